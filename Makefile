@@ -1,0 +1,52 @@
+# One set-up, a few words. `make` lists them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types imports docs check bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Measure a fleet of 8 CartPoles against its peers
+	@$(BIN)/envfleet bench CartPole-v1 --num-envs 8
+
+test: $(READY) ## Run all tests
+	@$(BIN)/pytest
+
+lint: $(READY) ## Check format and style
+	@echo "lint"
+	@$(BIN)/ruff format --quiet --check . || { echo "to mend: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+
+types: $(READY) ## Check types
+	@echo "types"
+	@$(BIN)/mypy
+
+imports: $(READY) ## Check that imports run one way
+	@echo "imports"
+	@$(BIN)/lint-imports --no-logo
+
+docs: $(READY) ## Build the documentation into site/
+	@echo "docs"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide the warnings from --strict
+
+check: lint types imports docs test ## Everything CI runs
+
+bench: $(READY) ## Run all benchmarks (minutes)
+	@$(BIN)/python -m benchmarks
+
+clean: ## Remove .venv and everything built
+	rm -rf .venv site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# hatchling goes in first and pinned, so that the package is built by a known version too.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("envfleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2])'
+	@echo "setting up .venv (about a minute, once)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,323 @@
+"""From the doctor's figures to what to change. Pure: no clock, no process.
+
+Every check returns at most one finding. A finding's gain is an estimate from the model below and no promise: what one
+vector step takes is the slowest worker's share of the sub-environments, resets included, plus signalling, plus copies,
+plus the policy.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from envfleet.bench.doctor import Facts, Finding
+from envfleet.bench.report import duration, size
+
+_WORTH_SAYING = 1.1  # a gain below is within what measurements differ by
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """List what was found, the largest gain first."""
+    found = [finding for check in _CHECKS if (finding := check(facts)) is not None]
+    return sorted(found, key=lambda finding: -finding.gain)
+
+
+def reset_share(facts: Facts) -> float:
+    """Compute the share of a sub-environment's time that goes into resets."""
+    env = facts.env_facts
+    per_step = env.reset_s / env.episode_steps if env.is_episode_seen else 0.0
+    return per_step / (per_step + env.step_s)
+
+
+def step_with_resets_s(facts: Facts) -> float:
+    """Compute the mean time of one sub-environment's step, its share of the resets included."""
+    return facts.env_facts.step_s / (1.0 - reset_share(facts))
+
+
+def vector_step_s(facts: Facts) -> float:
+    """Take the measured time of one step of the fastest fleet."""
+    fleet = facts.fleet_facts
+    return facts.num_envs / max(fleet.serial, fleet.process or 0.0, 1e-9)
+
+
+def _backend(facts: Facts) -> Finding | None:
+    """Say whether worker processes pay."""
+    fleet, n = facts.fleet_facts, facts.num_envs
+    if fleet.process is None or fleet.serial <= 0:
+        return None
+    step = duration(step_with_resets_s(facts))
+    signal = "" if fleet.signal_s is None else f", handing a step to {facts.workers} workers and back {duration(fleet.signal_s)}"
+    evidence = (
+        f"A step takes {step}{signal}. {n} sub-environments make {fleet.serial:,.0f} steps/s in this process "
+        f"(serial) and {fleet.process:,.0f} with {facts.workers} worker processes."
+    )
+    gain = fleet.process / fleet.serial
+    if gain >= _WORTH_SAYING:
+        return Finding(
+            "processes_pay",
+            f"Worker processes make it {gain:.1f}× as fast as one process",
+            evidence,
+            f'backend="process", workers={facts.workers} (backend="auto" finds that by itself).',
+            gain,
+        )
+    if gain <= 1 / _WORTH_SAYING:
+        needed = _envs_until_processes_pay(facts)
+        more = f" From about {needed} sub-environments on worker processes would win." if needed else ""
+        return Finding(
+            "too_cheap",
+            "The environment is too cheap for worker processes",
+            evidence,
+            f'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.{more}',
+            1 / gain,
+        )
+    return Finding(
+        "processes_even",
+        "Worker processes neither help nor hurt",
+        evidence,
+        'backend="serial" is simpler; worker processes win with more sub-environments, a dearer step or more cores.',
+        1.0,
+    )
+
+
+def _envs_until_processes_pay(facts: Facts) -> int | None:
+    """Estimate the smallest fleet for which workers save more than signalling costs."""
+    signal_s, workers = facts.fleet_facts.signal_s, facts.workers
+    if signal_s is None or workers < 2:
+        return None
+    needed = math.ceil(_WORTH_SAYING * signal_s / (step_with_resets_s(facts) * (1 - 1 / workers)))
+    return needed if facts.num_envs < needed <= 4_096 else None
+
+
+def _slow_reset(facts: Facts) -> Finding | None:
+    env, share = facts.env_facts, reset_share(facts)
+    if share < 0.15:
+        return None
+    return Finding(
+        "slow_reset",
+        f"Resets take {share:.0%} of an environment's time",
+        f"A reset takes {duration(env.reset_s)}, a step {duration(env.step_s)}, and an episode lasts "
+        f"{env.episode_steps:.0f} steps under random actions (a trained policy's may last longer).",
+        "Make reset cheaper: load and build once in __init__, not in every reset. While one sub-environment resets, a "
+        "synchronous step waits for it: batch_size=… with send and recv acts on the others meanwhile.",
+        1 / (1 - share),
+    )
+
+
+def _seeding(facts: Facts) -> Finding | None:
+    env = facts.env_facts
+    extra = env.seeded_reset_s - env.reset_s
+    share = extra / max(env.seeded_reset_s, 1e-12)
+    # Only counts if every episode is seeded, and then as often as there are resets.
+    per_step = extra / env.episode_steps
+    gain = 1 + per_step / step_with_resets_s(facts)
+    if share < 0.3 or extra < 5e-6 or gain < 1.02 or not env.is_episode_seen:
+        return None
+    return Finding(
+        "seeded_resets",
+        f"Seeding takes {share:.0%} of a seeded reset",
+        f"reset() takes {duration(env.reset_s)}, reset(seed=…) {duration(env.seeded_reset_s)}: the rest builds random "
+        "generators.",
+        "Seed once, with the first reset; a fleet's automatic resets draw on from there.",
+        gain,
+    )
+
+
+def _wrapper(facts: Facts) -> Finding | None:
+    """Name the dearest wrapper, if it matters."""
+    env = facts.env_facts
+    dearest = max(env.wrappers, key=lambda wrapper: wrapper.step_s, default=None)
+    if dearest is None or dearest.step_s < 0.1 * env.step_s or dearest.step_s < 1e-6:
+        return None
+    share = min(0.99, dearest.step_s / env.step_s)
+    advice = (
+        "Pass disable_env_checker=True once the environment works."
+        if dearest.name == "PassiveEnvChecker"
+        else "Look at what it does on every step; the same work on whole batches (a vector wrapper) is usually cheaper."
+    )
+    return Finding(
+        "dear_wrapper",
+        f"The wrapper {dearest.name} takes {share:.0%} of a step",
+        f"It adds {duration(dearest.step_s)} to a step of {duration(env.step_s)}. All wrappers: "
+        + ", ".join(f"{wrapper.name} {duration(wrapper.step_s)}" for wrapper in env.wrappers)
+        + ".",
+        advice,
+        1 / (1 - share),
+    )
+
+
+def _observation(facts: Facts) -> Finding | None:
+    env = facts.env_facts
+    if not env.has_fixed_shape:
+        return Finding(
+            "object_observation",
+            "Observations have no fixed shape, so they are pickled",
+            "The observation space has parts other than Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.",
+            "Give those parts a fixed shape (pad to the longest, add a length or a mask): they then move through shared "
+            "memory.",
+            1.0,
+        )
+    share = min(0.9, facts.num_envs * env.copy_s / vector_step_s(facts))
+    if env.observation_bytes < 4_096 or share < 0.05:
+        return None
+    wide = [dtype for dtype in env.observation_dtypes if dtype in {"float32", "float64", "int64", "int32"}]
+    narrower = f" It is {'/'.join(wide)}: pixels fit in uint8, most else in float32." if wide else ""
+    return Finding(
+        "big_observation",
+        f"An observation is {size(env.observation_bytes)}: moving it takes {share:.0%} of a step",
+        f"Copying one takes {duration(env.copy_s)}; {facts.num_envs} of them are copied on every step of "
+        f"{duration(vector_step_s(facts))}.",
+        f"Pass copy=False if you use an observation only until the next step but one.{narrower} Observe less, or shrink "
+        "images inside the environment.",
+        1 / (1 - share),
+    )
+
+
+def _infos(facts: Facts) -> Finding | None:
+    env, fleet = facts.env_facts, facts.fleet_facts
+    if fleet.serial_without_infos is None or fleet.serial <= 0:
+        return None
+    gain = fleet.serial_without_infos / fleet.serial
+    if gain < _WORTH_SAYING:
+        return None
+    return Finding(
+        "many_infos",
+        f"Infos cost {1 - 1 / gain:.0%} of the time",
+        f"A step's info has {env.num_infos:.0f} values. With them the fleet makes {fleet.serial:,.0f} steps/s, without "
+        f"{fleet.serial_without_infos:,.0f}.",
+        "Return infos only where they say something new: at the end of an episode, or not at all.",
+        gain,
+    )
+
+
+def _cores(facts: Facts) -> Finding | None:
+    usable = facts.machine.usable_cores
+    if usable < 1.5:
+        limit = (
+            f"the control group grants {facts.quota:g} cores"
+            if facts.quota is not None and facts.quota < facts.affinity
+            else f"the scheduler may use {facts.affinity} of {facts.machine.cores} cores"
+        )
+        return Finding(
+            "one_core",
+            "There is only one core to use",
+            f"Here {limit}. Worker processes would take turns on it.",
+            "Give the container or job more cores (docker --cpus, Slurm --cpus-per-task), or stay with "
+            'backend="serial".',
+            1.0,
+        )
+    if facts.busy_cores < 0.5:
+        return None
+    left = max(0.5, facts.machine.cores - facts.busy_cores)
+    usable_left = min(usable, left)
+    return Finding(
+        "busy_machine",
+        f"Others keep {facts.busy_cores:.1f} of {facts.machine.cores} cores busy",
+        f"Measured before anything was started; {usable:g} cores are usable, about {usable_left:.1f} of them free.",
+        "Stop the other work, or count with fewer workers; figures here are lower than on a quiet machine.",
+        max(1.0, usable / usable_left),
+    )
+
+
+def _threads(facts: Facts) -> Finding | None:
+    env = facts.env_facts
+    if env.threads < 2 and env.cores_busy < 1.3:
+        return None
+    total = env.threads * facts.num_envs
+    return Finding(
+        "threads",
+        f"One environment starts {env.threads} threads and uses {env.cores_busy:.1f} cores",
+        f"{facts.num_envs} sub-environments would start {total} threads on {facts.machine.usable_cores:g} usable cores; "
+        "they take the cores from each other.",
+        "Keep it to one thread each: OMP_NUM_THREADS=1, MKL_NUM_THREADS=1, torch.set_num_threads(1) inside the "
+        "environment, or the library's own setting. Fewer threads with more workers is nearly always faster.",
+        max(1.0, env.cores_busy),
+    )
+
+
+def _memory(facts: Facts) -> Finding | None:
+    needed = facts.env_facts.memory_bytes * facts.num_envs
+    if needed < 0.5 * facts.free_memory_bytes:
+        return None
+    return Finding(
+        "memory",
+        f"{facts.num_envs} sub-environments need {size(needed)} of {size(facts.free_memory_bytes)} free memory",
+        f"One adds {size(facts.env_facts.memory_bytes)} to its process.",
+        "Use fewer sub-environments; keep big read-only data in one array for all: make(…, shared={…}).",
+        1.0,
+    )
+
+
+def _policy(facts: Facts) -> Finding | None:
+    if facts.policy_s is None:
+        return None
+    step_s = vector_step_s(facts)
+    share = facts.policy_s / (facts.policy_s + step_s)
+    evidence = (
+        f"The policy takes {duration(facts.policy_s)} a batch, the fastest fleet {duration(step_s)} a step: the policy is "
+        f"{share:.0%} of the time, and an infinitely fast fleet would give {1 / share:.2f}×."
+    )
+    overlapped = (facts.policy_s + step_s) / max(facts.policy_s, step_s)
+    advice = (
+        "Let both work at once: fleet.split(2) steps one half while the policy looks at the other (at best "
+        f"{overlapped:.2f}×)."
+    )
+    if share > 0.5:
+        advice += " More sub-environments spread the policy's cost over more steps: batches are cheap for a network."
+    return Finding("policy", f"The policy takes {share:.0%} of the time", evidence, advice, overlapped)
+
+
+def straggler_loss(facts: Facts, draws: int = 200) -> float:
+    """Estimate how much longer the slowest worker takes than the mean one, by drawing from the measured steps."""
+    times, workers = facts.env_facts.step_times, facts.workers
+    if workers < 2 or not times:
+        return 1.0
+    rng, per_worker = random.Random(0), max(1, facts.num_envs // workers)  # noqa: S311
+    mean = sum(times) / len(times) * per_worker
+    slowest = (max(sum(rng.choices(times, k=per_worker)) for _ in range(workers)) for _ in range(draws))
+    return sum(slowest) / draws / mean
+
+
+def _stragglers(facts: Facts) -> Finding | None:
+    loss = straggler_loss(facts)
+    # Where steps are cheap, the spread is the machine's noise and signalling decides.
+    if loss < 1.3 or facts.env_facts.step_s * facts.num_envs < 1e-3:
+        return None
+    return Finding(
+        "stragglers",
+        f"Waiting for the slowest worker costs {1 - 1 / loss:.0%}",
+        f"Steps take from {duration(min(facts.env_facts.step_times))} to {duration(max(facts.env_facts.step_times))}; in a "
+        f"synchronous step {facts.workers} workers wait for the slowest of them.",
+        f"Act on whoever is ready: batch_size={max(1, facts.num_envs // 2)} with send and recv. More sub-environments a "
+        "worker even it out, too.",
+        loss,
+    )
+
+
+def _problems(facts: Facts) -> Finding | None:
+    problems = facts.fleet_facts.problems
+    if not problems:
+        return None
+    return Finding(
+        "fleet_failed",
+        "A fleet of this environment failed",
+        "; ".join(problems) + ".",
+        "Mend that first: see the error by making the fleet yourself, ENVFLEET_DEBUG=1 shows tracebacks.",
+        math.inf,
+    )
+
+
+_CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
+    _problems,
+    _backend,
+    _slow_reset,
+    _seeding,
+    _wrapper,
+    _observation,
+    _infos,
+    _cores,
+    _threads,
+    _memory,
+    _policy,
+    _stragglers,
+)

@@ -1,0 +1,136 @@
+"""What the machine is and how much of it this process may use."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from envfleet.errors import InvalidArgument
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The facts that a benchmark's figures depend on.
+
+    Attributes:
+        cpu: The processor's model name.
+        cores: Logical cores of the machine.
+        usable_cores: Cores this process may use at once: affinity and cgroup quota considered.
+        memory_bytes: Physical memory.
+        load: How many processes were running or waiting on average in the last minute; `None` where unknown.
+        system: Operating system and release.
+        python: Python's version.
+        versions: Version of every package that took part.
+    """
+
+    cpu: str
+    cores: int
+    usable_cores: float
+    memory_bytes: int
+    load: float | None
+    system: str
+    python: str
+    versions: dict[str, str]
+
+
+def describe_machine(packages: Iterable[str] = ()) -> Machine:
+    """Collect the facts, with the versions of the given distributions where installed."""
+    wanted = dict.fromkeys(["envfleet", "gymnasium", "numpy", *packages])
+    versions = {name: version for name in wanted if (version := _version_of(name)) is not None}
+    return Machine(
+        cpu=_cpu_model(),
+        cores=os.cpu_count() or 1,
+        usable_cores=usable_cores(),
+        memory_bytes=int(require_psutil().virtual_memory().total),
+        load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        versions=versions,
+    )
+
+
+def affinity_cores() -> int:
+    """Count the cores that the scheduler may run this process on."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Read how many cores' worth of time the control group grants, or `None` for no limit.
+
+    Args:
+        root: Where the control group file system is mounted.
+    """
+    pairs = [_read_v2_quota(root / "cpu.max")]
+    pairs += [
+        (_read_int(root / folder / "cpu.cfs_quota_us"), _read_int(root / folder / "cpu.cfs_period_us"))
+        for folder in ("cpu", "cpu,cpuacct", ".")
+    ]
+    limits = [quota / period for quota, period in pairs if quota and quota > 0 and period]
+    return min(limits, default=None)
+
+
+def usable_cores() -> float:
+    """Count the cores this process may use at once; a control group can make it a fraction."""
+    quota = cgroup_cores()
+    return float(affinity_cores()) if quota is None else min(float(affinity_cores()), quota)
+
+
+def whole_cores() -> int:
+    """Count the whole cores this process may use at once, at least one."""
+    return max(1, math.floor(usable_cores() + 0.01))
+
+
+def require_psutil() -> ModuleType:
+    """Import psutil.
+
+    Raises:
+        InvalidArgument: It is not installed.
+    """
+    try:
+        import psutil
+    except ImportError as error:
+        raise InvalidArgument(
+            "measuring needs psutil, which is not installed: pip install 'envfleet[bench]' (or pip install psutil)."
+        ) from error
+    module: ModuleType = psutil
+    return module
+
+
+def _read_v2_quota(path: Path) -> tuple[int | None, int | None]:
+    try:
+        quota, period = path.read_text().split()
+    except (OSError, ValueError):
+        return None, None
+    return (None, None) if quota == "max" else (int(quota), int(period))
+
+
+def _read_int(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
+    return next(names, platform.machine())
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,397 @@
+"""The contenders: one small class per way of stepping N environments, behind one protocol.
+
+A contender is plain values and pickles; it goes to a child process, which builds and measures it there. Peers are used
+as their own documentation tells users to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
+
+from envfleet.bench.workloads import Workload
+from envfleet.errors import InvalidArgument
+
+
+class Runner(Protocol):
+    """N sub-environments that are ready to be stepped."""
+
+    def reset(self, seed: int) -> None:
+        """Reset every sub-environment; the first is seeded with `seed`."""
+
+    def step(self, actions: Any) -> int:
+        """Step once with a batch of actions; return how many transitions that made.
+
+        Rows in which a sub-environment was only reset (next-step autoreset) are not transitions and are not counted.
+        """
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+class Contender(Protocol):
+    """One way of running N sub-environments."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line and in JSON."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables and plots."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Distributions whose versions belong into a report."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Modules to import before the clock runs."""
+
+    def absence(self, workload: Workload) -> str | None:
+        """Say why it cannot run this workload here, or `None`. Imports nothing."""
+
+    def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
+        """Build the sub-environments. `workers` is the wanted number of workers; `None` leaves it to the contender."""
+
+
+# --- The bare loop ----------------------------------------------------------------------------------------------------
+
+
+class _LoopRunner:
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        self._envs = envs
+        self._action_space = envs[0].action_space
+
+    def reset(self, seed: int) -> None:
+        for index, env in enumerate(self._envs):
+            env.reset(seed=seed + index)
+
+    def step(self, actions: Any) -> int:
+        rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self._action_space, actions)
+        for env, action in zip(self._envs, rows, strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        return len(self._envs)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class BareLoop:
+    """A Python loop over N environments that throws everything away: the limit of one core.
+
+    Args:
+        is_checked: Keep Gymnasium's passive checker, as plain `gymnasium.make` does.
+    """
+
+    is_checked: bool = False
+    packages: tuple[str, ...] = ("gymnasium",)
+    modules: tuple[str, ...] = ("gymnasium",)
+
+    @property
+    def name(self) -> str:
+        """`loop`, or `loop-default` with the passive checker."""
+        return "loop-default" if self.is_checked else "loop"
+
+    @property
+    def label(self) -> str:
+        """How tables call it."""
+        return "bare Python loop, gym.make as is" if self.is_checked else "bare Python loop"
+
+    def absence(self, workload: Workload) -> str | None:
+        """Say why it cannot run: never."""
+        del workload
+        return None
+
+    def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
+        """Build N environments in this process."""
+        del workers
+        kwargs = {} if self.is_checked else {"disable_env_checker": True}
+        return _LoopRunner([workload.build(**kwargs) for _ in range(num_envs)])
+
+
+# --- Whatever follows gymnasium.vector.VectorEnv ----------------------------------------------------------------------
+
+
+class _VectorRunner:
+    """Any `gymnasium.vector.VectorEnv` in its own autoreset mode."""
+
+    def __init__(self, envs: Any, *, skips_reset_rows: bool = True) -> None:
+        self._envs = envs
+        self._num_envs: int = envs.num_envs
+        self._skips_reset_rows = skips_reset_rows
+        self._ended = 0
+
+    def reset(self, seed: int) -> None:
+        self._envs.reset(seed=seed)
+        self._ended = 0
+
+    def step(self, actions: Any) -> int:
+        _, _, terminated, truncated, _ = self._envs.step(actions)
+        transitions = self._num_envs - self._ended
+        if self._skips_reset_rows:
+            self._ended = int(np.count_nonzero(terminated | truncated))
+        return transitions
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class GymnasiumVector:
+    """Gymnasium's own vector environments through `gymnasium.make_vec`, with its defaults.
+
+    Args:
+        mode: `"sync"` or `"async"` (a process per environment, observations in shared memory).
+    """
+
+    mode: str
+    packages: tuple[str, ...] = ("gymnasium",)
+    modules: tuple[str, ...] = ("gymnasium",)
+
+    @property
+    def name(self) -> str:
+        """`gymnasium-sync` or `gymnasium-async`."""
+        return f"gymnasium-{self.mode}"
+
+    @property
+    def label(self) -> str:
+        """The class's name."""
+        return f"Gymnasium {self.mode.capitalize()}VectorEnv"
+
+    def absence(self, workload: Workload) -> str | None:
+        """Say why it cannot run: never."""
+        del workload
+        return None
+
+    def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
+        """Call `gymnasium.make_vec`; it has no number of workers."""
+        del workers
+        return _VectorRunner(gymnasium.make_vec(workload.spec, num_envs=num_envs, vectorization_mode=self.mode))
+
+
+# --- Stable-Baselines3 ------------------------------------------------------------------------------------------------
+
+
+class _Sb3Runner:
+    def __init__(self, envs: Any) -> None:
+        self._envs = envs
+
+    def reset(self, seed: int) -> None:
+        self._envs.seed(seed)
+        self._envs.reset()
+
+    def step(self, actions: Any) -> int:
+        return len(self._envs.step(actions)[1])  # same-step autoreset: every row is a transition
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class StableBaselines3:
+    """Stable-Baselines3's vector environments, without its `Monitor`, which would cost them more.
+
+    Args:
+        mode: `"dummy"` (in this process) or `"subproc"` (a process per environment).
+    """
+
+    mode: str
+    packages: tuple[str, ...] = ("stable-baselines3", "torch")
+    modules: tuple[str, ...] = ("stable_baselines3.common.vec_env",)
+
+    @property
+    def name(self) -> str:
+        """`sb3-dummy` or `sb3-subproc`."""
+        return f"sb3-{self.mode}"
+
+    @property
+    def label(self) -> str:
+        """The class's name."""
+        return f"SB3 {self.mode.capitalize()}VecEnv"
+
+    def absence(self, workload: Workload) -> str | None:
+        """Say whether it is not installed."""
+        del workload
+        return _not_installed("stable_baselines3", "stable-baselines3")
+
+    def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
+        """Build N environments; it has no number of workers."""
+        del workers
+        vec_env = importlib.import_module("stable_baselines3.common.vec_env")
+        make_all = vec_env.DummyVecEnv if self.mode == "dummy" else vec_env.SubprocVecEnv
+        return _Sb3Runner(make_all([workload.build] * num_envs))
+
+
+# --- EnvPool ----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvPool:
+    """EnvPool's C++ environments, for the ids that it has rewritten."""
+
+    packages: tuple[str, ...] = ("envpool",)
+    modules: tuple[str, ...] = ("envpool",)
+    name: str = "envpool"
+    label: str = "EnvPool"
+
+    # Not asked of EnvPool itself: that imports it, which takes a second and starts threads.
+    _REWRITTEN = ("CartPole-v1", "LunarLander-v3", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "BipedalWalker-v3")
+
+    def absence(self, workload: Workload) -> str | None:
+        """Say whether it is not installed or has no such environment."""
+        if workload.spec.id not in self._REWRITTEN or workload.spec.kwargs:
+            return f"has no {workload.spec.id} (only environments that were rewritten in C++)"
+        return _not_installed("envpool", "envpool")
+
+    def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
+        """Call `envpool.make_gymnasium`; `workers` becomes `num_threads`."""
+        envpool = importlib.import_module("envpool")
+        threads = {} if workers is None else {"num_threads": min(workers, num_envs)}
+        return _EnvPoolRunner(envpool.make_gymnasium(workload.spec.id, num_envs=num_envs, seed=0, **threads))
+
+
+class _EnvPoolRunner(_VectorRunner):
+    def __init__(self, envs: Any) -> None:
+        self._num_envs = int(envs.config["num_envs"])
+        self._envs, self._skips_reset_rows, self._ended = envs, True, 0
+
+    def reset(self, seed: int) -> None:
+        del seed  # EnvPool takes its seed when it is made
+        self._envs.reset()
+        self._ended = 0
+
+
+# --- envfleet ---------------------------------------------------------------------------------------------------------
+
+
+class _BatchRunner:
+    """A fleet stepped asynchronously: act on whoever is ready, `batch_size` at a time."""
+
+    def __init__(self, fleet: Any) -> None:
+        self._fleet = fleet
+        self._ready: NDArray[np.int64] | None = None
+        self._has_ended = np.zeros(fleet.num_envs, np.bool_)
+
+    def reset(self, seed: int) -> None:
+        self._fleet.reset(seed=seed)
+        self._has_ended[:] = False
+        self._ready = None
+
+    def step(self, actions: Any) -> int:
+        if self._ready is None:
+            self._fleet.send(actions)
+        else:
+            self._fleet.send(actions[self._ready], env_indices=self._ready)
+        batch = self._fleet.recv()
+        ready = np.asarray(batch.env_indices)
+        transitions = len(ready) - int(np.count_nonzero(self._has_ended[ready]))
+        self._has_ended[ready] = batch.terminated | batch.truncated
+        self._ready = ready
+        return transitions
+
+    def close(self) -> None:
+        self._fleet.close(terminate=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvFleet:
+    """A fleet of this package.
+
+    Args:
+        backend: `"serial"`, `"thread"`, `"process"` or `"auto"`.
+        options: More arguments of `envfleet.make`, such as `batch_size`.
+        tag: Tells apart two fleets of one backend; part of the name.
+    """
+
+    backend: str
+    options: tuple[tuple[str, Any], ...] = ()
+    tag: str = ""
+    packages: tuple[str, ...] = ("envfleet",)
+    modules: tuple[str, ...] = ("envfleet",)
+
+    @property
+    def name(self) -> str:
+        """`envfleet-<backend>`, and the tag if there is one."""
+        return "-".join(part for part in ("envfleet", self.backend, self.tag) if part)
+
+    @property
+    def label(self) -> str:
+        """How tables call it."""
+        return self.name.replace("-", " ")
+
+    def absence(self, workload: Workload) -> str | None:
+        """Say why it cannot run: never."""
+        del workload
+        return None
+
+    def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
+        """Call `envfleet.make`."""
+        make: Callable[..., Any] = importlib.import_module("envfleet").make
+        options = dict(self.options)
+        if workers is not None and self.backend != "serial" and "envs_per_worker" not in options:
+            options.setdefault("workers", min(workers, num_envs))
+        fleet = make(workload.spec, num_envs, backend=self.backend, **options)
+        is_batched = options.get("batch_size") not in (None, num_envs)
+        return _BatchRunner(fleet) if is_batched else _VectorRunner(fleet)
+
+
+BASELINE = "loop"
+CONTENDERS: Mapping[str, Contender] = {
+    contender.name: contender
+    for contender in (
+        BareLoop(),
+        BareLoop(is_checked=True),
+        GymnasiumVector("sync"),
+        GymnasiumVector("async"),
+        StableBaselines3("dummy"),
+        StableBaselines3("subproc"),
+        EnvPool(),
+        EnvFleet("serial"),
+        EnvFleet("thread"),
+        EnvFleet("process"),
+        EnvFleet("auto"),
+    )
+}
+PEER_NAMES: tuple[str, ...] = tuple(name for name in CONTENDERS if not name.startswith("envfleet-"))
+BACKEND_NAMES: tuple[str, ...] = ("serial", "thread", "process", "auto")
+
+
+def is_ours(name: str) -> bool:
+    """Tell whether a contender is a fleet of this package."""
+    return name.startswith("envfleet-")
+
+
+def find_contenders(names: Iterable[str]) -> list[Contender]:
+    """Look up contenders by name.
+
+    Raises:
+        InvalidArgument: There is no contender of that name.
+    """
+    found = []
+    for name in names:
+        if name not in CONTENDERS:
+            raise InvalidArgument(
+                f"{name!r} is no contender: expected some of {', '.join(CONTENDERS)} "
+                "(backends of envfleet are named with --backends, peers with --peers)."
+            )
+        found.append(CONTENDERS[name])
+    return found
+
+
+def _not_installed(module_name: str, distribution: str) -> str | None:
+    if importlib.util.find_spec(module_name) is not None:
+        return None
+    return f"not installed: pip install {distribution}, or the extra envfleet[bench]"

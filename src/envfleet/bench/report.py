@@ -1,0 +1,205 @@
+"""Benchmark results as a person reads them: tables and plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from envfleet.bench.machine import Machine
+from envfleet.bench.peers import BASELINE, is_ours
+from envfleet.bench.results import Entry, Report, Run
+
+_BAR_CELLS = 16
+_NOISY = 1.25
+# Whom to compare with whom: the same place (this process, worker processes), and the loop as the limit of one core.
+_PAIRS: tuple[tuple[str, str], ...] = (
+    ("envfleet-process", "gymnasium-async"),
+    ("envfleet-process", "sb3-subproc"),
+    ("envfleet-serial", "gymnasium-sync"),
+    ("envfleet-serial", "sb3-dummy"),
+    ("envfleet-serial", "loop"),
+)
+
+
+def show_report(report: Report, console: Console, *, with_costs: bool = True) -> None:
+    """Print a report: per run a table of speeds, one of costs, and what they mean.
+
+    Args:
+        report: What to print.
+        console: Where to.
+        with_costs: Also print latencies, start-up, memory and idle CPU.
+    """
+    console.print(f"[dim]{escape(machine_line(report.machine))}[/dim]")
+    for run in report.runs:
+        console.print()
+        console.print(speed_table(run))
+        if with_costs:
+            console.print(cost_table(run))
+        for line in notes(run):
+            console.print(f"[dim]{escape(line)}[/dim]", soft_wrap=True)
+        for line in conclusions(run):
+            console.print(f"[bold]{escape(line)}[/bold]", soft_wrap=True)
+
+
+def machine_line(machine: Machine) -> str:
+    """Put the machine in one line."""
+    cores = f"{machine.usable_cores:g} of {machine.cores} cores usable"
+    load = "" if machine.load is None else f" · load {machine.load:g}"
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    return f"{machine.cpu} · {cores}{load} · Python {machine.python} · {versions}"
+
+
+def speed_table(run: Run) -> Table:
+    """Make the table of steps/s and ratios, fastest first."""
+    best = best_of_ours(run)
+    where = f"{run.num_envs} × {run.env}" + ("" if run.workers is None else f", {_count(run.workers, 'worker')}")
+    table = Table(title=where, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
+    table.add_column("contender")
+    table.add_column("steps/s", justify="right")
+    table.add_column("")
+    table.add_column("× bare loop", justify="right")
+    if best is not None:
+        table.add_column(f"{best.label} is", justify="right")
+    fastest = max((entry.rate for entry in run.measured), default=1.0)
+    for entry in sorted(run.measured, key=lambda entry: -entry.rate):
+        bar = "█" * max(1, round(_BAR_CELLS * entry.rate / fastest))
+        style = "green" if is_ours(entry.contender) else ""
+        cells = [entry.label, f"{entry.rate:,.0f}", bar, _times(run.ratio(entry.contender, BASELINE), mark="")]
+        if best is not None:
+            cells.append("" if is_ours(entry.contender) else _times(run.ratio(best.contender, entry.contender)))
+        table.add_row(*cells, style=style)
+    return table
+
+
+def cost_table(run: Run) -> Table:
+    """Make the table of latency, start-up, memory and idle CPU, in the order of the speed table."""
+    table = Table(header_style="dim", box=None, pad_edge=False)
+    table.add_column("cost")
+    for name in ("step p50", "step p99", "cores busy", "start", "close", "memory/env", "idle CPU"):
+        table.add_column(name, justify="right")
+    for entry in sorted(run.measured, key=lambda entry: -entry.rate):
+        samples = entry.samples
+        memory = None if entry.memory_bytes is None else entry.memory_bytes / run.num_envs
+        table.add_row(
+            entry.label,
+            duration(median([sample.p50_us for sample in samples]) / 1e6),
+            duration(median([sample.p99_us for sample in samples]) / 1e6),
+            f"{median([sample.cpu_s / sample.seconds for sample in samples]):.1f}",
+            "–" if entry.start_s is None else duration(entry.start_s),
+            "–" if entry.close_s is None else duration(entry.close_s),
+            "–" if memory is None else size(memory),
+            # The system counts CPU time in ticks of 10 ms: one tick in a second is within the error.
+            "–" if entry.idle_cpu is None else ("none" if entry.idle_cpu <= 0.011 else f"{entry.idle_cpu:.0%}"),
+            style="green" if is_ours(entry.contender) else "",
+        )
+    return table
+
+
+def notes(run: Run) -> list[str]:
+    """Say who is missing and how far the figures can be trusted."""
+    words = {"absent": "Left out", "failed": "Failed"}
+    lines = [
+        f"{words[entry.status]}: {entry.label}: {entry.reason.rstrip('.')}."
+        for status in words
+        for entry in run.entries
+        if entry.status == status
+    ]
+    lines += [
+        f"{entry.label} did not close within its time and was killed."
+        for entry in run.measured
+        if entry.memory_bytes is not None and entry.close_s is None
+    ]
+    baseline = run.find(BASELINE)
+    if baseline is not None and baseline.spread[1] > _NOISY * baseline.spread[0]:
+        low, high = baseline.spread
+        lines.append(
+            f"The machine is noisy: the bare loop gave {low:,.0f} to {high:,.0f} steps/s in different rounds. "
+            "Ratios are taken within a round and hold better than the steps/s."
+        )
+    return lines
+
+
+def conclusions(run: Run) -> list[str]:
+    """Say in plain words what a run showed."""
+    lines = []
+    for ours, theirs in _PAIRS:
+        ratio = run.ratio(ours, theirs)
+        if ratio is not None:
+            lines.append(f"{_label(run, ours)} is {_times(ratio)} {_the(_label(run, theirs))} here.")
+    best = best_of_ours(run)
+    baseline = run.find(BASELINE)
+    if best is None or baseline is None:
+        return lines
+    step_us = 1e6 / baseline.rate
+    if best.contender == "envfleet-process":
+        lines.append(f"A step of this environment takes {step_us:,.0f} µs: worker processes pay.")
+    elif run.find("envfleet-process") is not None:
+        lines.append(
+            f"A step of this environment takes {step_us:,.0f} µs: with {_count(run.num_envs, 'sub-environment')} that is "
+            f'too little for worker processes to pay here; backend="{best.contender.split("-")[1]}" is the fastest.'
+        )
+    return lines
+
+
+def best_of_ours(run: Run) -> Entry | None:
+    """Find the fastest fleet of a run."""
+    return max(
+        (entry for entry in run.measured if is_ours(entry.contender)), key=lambda entry: entry.rate, default=None
+    )
+
+
+def median(values: Sequence[float]) -> float:
+    """Take the middle of the sorted values, the mean of the two middle ones if there are two."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in the unit that fits.
+
+    >>> duration(0.0000046), duration(0.000012), duration(0.0345), duration(2.5)
+    ('4.6 µs', '12 µs', '34 ms', '2.5 s')
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return _two_digits(seconds / factor, unit)
+    return _two_digits(seconds / 1e-6, "µs")
+
+
+def size(size_bytes: float) -> str:
+    """Write a number of bytes in the unit that fits.
+
+    >>> size(80), size(28_224), size(3_500_000)
+    ('80 B', '28 kB', '3.5 MB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return _two_digits(size_bytes / factor, unit)
+    return f"{size_bytes:.0f} B"
+
+
+def _two_digits(value: float, unit: str) -> str:
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+
+
+def _times(ratio: float | None, mark: str = "×") -> str:
+    if ratio is None:
+        return "–"
+    return f"{ratio:.2f}{mark}" if ratio < 10 else f"{ratio:.0f}{mark}"
+
+
+def _label(run: Run, contender: str) -> str:
+    entry = run.find(contender)
+    return contender if entry is None else entry.label
+
+
+def _the(label: str) -> str:
+    return f"the {label}" if label.startswith("bare") else label
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,169 @@
+"""Run contenders against each other: each in its own process, all in every round, in a new order each time."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import datetime
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from envfleet.bench import measure
+from envfleet.bench.child import Child, ChildFailed
+from envfleet.bench.machine import describe_machine
+from envfleet.bench.measure import Opening, Sample
+from envfleet.bench.peers import Contender
+from envfleet.bench.results import Entry, Report, Run, Settings
+from envfleet.bench.workloads import Workload
+
+Progress = Callable[[str, float], None]
+"""Told what goes on and which fraction (0 to 1) of the run is done."""
+
+_GRACE_S = 60.0  # a measurement may outlast its time by this much: one step can be slow, and so can a busy machine
+_CLOSE_TIMEOUT_S = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One run to make.
+
+    Attributes:
+        workload: What is stepped.
+        num_envs: How many sub-environments.
+        workers: Wanted number of workers, or `None`.
+        contenders: Who takes part.
+        reasons: Contenders to leave out, by name, and why.
+    """
+
+    workload: Workload
+    num_envs: int
+    workers: int | None
+    contenders: Sequence[Contender]
+    reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def run_cases(cases: Sequence[Case], settings: Settings, progress: Progress) -> Report:
+    """Make several runs one after the other."""
+    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    packages = [name for case in cases for contender in case.contenders for name in contender.packages]
+    machine = describe_machine(packages)
+    runs = []
+    for index, case in enumerate(cases):
+
+        def tell(text: str, fraction: float, done: int = index) -> None:
+            progress(text, (done + fraction) / len(cases))
+
+        runs.append(run_case(case, settings, tell))
+    return Report(started_at, machine, settings, tuple(runs))
+
+
+def run_case(case: Case, settings: Settings, progress: Progress) -> Run:
+    """Make one run. A contender that fails is reported as such and does not end it."""
+    seats = [_Seat(contender, case) for contender in case.contenders]
+    order = random.Random(settings.seed)
+    total = len(seats) * (settings.rounds + 1) + 1
+    done = 0
+    try:
+        for seat in seats:
+            progress(f"{case.workload.name} × {case.num_envs}: starting {seat.contender.label}", done / total)
+            seat.start(settings)
+            done += 1
+        for round_index in range(settings.rounds):
+            for seat in order.sample(seats, len(seats)):
+                where = f"{case.workload.name} × {case.num_envs}, round {round_index + 1} of {settings.rounds}"
+                progress(f"{where}: {seat.contender.label}", done / total)
+                seat.measure(settings)
+                done += 1
+        progress(f"{case.workload.name} × {case.num_envs}: watching them idle, closing", done / total)
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(seats))) as pool:  # idle ones do not disturb each other
+            list(pool.map(lambda seat: seat.watch(settings), seats))
+        for seat in seats:
+            seat.close()
+    finally:
+        for seat in seats:
+            seat.kill()
+    progress(f"{case.workload.name} × {case.num_envs}: done", 1.0)
+    entries = tuple(seat.entry() for seat in seats)
+    return Run(case.workload.name, case.workload.spec.id, case.num_envs, case.workers, entries)
+
+
+class _Seat:
+    """One contender's place in a run: its child process and what it gave so far."""
+
+    def __init__(self, contender: Contender, case: Case) -> None:
+        self.contender = contender
+        self._case = case
+        self._child: Child | None = None
+        self._status = "ok"
+        self._reason = ""
+        self._opening: Opening | None = None
+        self._idle_cpu: float | None = None
+        self._close_s: float | None = None
+        self._samples: list[Sample] = []
+
+    def start(self, settings: Settings) -> None:
+        absence = self._case.reasons.get(self.contender.name) or self.contender.absence(self._case.workload)
+        if absence is not None:
+            self._status, self._reason = "absent", absence
+            return
+        with self._catching():
+            self._child = Child(self.contender.label)
+            case = self._case
+            self._opening = self._child.call(
+                measure.open_runner,
+                settings.start_timeout_s,
+                "run",
+                self.contender,
+                case.workload,
+                case.num_envs,
+                case.workers,
+            )
+
+    def measure(self, settings: Settings) -> None:
+        if self._child is None:
+            return
+        timeout_s = settings.seconds + settings.warm_up_s + _GRACE_S
+        with self._catching():
+            sample = self._child.call(measure.step_runner, timeout_s, "run", settings.seconds, settings.warm_up_s)
+            self._samples.append(sample)
+
+    def watch(self, settings: Settings) -> None:
+        if self._child is None or settings.idle_s <= 0:
+            return
+        with self._catching():
+            self._idle_cpu = self._child.call(measure.idle_runner, settings.idle_s + _GRACE_S, settings.idle_s)
+
+    def close(self) -> None:
+        if self._child is None:
+            return
+        with contextlib.suppress(ChildFailed):  # its figures stand; that close() hung or raised shows as no close time
+            self._close_s = self._child.call(measure.close_runner, _CLOSE_TIMEOUT_S, "run")
+        self.kill()
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def entry(self) -> Entry:
+        opening = self._opening
+        return Entry(
+            self.contender.name,
+            self.contender.label,
+            self._status,
+            self._reason,
+            opening.start_s if opening else None,
+            self._close_s,
+            opening.memory_bytes if opening else None,
+            self._idle_cpu,
+            tuple(self._samples) if self._status == "ok" else (),
+        )
+
+    @contextlib.contextmanager
+    def _catching(self) -> Iterator[None]:
+        try:
+            yield
+        except ChildFailed as error:
+            self._status, self._reason = "failed", str(error).removeprefix(f"{self.contender.label}: ")
+            self.kill()

@@ -1,0 +1,279 @@
+"""`envfleet tune`: find the fastest fleet for an environment within a given time, by successive halving.
+
+Every candidate is stepped for a moment; the better half goes on and is stepped for longer; and so on until two are
+left. Fleets stay open meanwhile (an idle fleet uses no CPU), and within a stage they are stepped in turns, so that what
+else the machine does meets all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from envfleet.bench import measure
+from envfleet.bench.candidates import Candidate
+from envfleet.bench.child import Child, ChildFailed
+from envfleet.bench.machine import Machine, describe_machine
+from envfleet.bench.workloads import Workload
+from envfleet.errors import EnvfleetError
+
+_MIN_SLICE_S = 0.05  # shorter says nothing: one scheduling delay would decide
+_TURNS = 2
+TOLERANCE = 0.05  # what repeats of one measurement differ by on a quiet machine; below, the simpler fleet wins
+
+
+class Evaluator(Protocol):
+    """Steps candidates. A failed one raises `ChildFailed`."""
+
+    def measure(self, candidate: Candidate, seconds: float) -> float:
+        """Step it for a time, building it first if need be; return environment steps a second."""
+
+    def close(self, candidate: Candidate) -> None:
+        """Release it; never raises."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What a candidate gave.
+
+    Attributes:
+        candidate: Which.
+        rate: Environment steps a second, in the last stage that it took part in.
+        stage: That stage, from 0; later ones measured for longer.
+    """
+
+    candidate: Candidate
+    rate: float
+    stage: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What a search found.
+
+    Attributes:
+        env: The environment's id.
+        argument: What a person passes to `envfleet.make`, as source text.
+        trials: All that were measured, best first.
+        failures: What failed, and why.
+        num_untried: Candidates there was no time for.
+        seconds: How long the search took.
+        machine: What it ran on.
+    """
+
+    env: str
+    argument: str
+    trials: tuple[Trial, ...]
+    failures: tuple[tuple[Candidate, str], ...]
+    num_untried: int
+    seconds: float
+    machine: Machine
+
+    @property
+    def best(self) -> Trial:
+        """The one to use."""
+        return self.trials[0]
+
+    @property
+    def runner_up(self) -> Trial | None:
+        """The second best."""
+        return self.trials[1] if len(self.trials) > 1 else None
+
+    def to_json(self) -> str:
+        """Write it as JSON: `{"kind": "envfleet.tune", "schema_version": 1, …fields of this class…}`."""
+        return json.dumps({"kind": "envfleet.tune", "schema_version": 1, **dataclasses.asdict(self)}, indent=1) + "\n"
+
+
+class NothingWorked(EnvfleetError):
+    """No candidate could be built and stepped; the message carries the first failure."""
+
+    code = "nothing_worked"
+
+
+def search(
+    candidates: Sequence[Candidate],
+    evaluator: Evaluator,
+    seconds: float,
+    progress: Callable[[str, float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[tuple[Trial, ...], tuple[tuple[Candidate, str], ...], int]:
+    """Search by successive halving.
+
+    Args:
+        candidates: What to try, the most promising first.
+        evaluator: Builds and steps them.
+        seconds: Time limit; a slice that has begun is finished.
+        progress: Told what goes on and which fraction of the time is used.
+        clock: Seconds, for tests.
+
+    Returns:
+        Trials, best first; failures with their reason; how many candidates there was no time for.
+    """
+    halving = _Halving(candidates, evaluator, seconds, progress, clock)
+    stages = max(1, math.ceil(math.log2(max(2, len(candidates)))))
+    for stage in range(stages):
+        if not halving.run_stage(stage, stages):
+            break
+    halving.close()
+    progress("done", 1.0)
+    num_untried = len(candidates) - len(halving.trials) - len(halving.failures)
+    return _rank(halving.trials.values()), tuple(halving.failures.items()), num_untried
+
+
+class _Halving:
+    """The search's state: who is still in it, and what each gave."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        evaluator: Evaluator,
+        seconds: float,
+        progress: Callable[[str, float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.trials: dict[Candidate, Trial] = {}
+        self.failures: dict[Candidate, str] = {}
+        self._alive = list(candidates)
+        self._evaluator, self._progress, self._clock = evaluator, progress, clock
+        self._seconds, self._start = seconds, clock()
+        self._end = self._start + seconds
+
+    def run_stage(self, stage: int, stages: int) -> bool:
+        """Step everyone still in, drop the slower half; return whether another stage makes sense."""
+        left = self._end - self._clock()
+        # The first stage also builds the fleets, which takes about half of its time: it gets two shares.
+        share = max(0.0, left * 2 / (stages + 1) if stage == 0 else left / (stages - stage))
+        slice_s = share / (_TURNS * len(self._alive)) * (0.5 if stage == 0 else 1.0)
+        rates = self._take_turns(max(_MIN_SLICE_S, slice_s), self._clock() + share)
+        for candidate, values in rates.items():
+            self.trials[candidate] = Trial(candidate, sum(values) / len(values), stage)
+        ranked = sorted(rates, key=lambda candidate: -self.trials[candidate].rate)
+        keep = ranked[: max(2, math.ceil(len(ranked) / 2))]
+        for candidate in self._alive:
+            if candidate not in keep:
+                self._evaluator.close(candidate)
+        self._alive = keep
+        return bool(keep) and self._clock() < self._end
+
+    def _take_turns(self, slice_s: float, stage_end: float) -> dict[Candidate, list[float]]:
+        rates: dict[Candidate, list[float]] = {}
+        for _ in range(_TURNS):
+            for candidate in self._alive:
+                now = self._clock()
+                if candidate in self.failures or now >= stage_end:
+                    continue
+                self._progress(candidate.describe(), min(1.0, (now - self._start) / self._seconds))
+                try:
+                    rates.setdefault(candidate, []).append(self._evaluator.measure(candidate, slice_s))
+                except ChildFailed as error:
+                    self.failures[candidate] = str(error)
+                    self.trials.pop(candidate, None)
+                    rates.pop(candidate)
+        return rates
+
+    def close(self) -> None:
+        """Release whoever is left."""
+        for candidate in self._alive:
+            self._evaluator.close(candidate)
+
+
+def _rank(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Sort by how far each came, then by speed; within the tolerance the simplest fleet goes first."""
+    ordered = sorted(trials, key=lambda trial: (-trial.stage, -trial.rate))
+    if not ordered:
+        return ()
+    top = ordered[0]
+    close = [trial for trial in ordered if trial.stage == top.stage and trial.rate >= (1 - TOLERANCE) * top.rate]
+    first = min(close, key=lambda trial: _burden(trial.candidate))
+    return (first, *(trial for trial in ordered if trial is not first))
+
+
+def _burden(candidate: Candidate) -> tuple[bool, int, int]:
+    """How much a fleet asks of its owner: asynchronous code, workers, sub-environments."""
+    workers = 0 if candidate.backend == "serial" else candidate.workers
+    return candidate.is_batched, workers, candidate.num_envs
+
+
+class ChildEvaluator:
+    """Steps candidates in a child process, which is replaced when one of them takes it down.
+
+    Args:
+        workload: The environment.
+        start_timeout_s: How long a fleet may take to start.
+    """
+
+    def __init__(self, workload: Workload, start_timeout_s: float = 30.0) -> None:
+        self._workload = workload
+        self._start_timeout_s = start_timeout_s
+        self._child = Child("the fleet")
+        self._open: set[str] = set()
+
+    def measure(self, candidate: Candidate, seconds: float) -> float:
+        """Step it for a time, building it first if need be."""
+        if not self._child.is_alive:
+            self._child.kill()
+            self._child, self._open = Child("the fleet"), set()
+        if candidate.key not in self._open:
+            self._child.call(
+                measure.open_runner,
+                self._start_timeout_s,
+                candidate.key,
+                candidate.contender(),
+                self._workload,
+                candidate.num_envs,
+                candidate.workers,
+            )
+            self._open.add(candidate.key)
+        sample = self._child.call(measure.step_runner, seconds + 30.0, candidate.key, seconds, min(0.2, seconds / 4))
+        return sample.rate
+
+    def close(self, candidate: Candidate) -> None:
+        """Release it; a fleet that cannot be closed goes with the child."""
+        if candidate.key in self._open and self._child.is_alive:
+            self._open.discard(candidate.key)
+            try:
+                self._child.call(measure.close_runner, 10.0, candidate.key)
+            except ChildFailed:
+                self._child.kill()
+
+    def kill(self) -> None:
+        """End the child process."""
+        self._child.kill()
+
+
+def tune(
+    workload: Workload,
+    candidates: Sequence[Candidate],
+    seconds: float,
+    progress: Callable[[str, float], None],
+) -> Tuning:
+    """Find the fastest fleet for an environment.
+
+    Args:
+        workload: The environment.
+        candidates: What to try, see `candidates.search_space`.
+        seconds: Time limit.
+        progress: Told what goes on and which fraction of the time is used.
+
+    Raises:
+        NothingWorked: Not one candidate could be stepped.
+    """
+    start = time.monotonic()
+    evaluator = ChildEvaluator(workload)
+    try:
+        trials, failures, num_untried = search(candidates, evaluator, seconds, progress)
+    finally:
+        evaluator.kill()
+    if not trials:
+        reason = failures[0][1] if failures else f"not one could be built within {seconds:g} s"
+        raise NothingWorked(
+            f"no fleet of {workload.spec.id} could be stepped: {reason}. "
+            "See that one environment works by itself (envfleet doctor), or give the search more --seconds."
+        )
+    elapsed = time.monotonic() - start
+    machine = describe_machine()
+    return Tuning(workload.spec.id, workload.argument, trials, failures, num_untried, elapsed, machine)

@@ -1,0 +1,164 @@
+"""What `envfleet tune` found, as a person reads it: the best fleet, the runner-up and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from envfleet.bench.tune import TOLERANCE, Trial, Tuning
+
+_SHOWN = 10
+
+
+def show_tuning(tuning: Tuning, console: Console) -> None:
+    """Print the ranking, the line to paste and the reasons."""
+    console.print(_table(tuning))
+    hidden = len(tuning.trials) - _SHOWN
+    tried = f"{len(tuning.trials)} fleets tried in {tuning.seconds:.0f} s"
+    untried = f", {tuning.num_untried} left untried for want of time (more: --seconds)" if tuning.num_untried else ""
+    shown = f", the best {_SHOWN} shown" if hidden > 0 else ""
+    console.print(f"[dim]{tried}{shown}{untried}.[/dim]", soft_wrap=True)
+    for candidate, reason in tuning.failures[:3]:
+        console.print(f"[yellow]Failed: {escape(candidate.describe())}: {escape(reason)}[/yellow]", soft_wrap=True)
+    if len(tuning.failures) > 3:
+        console.print(f"[yellow]… and {len(tuning.failures) - 3} more failed.[/yellow]")
+    console.print()
+    console.print(
+        f"[bold green]Best:[/bold green] {escape(tuning.best.candidate.make_line(tuning.argument))}", soft_wrap=True
+    )
+    if tuning.runner_up is not None:
+        line = tuning.runner_up.candidate.make_line(tuning.argument)
+        console.print(f"[bold]Runner-up:[/bold] {escape(line)}", soft_wrap=True)
+    console.print()
+    for reason in explain(tuning):
+        console.print(f"· {escape(reason)}", soft_wrap=True)
+
+
+def explain(tuning: Tuning) -> list[str]:
+    """Say in plain words why the best fleet is the best."""
+    best = tuning.best
+    reasons = [reason for why in (_why_first, _why_place, _why_envs_per_worker, _why_batch) if (reason := why(tuning))]
+    if best.candidate.is_batched:
+        reasons.append(
+            "It needs asynchronous code: fleet.send(actions, env_indices) and batch = fleet.recv(), "
+            f"{best.candidate.batch_size} rows at a time."
+        )
+    return reasons
+
+
+def _table(tuning: Tuning) -> Table:
+    title = f"Fleets of {tuning.env}"
+    table = Table(title=title, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
+    table.add_column("backend")
+    for name in ("envs", "workers", "per worker", "at a time", "steps/s"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    fastest = max(trial.rate for trial in tuning.trials)
+    for place, trial in enumerate(tuning.trials[:_SHOWN]):
+        candidate = trial.candidate
+        cells = [
+            candidate.backend,
+            str(candidate.num_envs),
+            "–" if candidate.backend == "serial" else str(candidate.workers),
+            "–" if candidate.backend == "serial" else str(candidate.envs_per_worker),
+            str(candidate.batch_size) if candidate.is_batched else "all",
+            f"{trial.rate:,.0f}",
+            "█" * max(1, round(16 * trial.rate / fastest)),
+        ]
+        table.add_row(*cells, style="bold green" if place == 0 else "")
+    return table
+
+
+def _why_first(tuning: Tuning) -> str | None:
+    best, second = tuning.best, tuning.runner_up
+    if second is None:
+        return "It is the only one that could be measured."
+    gain = best.rate / second.rate - 1
+    if gain <= TOLERANCE:
+        margin = f"{abs(gain):.0%}"
+        simpler = (
+            "no asynchronous code"
+            if second.candidate.is_batched and not best.candidate.is_batched
+            else ("fewer workers" if second.candidate.workers > best.candidate.workers else "fewer sub-environments")
+        )
+        if _asks_less(best, second):
+            return f"The runner-up is within the noise ({margin} apart); this one asks for less: {simpler}."
+        return f"The runner-up is within the noise ({margin} apart)."
+    return f"It makes {best.rate:,.0f} steps/s, {gain:.0%} more than the runner-up."
+
+
+def _asks_less(best: Trial, second: Trial) -> bool:
+    ours, theirs = best.candidate, second.candidate
+    if ours.is_batched != theirs.is_batched:
+        return theirs.is_batched
+    return (ours.workers, ours.num_envs) < (theirs.workers, theirs.num_envs)
+
+
+def _why_place(tuning: Tuning) -> str | None:
+    """Compare with the best of the other places: this process against workers."""
+    best = tuning.best
+    is_serial = best.candidate.backend == "serial"
+    other = _best_where(tuning, lambda trial: (trial.candidate.backend == "serial") != is_serial)
+    serial = best if is_serial else other
+    if other is None or serial is None:
+        return None
+    step_us = 1e6 / serial.rate
+    ratio = best.rate / other.rate
+    if is_serial:
+        return (
+            f"A step takes {step_us:.0f} µs in this process; waking a worker and waiting for it costs more than a second "
+            f"core saves: the best with workers reaches {1 / ratio:.2f}×."
+        )
+    return (
+        f"Its workers step at the same time: {ratio:.2f}× the best single process, which makes {serial.rate:,.0f} steps/s "
+        f"({step_us:.0f} µs each)."
+    )
+
+
+def _why_envs_per_worker(tuning: Tuning) -> str | None:
+    """Compare with fewer and with more sub-environments on the same workers."""
+    best = tuning.best.candidate
+    if best.backend == "serial":
+        return None
+    same = [
+        trial
+        for trial in tuning.trials
+        if (trial.candidate.backend, trial.candidate.workers) == (best.backend, best.workers)
+        and not trial.candidate.is_batched
+        and trial.candidate.envs_per_worker < best.envs_per_worker
+    ]
+    worst = min(same, key=lambda trial: trial.candidate.envs_per_worker, default=None)
+    if worst is None or worst.rate > (1 - TOLERANCE) * tuning.best.rate:
+        return None
+    return (
+        f"{best.envs_per_worker} sub-environments a worker share one wake-up; with {worst.candidate.envs_per_worker} "
+        f"it is {worst.rate / tuning.best.rate:.2f}×."
+    )
+
+
+def _why_batch(tuning: Tuning) -> str | None:
+    """Compare waiting for all with acting on whoever is ready."""
+    best = tuning.best
+    if best.candidate.workers < 2:
+        return None
+    shape = (best.candidate.backend, best.candidate.num_envs, best.candidate.workers)
+    twin = _best_where(
+        tuning,
+        lambda trial: (
+            (trial.candidate.backend, trial.candidate.num_envs, trial.candidate.workers) == shape
+            and trial.candidate.is_batched != best.candidate.is_batched
+        ),
+    )
+    if twin is None:
+        return None
+    ratio = twin.rate / best.rate
+    if best.candidate.is_batched:
+        return f"Acting on whoever is ready keeps workers busy while others finish; waiting for all is {ratio:.2f}×."
+    return f"Acting on whoever is ready brings nothing here ({ratio:.2f}×): the workers take equally long."
+
+
+def _best_where(tuning: Tuning, condition: Callable[[Trial], bool]) -> Trial | None:
+    return max((trial for trial in tuning.trials if condition(trial)), key=lambda trial: trial.rate, default=None)

@@ -1,0 +1,194 @@
+"""What is measured: the five built-in workloads, any Gymnasium id, any callable of the form `module:function`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from envfleet.errors import InvalidArgument
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """An environment to measure, as plain values that pickle.
+
+    Attributes:
+        name: What it is called on the command line and in reports.
+        about: One line on what it stands for.
+        spec: How Gymnasium builds one; `spec.kwargs` included.
+        argument: What a person passes to `envfleet.make`, as source text.
+    """
+
+    name: str
+    about: str
+    spec: EnvSpec
+    argument: str
+
+    @property
+    def title(self) -> str:
+        """The environment's id, with the workload's name where that differs."""
+        return self.spec.id if self.spec.id == self.name else f"{self.name} ({self.spec.id})"
+
+    def build(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        """Build one sub-environment as `gymnasium.make` does."""
+        return gymnasium.make(copy.deepcopy(self.spec), **kwargs)
+
+
+_BUILT_IN: Mapping[str, str] = {
+    "cheap": "about 5 µs a step: overhead is all that counts",
+    "lunar": "Box2D physics, tens of µs a step, slow resets",
+    "medium": "200 µs of CPU a step: what a second core is for",
+    "image": "84 × 84 × 4 uint8: 28 kB to move a step",
+    "dict": "nested Dict observation with five leaves",
+    "infos": "three numeric infos on every step",
+}
+_SYNTHETIC: Mapping[str, str] = {"medium": "SpinEnv", "image": "ImageEnv", "dict": "DictEnv", "infos": "InfoEnv"}
+_REGISTERED: Mapping[str, str] = {"cheap": "CartPole-v1", "lunar": "LunarLander-v3"}
+
+BUILT_IN_NAMES: tuple[str, ...] = tuple(_BUILT_IN)
+
+
+def synthetic(class_name: str, /, *, name: str | None = None, about: str = "", **kwargs: Any) -> Workload:
+    """Make a workload of one of the environments in `envfleet.bench.synthetic`.
+
+    Args:
+        class_name: Name of the class, such as `"SpinEnv"`.
+        name: The workload's name; the class's name if not given.
+        about: One line on what it stands for.
+        **kwargs: Passed to the class.
+    """
+    entry_point = f"envfleet.bench.synthetic:{class_name}"
+    spec = EnvSpec(
+        f"envfleet-bench/{class_name.removesuffix('Env')}-v0",
+        entry_point=entry_point,
+        max_episode_steps=200,
+        kwargs=kwargs,
+    )
+    return Workload(name or class_name, about, spec, repr(entry_point))
+
+
+def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
+    """Find a workload by name.
+
+    Args:
+        name: A built-in workload (`cheap`, `lunar`, `medium`, `image`, `dict`, `infos`), a Gymnasium id
+            (`CartPole-v1`, `mypackage:MyEnv-v0`), or a callable that builds one environment (`mypackage.envs:make`).
+        env_kwargs: Arguments of the environment.
+
+    Raises:
+        InvalidArgument: Nothing of that name can be built here; the message says what was looked for.
+    """
+    kwargs = dict(env_kwargs or {})
+    if name in _SYNTHETIC:
+        return synthetic(_SYNTHETIC[name], name=name, about=_BUILT_IN[name], **kwargs)
+    if name in _REGISTERED:
+        return dataclasses.replace(_from_id(_REGISTERED[name], kwargs), name=name, about=_BUILT_IN[name])
+    module_name, _, attribute = name.rpartition(":")
+    if module_name:
+        factory = getattr(_import_module(module_name, name), attribute, None)
+        if callable(factory):
+            return _from_callable(name, attribute, factory, kwargs)
+    return _from_id(name, kwargs)
+
+
+def require_buildable(workload: Workload) -> None:
+    """Check that what the environment imports is installed, without importing it.
+
+    Raises:
+        InvalidArgument: Its module is missing; the message names it.
+    """
+    missing = missing_module(workload.spec)
+    if missing is not None:
+        raise InvalidArgument(
+            f"{workload.spec.id} cannot be built here: it needs the module {missing!r}, which is not installed. "
+            f"Install it, for Gymnasium's own environments with pip install 'gymnasium[{_extra_of(workload.spec)}]'."
+        )
+
+
+_NEEDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("gymnasium.envs.box2d", ("Box2D", "pygame"), "box2d"),
+    ("gymnasium.envs.mujoco", ("mujoco",), "mujoco"),
+    ("gymnasium.envs.phys2d", ("jax",), "jax"),
+    ("gymnasium.envs.tabular", ("jax",), "jax"),
+    ("shimmy", ("shimmy",), "other"),
+)
+
+
+def missing_module(spec: EnvSpec) -> str | None:
+    """Name a module that the environment needs and that is not installed, or `None`.
+
+    Only looks, imports nothing of the environment: quick, and blind to modules it imports by itself.
+    """
+    entry_point = spec.entry_point
+    if not isinstance(entry_point, str):
+        return None
+    module_name = entry_point.partition(":")[0]
+    needed = [name for prefix, names, _ in _NEEDS if module_name.startswith(prefix) for name in names]
+    if not module_name.startswith(
+        "gymnasium."
+    ):  # its own modules are there; to look for them is to import their package
+        needed.append(module_name)
+    return next((name for name in needed if not _is_installed(name)), None)
+
+
+def _extra_of(spec: EnvSpec) -> str:
+    """Name the extra of Gymnasium that brings what an environment needs."""
+    entry_point = str(spec.entry_point)
+    return next((extra for prefix, _, extra in _NEEDS if entry_point.startswith(prefix)), "all")
+
+
+def _is_installed(module_name: str) -> bool:
+    try:
+        return importlib.util.find_spec(module_name) is not None
+    except (ImportError, ValueError, AttributeError):  # the parent of a dotted name is missing, broken or no package
+        return False
+
+
+def _import_module(module_name: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{name!r} names the module {module_name!r}, which cannot be imported ({error}): "
+            "run from the folder that holds it, or install it."
+        ) from error
+
+
+def _from_callable(name: str, attribute: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Workload:
+    # No wrapper is added: what the callable returns is what a fleet would run.
+    spec = EnvSpec(
+        attribute.replace(".", "-"), entry_point=name, kwargs=kwargs, order_enforce=False, disable_env_checker=True
+    )
+    module_name = name.partition(":")[0]
+    about = (factory.__doc__ or "").strip().partition("\n")[0]
+    return Workload(name, about, spec, f"{module_name}.{attribute}")
+
+
+def _from_id(name: str, kwargs: dict[str, Any]) -> Workload:
+    module_name, _, env_id = name.rpartition(":")
+    if module_name:
+        _import_module(module_name, name)
+    try:
+        spec = copy.deepcopy(gymnasium.spec(env_id))
+    except gymnasium.error.Error as error:
+        known = [*BUILT_IN_NAMES, *gymnasium.registry]
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"Close to it: {', '.join(close)}." if close else "See what there is: envfleet envs."
+        raise InvalidArgument(
+            f"{name!r} is no environment known here: expected a workload ({', '.join(BUILT_IN_NAMES)}), a Gymnasium "
+            f"id, or module:function. {hint}"
+        ) from error
+    if spec.entry_point is None:
+        raise InvalidArgument(
+            f"{env_id} has no single environment to build (only a vector one): pass an id that gymnasium.make accepts."
+        )
+    spec.kwargs.update(kwargs)
+    return Workload(name, "", spec, repr(name))

@@ -1,0 +1,121 @@
+"""The arrays of a fleet: what each holds, how they lie in one block, and each worker's views of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.core.info_columns import MAX_COLUMNS
+from envfleet.core.layout import BlockLayout, SpaceLayout
+
+GENERATIONS = 2
+"""Output arrays alternate between two generations, so what a step returned survives the next one."""
+
+PROGRESS_WORDS = 8
+"""Words of int64 (one cache line) in which a worker tells where it is; see `Progress`."""
+
+
+class Progress:
+    """Which word of a worker's progress line means what."""
+
+    ROW = 0  # local index of the sub-environment it runs, -1 when idle
+    TICKS = 1  # grows with every sub-environment it turns to
+    INTERRUPT = 2  # value of TICKS the owner wants interrupted, 0 for none
+    BUSY_NS = 3  # time spent in requests
+    STEPS = 4  # sub-environment steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraysSpec:
+    """Everything that decides the arrays of a fleet; picklable, so that each worker derives the same block.
+
+    Attributes:
+        observation_space: Of one sub-environment.
+        action_space: Of one sub-environment.
+        num_envs: Rows.
+        num_workers: Progress lines.
+        has_finals: Whether last observations of ended episodes are kept beside the observations (`SAME_STEP`).
+        has_columns: Whether infos may travel as columns.
+    """
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    num_envs: int
+    num_workers: int
+    has_finals: bool
+    has_columns: bool
+
+    def block_layout(self) -> BlockLayout:
+        """Lay the arrays out in one block."""
+        n = self.num_envs
+        arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any] | str]] = {
+            "rewards": ((GENERATIONS, n), "float64"),
+            "terminated": ((GENERATIONS, n), "bool"),
+            "truncated": ((GENERATIONS, n), "bool"),
+            "progress": ((self.num_workers, PROGRESS_WORDS), "int64"),
+        }
+        for k, leaf in enumerate(SpaceLayout(self.action_space).leaves):
+            arrays[f"actions.{k}"] = ((n, *leaf.shape), leaf.dtype)
+        for k, leaf in enumerate(SpaceLayout(self.observation_space).leaves):
+            arrays[f"observations.{k}"] = ((GENERATIONS, n, *leaf.shape), leaf.dtype)
+            if self.has_finals:
+                arrays[f"finals.{k}"] = ((GENERATIONS, n, *leaf.shape), leaf.dtype)
+        if self.has_columns:
+            arrays["info_values"] = ((GENERATIONS, MAX_COLUMNS, n), "int64")
+            arrays["info_present"] = ((GENERATIONS, MAX_COLUMNS, n), "bool")
+        return BlockLayout(arrays)
+
+
+@dataclasses.dataclass
+class Outputs:
+    """One generation of what a step writes, for some rows. Leaves in the order of `SpaceLayout.leaves`."""
+
+    observations: list[NDArray[Any]]
+    finals: list[NDArray[Any]]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    info_values: NDArray[np.int64] | None
+    info_present: NDArray[np.bool_] | None
+
+
+@dataclasses.dataclass
+class FleetArrays:
+    """Views of a block: all rows for the fleet, or one worker's slice of them.
+
+    Attributes:
+        actions: One array per action leaf, `(rows, *leaf.shape)`.
+        outputs: The two generations.
+        progress: One line per worker, `(num_workers, PROGRESS_WORDS)`.
+    """
+
+    actions: list[NDArray[Any]]
+    outputs: list[Outputs]
+    progress: NDArray[np.int64]
+
+    @classmethod
+    def bind(cls, spec: ArraysSpec, buffer: Any, rows: slice = slice(None)) -> FleetArrays:
+        """View `buffer` as the arrays of `spec`, restricted to `rows`."""
+        views = spec.block_layout().views(buffer)
+
+        def family(name: str) -> list[NDArray[Any]]:
+            found = [views[key] for key in views if key.startswith(f"{name}.")]
+            return found
+
+        outputs = [
+            Outputs(
+                observations=[leaf[g, rows] for leaf in family("observations")],
+                finals=[leaf[g, rows] for leaf in family("finals")],
+                rewards=views["rewards"][g, rows],
+                terminated=views["terminated"][g, rows],
+                truncated=views["truncated"][g, rows],
+                info_values=views["info_values"][g, :, rows] if spec.has_columns else None,
+                info_present=views["info_present"][g, :, rows] if spec.has_columns else None,
+            )
+            for g in range(GENERATIONS)
+        ]
+        return cls([leaf[rows] for leaf in family("actions")], outputs, views["progress"])

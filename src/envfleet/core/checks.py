@@ -1,0 +1,78 @@
+"""Checks on what a person's environment is and returns, with errors in the person's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+
+from envfleet.errors import InvalidArgument
+
+UNSET: Any = object()
+"""Stands for "the environment returned nothing yet", which `None` cannot."""
+
+
+def check_same_spaces(first_index: int, first: Any, index: int, other: Any, same_bounds: bool) -> None:
+    """Check that two sub-environments (or groups of them) can stand in one fleet.
+
+    Args:
+        first_index: Index of `first`.
+        first: Has `observation_space` and `action_space`.
+        index: Index of `other`.
+        other: The same.
+        same_bounds: Whether observation spaces must be equal, or only of one shape and type.
+
+    Raises:
+        InvalidArgument: Their spaces differ; names both and what differs.
+    """
+    ours, theirs = first.observation_space, other.observation_space
+    fits = ours == theirs if same_bounds else is_space_dtype_shape_equiv(ours, theirs)
+    for name, mine, yours, is_same in (
+        ("observation_space", ours, theirs, fits),
+        ("action_space", first.action_space, other.action_space, first.action_space == other.action_space),
+    ):
+        if is_same:
+            continue
+        hint = ', or pass observation_mode="different" if only bounds differ' if name == "observation_space" else ""
+        raise InvalidArgument(
+            f"{name} of sub-environment {index} is {yours}, but sub-environment {first_index} has {mine}: "
+            f"all sub-environments of a fleet share their spaces; wrap them so that they do{hint}"
+        )
+
+
+def check_distinct(identities: Sequence[int], first_index: int = 0) -> None:
+    """Check that no two sub-environments are the same object.
+
+    Raises:
+        InvalidArgument: Two are.
+    """
+    seen: dict[int, int] = {}
+    for row, identity in enumerate(identities):
+        if identity in seen:
+            raise InvalidArgument(
+                f"sub-environments {first_index + seen[identity]} and {first_index + row} are the same object: the "
+                "callable must make a new environment each time, e.g. "
+                '`lambda: gym.make("CartPole-v1")` instead of `lambda: env`'
+            )
+        seen[identity] = row
+
+
+def explain_result(error: BaseException, result: Any) -> BaseException:
+    """Say what is wrong with what `step` returned, if that is why unpacking it failed."""
+    if result is UNSET or (isinstance(result, tuple) and len(result) == 5):
+        return error
+    explained = InvalidArgument(
+        f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info); "
+        "an environment of the old gym API must be converted first"
+    )
+    explained.__cause__ = error
+    return explained
+
+
+def explain_reset(result: Any) -> InvalidArgument:
+    return InvalidArgument(f"reset() returned {_shape_of(result)}, expected (observation, info)")
+
+
+def _shape_of(result: Any) -> str:
+    return f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"

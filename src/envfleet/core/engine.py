@@ -1,0 +1,291 @@
+"""What a fleet and the parts it is split into have in common: the workers, their arrays, and one way to ask them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.dispatch import Dispatcher, RestartBudget
+from envfleet.core.failures import original_exception
+from envfleet.core.group import GroupInfo
+from envfleet.core.layout import SpaceLayout
+from envfleet.core.messages import Completion, Reply, Verb
+from envfleet.core.replay import write_replay
+from envfleet.core.stats import Plan, WorkerStats
+from envfleet.core.transport import Transport
+from envfleet.errors import CallTimeout, EnvfleetError, Failure, FleetBroken, StepTimeout, SubEnvError
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineOptions:
+    """How a fleet behaves, as `make` was told.
+
+    Attributes:
+        autoreset_mode: Gymnasium's.
+        copy: Whether returned arrays are the caller's own.
+        batch_size: Rows per `recv`.
+        on_failure: What becomes of failed sub-environments and workers.
+        max_restarts: Restarts allowed within an hour.
+        step_timeout_s: Deadline of a sub-environment's step or reset.
+        start_timeout_s: Limit for all sub-environments to be built.
+        record_episodes: Whether `infos["episode"]` is given.
+        root_seed: Seeds of rebuilt sub-environments derive from it.
+    """
+
+    autoreset_mode: AutoresetMode
+    copy: bool
+    batch_size: int
+    on_failure: Literal["raise", "restart"]
+    max_restarts: int
+    step_timeout_s: float | None
+    start_timeout_s: float
+    record_episodes: bool
+    root_seed: int
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """Something asked of several workers: who has not completed yet, and what the others said."""
+
+    verb: Verb
+    missing: list[int]
+    replies: list[tuple[int, Reply]]
+
+
+class Engine:
+    """The workers of a fleet.
+
+    Args:
+        transport: Started.
+        infos: What its groups told of themselves.
+        spec: Decides the arrays.
+        worker_rows: Rows of each worker.
+        options: As `make` was told.
+        plan: How the sub-environments are spread.
+        release: Called once after the workers have ended, for what else the fleet holds.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        infos: list[GroupInfo],
+        spec: ArraysSpec,
+        worker_rows: Sequence[range],
+        options: EngineOptions,
+        plan: Plan,
+        release: Callable[[], None],
+    ) -> None:
+        self.spec, self.options, self.plan = spec, options, plan
+        self.worker_rows = list(worker_rows)
+        self.observation_layout = SpaceLayout(spec.observation_space)
+        self.action_layout = SpaceLayout(spec.action_space)
+        self._transport, self._release = transport, release
+        self.failure: EnvfleetError | None = None
+        self.is_closed = False
+        self.wait_s = 0.0
+        self.infos, self.arrays = infos, transport.attach(spec)
+        self.budget = RestartBudget(options.max_restarts)
+        self.dispatcher = Dispatcher(
+            transport,
+            self.arrays.progress,
+            [rows.start for rows in self.worker_rows],
+            step_timeout_s=options.step_timeout_s,
+            on_failure=options.on_failure,
+            budget=self.budget,
+            start_timeout_s=options.start_timeout_s,
+        )
+        # Runs when the engine is collected or the interpreter ends, should nobody call close().
+        self._finalizer = weakref.finalize(self, _end, transport, release)
+
+    def batched_space(self, rows: range) -> gym.Space[Any]:
+        """The batched observation space of `rows`: sub-environments may differ in their bounds."""
+        spaces: list[gym.Space[Any]] = []
+        for info, held in zip(self.infos, self.worker_rows, strict=True):
+            found = info.observation_spaces
+            spaces += found * len(held) if len(found) == 1 else found
+        chosen = spaces[rows.start : rows.stop]
+        if all(space == chosen[0] for space in chosen):
+            return gym.vector.utils.batch_space(chosen[0], len(chosen))
+        return gym.vector.utils.batch_differing_spaces(chosen)
+
+    def view(self, rows: range) -> FleetArrays:
+        """The arrays restricted to `rows`."""
+        return self._transport.rows_view(slice(rows.start, rows.stop))
+
+    def start(
+        self, workers: Sequence[int], verb: Verb, generation: int = 0, payloads: Sequence[Any] | None = None
+    ) -> Call:
+        """Ask workers for something.
+
+        Args:
+            workers: Whom to ask.
+            verb: What to do.
+            generation: Which outputs to write.
+            payloads: One per worker, or `None` for none.
+        """
+        submit = self.dispatcher.submit
+        if payloads is None:
+            for worker in workers:
+                submit(worker, verb, generation)
+        else:
+            for worker, payload in zip(workers, payloads, strict=True):
+                submit(worker, verb, generation, payload)
+        return Call(verb, list(workers), [])
+
+    def finish(self, call: Call, timeout_s: float | None = None) -> list[tuple[int, Reply]]:
+        """Wait until every worker asked has completed.
+
+        Returns:
+            The replies that say something, with their workers.
+
+        Raises:
+            SubEnvError: Sub-environments raised.
+            WorkerDied: A worker ended.
+            StepTimeout: A sub-environment overran its deadline.
+            RestartBudgetSpent: A failure was one too many to repair.
+            TimeoutError: `timeout_s` passed. Nothing is lost: call again.
+        """
+        ready, pump, replies = self.dispatcher.ready, self.dispatcher.pump, call.replies
+        start_s = time.perf_counter()
+        try:
+            while True:
+                missing = []
+                for worker in call.missing:
+                    if not ready[worker]:
+                        missing.append(worker)
+                        continue
+                    completion = ready[worker].popleft()
+                    if completion.reply is not None or completion.death is not None:
+                        replies.append((worker, self.open(completion)))
+                call.missing = missing
+                if not missing:
+                    break
+                left_s = None if timeout_s is None else start_s + timeout_s - time.perf_counter()
+                if left_s is not None and left_s <= 0:
+                    raise CallTimeout(call.verb.name.lower(), missing, timeout_s or 0.0)
+                pump(left_s)
+        except CallTimeout:
+            raise
+        except EnvfleetError as error:
+            self.give_up(error)
+        except BaseException:
+            # Ctrl-C while waiting: what is still under way must not be taken for a later call's.
+            for worker in call.missing:
+                self.dispatcher.abandon(worker)
+            raise
+        finally:
+            self.wait_s += time.perf_counter() - start_s
+        self.raise_failures([failure for _, reply in replies for failure in reply.failures])
+        return replies
+
+    def exchange(
+        self, workers: Sequence[int], verb: Verb, generation: int = 0, payloads: Sequence[Any] | None = None
+    ) -> list[tuple[int, Reply]]:
+        """Ask workers for something and wait for all of them; see `start` and `finish`."""
+        return self.finish(self.start(workers, verb, generation, payloads))
+
+    def open(self, completion: Completion) -> Reply:
+        """Take the reply out of a completion and count the restarts in it."""
+        if completion.death is not None:
+            raise completion.death
+        reply = completion.reply or Reply()
+        for failure in reply.restarts:
+            self.budget.spend(failure.summary())
+        return reply
+
+    def raise_failures(self, failures: Sequence[Failure]) -> None:
+        """Raise what sub-environments raised, all together; nothing to do if there is nothing.
+
+        Raises:
+            SubEnvError: From the original exception, where that survives pickling.
+            StepTimeout: If it was an interrupt.
+        """
+        if not failures:
+            return
+        ordered = sorted(failures, key=lambda failure: failure.env_index)
+        first = ordered[0]
+        if first.is_timeout:
+            timeout_s = self.options.step_timeout_s or 0.0
+            self.give_up(StepTimeout(first.worker, first.env_index, timeout_s, first.traceback))
+        error = SubEnvError(ordered, write_replay(first))
+        error.__cause__ = original_exception(first)
+        self.give_up(error, breaks=first.verb not in ("call", "set_attr", "get_state", "set_state"))
+
+    def give_up(self, error: EnvfleetError, breaks: bool = True) -> NoReturn:
+        """Raise `error`; unless it came of a call that steps nothing, the fleet is broken from now on."""
+        if breaks and self.failure is None:
+            self.failure = error
+        raise error
+
+    def check_usable(self) -> None:
+        """Check that the fleet is not broken.
+
+        Raises:
+            FleetBroken: From the failure that broke it.
+        """
+        if self.failure is not None:
+            head = str(self.failure).splitlines()[0]
+            raise FleetBroken(
+                f"this fleet is broken since an earlier failure ({head}): close it and make a new one, or make it "
+                'with on_failure="restart"'
+            ) from self.failure
+
+    def stack(self, worker: int) -> str:
+        """The worker's Python stack, now."""
+        return self._transport.stack(worker)
+
+    def worker_stats(self, worker: int) -> WorkerStats:
+        """What the worker did so far."""
+        line = self.arrays.progress[worker]
+        return WorkerStats(
+            worker,
+            self.worker_rows[worker],
+            self._transport.pid(worker),
+            int(line[Progress.STEPS]),
+            int(line[Progress.BUSY_NS]) / 1e9,
+            self.dispatcher.restarts[worker],
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """End the workers; idempotent.
+
+        Raises:
+            SubEnvError: Sub-environments raised in `close`; everything is released by then.
+        """
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._finalizer.detach()
+        try:
+            failures = self._transport.close(timeout_s)
+        finally:
+            self._release()
+        if failures:
+            error = SubEnvError(failures)
+            error.__cause__ = original_exception(failures[0])
+            raise error
+
+
+def _end(transport: Transport, release: Callable[[], None]) -> None:
+    transport.close(0.0)
+    release()
+
+
+def rows_by_worker(worker_rows: Sequence[range], indices: Sequence[int]) -> dict[int, list[int]]:
+    """Sort indices to workers: worker -> positions in `indices` of its sub-environments, in order."""
+    starts = np.array([rows.start for rows in worker_rows])
+    owners = np.searchsorted(starts, np.asarray(indices, np.int64), side="right") - 1
+    found: dict[int, list[int]] = {}
+    for position, worker in enumerate(owners.tolist()):
+        found.setdefault(worker, []).append(position)
+    return found

@@ -1,0 +1,167 @@
+"""How values of any Gymnasium space lie in typed arrays, and how arrays lie in one block of bytes.
+
+`SpaceLayout` takes a space apart into *leaves*: Box, Discrete, MultiDiscrete and MultiBinary, under any nesting of Dict
+and Tuple, become one array each with a row per sub-environment. Every other space (Text, Sequence, Graph, OneOf, a
+custom one) travels as objects, one list each. `BlockLayout` places named arrays in one block, on the heap or shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.core.leaves import Leaf, actions_named, fit, has_nan
+from envfleet.core.parts import Arrays, Columns, Inventory, Objects, Writer, plan
+
+ALIGNMENT_BYTES = 64
+"""A cache line: arrays written by different processes never share one at their borders."""
+
+
+class SpaceLayout:
+    """How values of one Gymnasium space lie in arrays: fixed-shape leaves as typed arrays, other leaves as objects.
+
+    Attributes:
+        space: The space of a single value.
+        leaves: The fixed-shape leaves, depth-first in the space's own order; leaf `k` lives in `arrays[k]`, of shape
+            `(n, *leaf.shape)` and dtype `leaf.dtype`.
+        num_objects: How many leaves travel as objects, each in a list of `n` values.
+
+    >>> from gymnasium.spaces import Box, Dict, Discrete
+    >>> space = Dict({"camera": Box(0, 255, (2, 2), np.uint8), "goal": Discrete(3)})
+    >>> [str(leaf) for leaf in SpaceLayout(space).leaves]
+    ['["camera"] (2, 2) uint8', '["goal"] () int64']
+    """
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        found = Inventory()
+        self.space = space
+        self._root = plan(space, (), found)
+        self.leaves: tuple[Leaf, ...] = tuple(found.leaves)
+        self.num_objects = found.num_objects
+        self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.
+        return type(self), (self.space,)
+
+    def writer(self, arrays: Arrays, objects: Objects = ()) -> Writer:
+        """Return `write(row, value)`, which stores one value at one row of every array and list.
+
+        Raises:
+            ObservationError: From `write`: the value does not match the space's structure, shapes or dtypes. Ranges
+                are not checked. The row may be written in part.
+        """
+        return self._root.writer(arrays, objects)
+
+    def reader(self, arrays: Arrays, objects: Objects = (), n: int | None = None) -> list[Any]:
+        """Return one value per row, in the form Gymnasium hands to a sub-environment; arrays are views.
+
+        Args:
+            arrays: One array per leaf.
+            objects: One list per object leaf.
+            n: How many rows there are; needed only for a space without leaves, such as `Dict({})`.
+        """
+        if self._single is not None:
+            return list(arrays[0])
+        if n is None:
+            n = len(arrays[0]) if arrays else len(objects[0]) if objects else 0
+        return self._root.rows(arrays, objects, n)
+
+    def batch(self, arrays: Arrays, objects: Objects = ()) -> Any:
+        """Return Gymnasium's batched form: the arrays themselves, nested as the space; tuples of objects."""
+        if self._single is not None:
+            return arrays[0]
+        return self._root.batch(arrays, objects)
+
+    def unbatch(self, batched: Any, n: int, name: str = "actions") -> Columns:
+        """Check a batched value of `n` rows and take it apart; the inverse of `batch`.
+
+        Args:
+            batched: Gymnasium's batched form: an array, list or CPU tensor; a dict or tuple of those; a tuple of `n`
+                values for a space without a fixed shape. A dict space also takes a sequence of `n` dicts.
+            n: How many rows it must have.
+            name: What to call it in messages.
+
+        Returns:
+            One array per leaf, which is the given one where that fits, and one list per object leaf.
+
+        Raises:
+            InvalidArgument: Wrong structure, shape or dtype, or NaN.
+        """
+        leaf = self._single
+        if leaf is None:
+            return self._root.unbatch(batched, n, actions_named(name))
+        if (
+            type(batched) is np.ndarray
+            and batched.dtype is leaf.dtype
+            and batched.shape == (n, *leaf.shape)
+            and not (leaf.is_float and has_nan(batched))
+        ):
+            return [batched], []
+        return [fit(batched, leaf, actions_named(name), n)], []
+
+    def row(self, arrays: Arrays, objects: Objects, i: int) -> Any:
+        """Return a private copy of the value at row `i`."""
+        private = [array[[i]] for array in arrays], [[copy.deepcopy(column[i])] for column in objects]
+        return self._root.rows(*private, n=1)[0]
+
+    def select(self, batched: Any, indices: Sequence[int] | NDArray[Any]) -> Any:
+        """Return the rows `indices` of a batched value, in the same form; arrays are copies."""
+        return self._root.select(batched, indices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One named array of a block: where it starts and what it holds."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+
+
+class BlockLayout:
+    """Where each named array lies in one block of bytes; every array starts at a multiple of 64 bytes.
+
+    Attributes:
+        fields: The arrays, in the order given.
+        size_bytes: Size of the block, at least 64.
+
+    >>> layout = BlockLayout({"rewards": ((8,), "f8"), "terminated": ((8,), "?")})
+    >>> layout.size_bytes, [field.offset for field in layout.fields]
+    (128, [0, 64])
+    """
+
+    def __init__(self, arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any] | str]]) -> None:
+        fields, end = [], 0
+        for name, (shape, dtype) in arrays.items():
+            field = Field(name, tuple(int(length) for length in shape), np.dtype(dtype), end)
+            fields.append(field)
+            size_bytes = field.dtype.itemsize
+            for length in field.shape:  # Python ints: a product in int64 could overflow without a word
+                size_bytes *= length
+            end += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self.fields: tuple[Field, ...] = tuple(fields)
+        self.size_bytes = max(end, ALIGNMENT_BYTES)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ({field.name: (field.shape, field.dtype.str) for field in self.fields},)
+
+    def views(self, buffer: Any) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a block: views of `buffer`, writable if it is."""
+        return {
+            field.name: np.ndarray(field.shape, field.dtype, buffer=buffer, offset=field.offset)
+            for field in self.fields
+        }
+
+    def allocate(self) -> NDArray[np.uint8]:
+        """Return a zeroed block on the heap, aligned to 64 bytes."""
+        raw = np.zeros(self.size_bytes + ALIGNMENT_BYTES, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT_BYTES
+        return raw[start : start + self.size_bytes]

@@ -1,0 +1,71 @@
+"""Checks on what a person asks of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+
+
+def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int, offset: int = 0) -> list[int | None]:
+    """One seed (or `None`) per sub-environment.
+
+    Args:
+        seed: `None`, an int (`seed + offset + i` for sub-environment `i`) or one per sub-environment.
+        num_envs: How many.
+        offset: Index of the first in the whole fleet.
+
+    Raises:
+        InvalidArgument: A sequence of another length, or something that is no seed.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        return [int(seed) + offset + i for i in range(num_envs)]
+    if isinstance(seed, (str, bytes)) or not hasattr(seed, "__len__"):
+        raise InvalidArgument(f"seed={seed!r}: pass None, an int, or one seed per sub-environment")
+    if len(seed) != num_envs:
+        raise InvalidArgument(
+            f"seed has {len(seed)} entries, expected num_envs={num_envs}: pass one int or None per sub-environment"
+        )
+    return [None if one is None else int(one) for one in seed]
+
+
+def check_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:
+    """A bool array of the right shape with at least one entry set.
+
+    Raises:
+        InvalidArgument: It is not.
+    """
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        found = f"a {type(mask).__name__}" if not isinstance(mask, np.ndarray) else f"dtype {mask.dtype}"
+        raise InvalidArgument(f"reset_mask is {found}, expected a numpy array of bool: np.array(mask, dtype=bool)")
+    if mask.shape != (num_envs,):
+        raise InvalidArgument(
+            f"reset_mask has shape {mask.shape}, expected (num_envs,) = ({num_envs},): "
+            "pass one bool per sub-environment"
+        )
+    if not mask.any():
+        raise InvalidArgument("reset_mask selects no sub-environment: set at least one entry, or do not reset")
+    return mask
+
+
+def check_indices(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int) -> list[int]:
+    """Different indices of sub-environments, at least one.
+
+    Raises:
+        InvalidArgument: They are not.
+    """
+    array = np.asarray(indices)
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise InvalidArgument(f"indices={indices!r}: pass a non-empty list of ints, or reset_mask for a mask of bools")
+    if array.min() < 0 or array.max() >= num_envs:
+        raise InvalidArgument(f"indices={array.tolist()} must lie in 0 … {num_envs - 1} (num_envs={num_envs})")
+    chosen: list[int] = array.tolist()
+    if len(set(chosen)) < len(chosen):
+        raise InvalidArgument(f"indices={chosen} names a sub-environment twice: name each once")
+    return chosen

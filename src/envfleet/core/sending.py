@@ -1,0 +1,131 @@
+"""Asynchronous stepping of some sub-environments: who is under way, and who has arrived."""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.core.messages import ALL_ROWS, Reply, StepPayload, Verb
+from envfleet.core.rows import Rows
+from envfleet.errors import CallPending, CallTimeout, EnvfleetError
+
+
+class Batch(NamedTuple):
+    """What `recv` returns: one row per sub-environment that was ready, in the order they became so.
+
+    Attributes:
+        observations: Leading dimension `batch_size`; the caller's own.
+        rewards: float64, `(batch_size,)`.
+        terminated: bool, `(batch_size,)`.
+        truncated: bool, `(batch_size,)`.
+        infos: Gymnasium's dict-of-arrays form, its arrays aligned with the rows.
+        env_indices: int64, `(batch_size,)`: the sub-environment of each row.
+    """
+
+    observations: Any
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: dict[str, Any]
+    env_indices: NDArray[np.int64]
+
+
+class SendQueue:
+    """The sub-environments of a fleet that were sent actions one by one.
+
+    Args:
+        rows: The fleet's rows.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._under_way: set[int] = set()
+        self._arrived: collections.deque[tuple[int, int, Reply | None]] = collections.deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way)
+
+    def clear(self) -> None:
+        """Forget all that is under way."""
+        self._under_way.clear()
+        self._arrived.clear()
+
+    def send(self, actions: Any, indices: list[int]) -> None:
+        """Start stepping `indices`, each of which will arrive by itself; see `Fleet.send`."""
+        rows = self._rows
+        busy = self._under_way.intersection(indices)
+        if busy:
+            raise CallPending(
+                f"sub-environments {sorted(busy)} were sent actions already: call recv() until it returns them"
+            )
+        which = np.asarray(indices, np.int64)
+        if rows.is_disabled:
+            rows.refuse_ended(which)
+        leaves, objects = rows.action_layout.unbatch(actions, len(indices))
+        for target, leaf in zip(rows.actions, leaves, strict=True):
+            target[which] = leaf
+        for worker, positions, local in rows.locate(indices):
+            payload = StepPayload(local, [[leaf[k] for k in positions] for leaf in objects], one_by_one=True)
+            rows.engine.dispatcher.submit(worker, Verb.STEP, rows.generation, payload)
+        self._under_way.update(indices)
+
+    def recv(self, batch_size: int, timeout_s: float | None) -> Batch:
+        """Wait for `batch_size` rows; see `Fleet.recv`."""
+        rows = self._rows
+        wanted = min(batch_size, len(self._under_way))
+        self._await(wanted, timeout_s)
+        start_s = time.perf_counter()
+        taken = [self._arrived.popleft() for _ in range(wanted)]
+        if wanted == rows.num_envs:
+            taken.sort(key=lambda one: one[0])
+        indices = [index for index, _, _ in taken]
+        self._under_way.difference_update(indices)
+        replies = [(worker, reply) for _, worker, reply in taken if reply is not None]
+        rows.store(replies)
+        which = np.asarray(indices, np.int64)
+        out = rows.outputs[rows.generation]
+        rewards, terminated, truncated = out.rewards[which], out.terminated[which], out.truncated[which]
+        ended = rows.episodes.on_step(rewards, terminated, truncated, which)
+        infos = rows.infos(replies, indices, ended)
+        batch = Batch(rows.take(which), rewards, terminated, truncated, infos, which)
+        rows.clock.steps += wanted
+        rows.clock.copy_s += time.perf_counter() - start_s
+        return batch
+
+    def _await(self, wanted: int, timeout_s: float | None) -> None:
+        engine = self._rows.engine
+        start_s = time.perf_counter()
+        try:
+            self._gather()
+            while len(self._arrived) < wanted:
+                left_s = None if timeout_s is None else start_s + timeout_s - time.perf_counter()
+                if left_s is not None and left_s <= 0:
+                    raise CallTimeout("recv", self._rows.workers, timeout_s or 0.0)
+                engine.dispatcher.pump(left_s)
+                self._gather()
+        except CallTimeout:
+            raise
+        except EnvfleetError as error:
+            engine.give_up(error)
+        finally:
+            engine.wait_s += time.perf_counter() - start_s
+
+    def _gather(self) -> None:
+        """Take in what the workers completed."""
+        engine, first = self._rows.engine, self._rows.indices.start
+        failures = []
+        for worker in self._rows.workers:
+            ready = engine.dispatcher.ready[worker]
+            while ready:
+                completion = ready.popleft()
+                reply = engine.open(completion) if completion.reply or completion.death else None
+                if reply is not None:
+                    failures += reply.failures
+                if completion.row != ALL_ROWS:
+                    index = engine.worker_rows[worker].start + completion.row - first
+                    self._arrived.append((index, worker, reply))
+        engine.raise_failures(failures)

@@ -1,0 +1,85 @@
+"""Save and restore one sub-environment in the middle of an episode."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium as gym
+
+from envfleet.errors import StateUnsupported
+
+
+class EnvState(NamedTuple):
+    """A saved sub-environment.
+
+    Attributes:
+        kind: `"own"` (the environment's `get_state`), `"pickle"` or `"copy"`.
+        value: What `kind` says.
+        layers: For `"own"`: the attributes of each wrapper and of the environment's own generator.
+    """
+
+    kind: str
+    value: Any
+    layers: list[dict[str, Any]]
+
+
+def save_env(env: gym.Env[Any, Any]) -> EnvState:
+    """Save a sub-environment: by its own `get_state`, else by pickling all of it, else by a deep copy.
+
+    Raises:
+        StateUnsupported: It offers none of the three.
+    """
+    if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
+        return EnvState("own", copy.deepcopy(env.unwrapped.get_state()), [_layer(layer) for layer in _layers(env)])
+    try:
+        return EnvState("pickle", cloudpickle.dumps(env), [])
+    except Exception as pickle_error:
+        try:
+            return EnvState("copy", copy.deepcopy(env), [])
+        except Exception as copy_error:
+            raise StateUnsupported(
+                f"{env} has no get_state/set_state, cannot be pickled ({pickle_error}) and cannot be copied "
+                f"({copy_error}): give it get_state() and set_state(state)"
+            ) from copy_error
+
+
+def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
+    """Bring back a saved sub-environment.
+
+    Args:
+        env: The sub-environment now in its place.
+        state: From `save_env`; may be used any number of times.
+
+    Returns:
+        `env` itself where it has `set_state`, else a new object that replaces it.
+    """
+    if state.kind == "own":
+        env.unwrapped.set_state(copy.deepcopy(state.value))  # type: ignore[attr-defined]  # checked when saved
+        for layer, attributes in zip(_layers(env), state.layers, strict=True):
+            vars(layer).update(copy.deepcopy(attributes))
+        return env
+    restored: gym.Env[Any, Any] = (
+        cloudpickle.loads(state.value) if state.kind == "pickle" else copy.deepcopy(state.value)
+    )
+    return restored
+
+
+def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
+    layers = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _layer(layer: gym.Env[Any, Any]) -> dict[str, Any]:
+    if isinstance(layer, gym.Wrapper):
+        kept = {key: value for key, value in vars(layer).items() if key not in ("env", "spec", "_cached_spec")}
+    else:
+        names = ("_np_random", "_np_random_seed")
+        kept = {key: value for key, value in vars(layer).items() if key in names}
+    try:
+        return copy.deepcopy(kept)
+    except Exception as error:
+        raise StateUnsupported(f"{type(layer).__name__} holds attributes that cannot be copied: {error}") from error

@@ -1,0 +1,271 @@
+"""Every error envfleet raises on purpose, and `Failure`, the value a worker sends when something went wrong.
+
+A user's mistake is an `InvalidArgument` (also a `ValueError`). What goes wrong while a fleet runs is one of the other
+children of `EnvfleetError`. Each class has a stable `code`, which survives a change of wording or a trip over a wire.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium.error
+
+
+class EnvfleetError(Exception):
+    """Base of all errors envfleet raises on purpose."""
+
+    code: ClassVar[str] = "envfleet_error"
+
+
+class InvalidArgument(EnvfleetError, ValueError):
+    """An argument cannot be used; the message says what was given, what was expected and what to do."""
+
+    code = "invalid_argument"
+
+
+class FleetClosed(EnvfleetError):
+    """The fleet was used after `close()`."""
+
+    code = "fleet_closed"
+
+
+class FleetBroken(EnvfleetError):
+    """The fleet was used after a failure it could not repair; chained to that failure."""
+
+    code = "fleet_broken"
+
+
+class CallPending(EnvfleetError):
+    """A call was made while an earlier `send` still waits for its `recv`."""
+
+    code = "call_pending"
+
+
+class NothingPending(EnvfleetError):
+    """`recv` was called with nothing sent."""
+
+    code = "nothing_pending"
+
+
+class ResetNeeded(EnvfleetError, gymnasium.error.ResetNeeded):
+    """A sub-environment was stepped before its first reset, or after its episode ended with autoreset disabled."""
+
+    code = "reset_needed"
+
+
+class StateUnsupported(EnvfleetError):
+    """A sub-environment's state can be neither saved nor restored."""
+
+    code = "state_unsupported"
+
+
+class ObservationError(EnvfleetError, ValueError):
+    """A sub-environment returned an observation that does not match its `observation_space`."""
+
+    code = "bad_observation"
+
+
+class OutOfMemory(EnvfleetError, MemoryError):
+    """There is not enough memory for the arrays a fleet shares with its workers."""
+
+    code = "out_of_memory"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """What went wrong in one sub-environment, as plain values that always pickle.
+
+    Attributes:
+        env_index: The sub-environment's index in the fleet.
+        worker: The worker's index.
+        verb: What it was doing: `"make"`, `"reset"`, `"step"`, `"close"`, …
+        type_name: Qualified name of the original exception's type.
+        message: The original exception's text.
+        traceback: The formatted remote traceback.
+        pid: Process that ran the sub-environment.
+        seed: Seed of the running episode's last seeded reset, if there was one.
+        step: Steps taken in the running episode before the failing call.
+        action: `repr` of the last action, shortened, or `None`.
+        pickled: The original exception, pickled, where it survives the trip.
+        replay: What `envfleet replay` needs (see `envfleet.core.replay`), or `None`.
+        is_timeout: The sub-environment was interrupted because it overran `step_timeout_s`.
+    """
+
+    env_index: int
+    worker: int
+    verb: str
+    type_name: str
+    message: str
+    traceback: str
+    pid: int
+    seed: int | None = None
+    step: int | None = None
+    action: str | None = None
+    pickled: bytes | None = None
+    replay: bytes | None = None
+    is_timeout: bool = False
+
+    def summary(self) -> str:
+        """Say in one line what failed where."""
+        where = f"sub-environment {self.env_index} (worker {self.worker}, pid {self.pid}) failed in {self.verb}"
+        episode = "" if self.step is None else f", step {self.step} of its episode"
+        seed = "" if self.seed is None else f", last seeded with {self.seed}"
+        action = "" if self.action is None else f", last action {self.action}"
+        return f"{where}{episode}{seed}{action}: {self.type_name}: {self.message}"
+
+
+class SubEnvError(EnvfleetError):
+    """One or more sub-environments raised.
+
+    Raised `from` the original exception where that unpickles, so `except SubEnvError as error: error.__cause__` has
+    its type. The message names each sub-environment and carries the remote traceback of the first.
+
+    Attributes:
+        failures: One `Failure` per sub-environment that raised, by index.
+        replay_file: Path of the file that `envfleet replay` runs again in this process, or `None`.
+    """
+
+    code = "sub_env_error"
+
+    def __init__(self, failures: Sequence[Failure], replay_file: str | None = None) -> None:
+        self.failures = tuple(failures)
+        self.replay_file = replay_file
+        first = self.failures[0]
+        self.env_index, self.worker, self.verb = first.env_index, first.worker, first.verb
+        lines = [failure.summary() for failure in self.failures]
+        if replay_file is not None:
+            lines.append(f"To run it again in this process: envfleet replay {replay_file}")
+        lines.append(f"Traceback in worker {first.worker}:\n{first.traceback}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.failures, self.replay_file)
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """Say in words how a process ended.
+
+    >>> describe_exit(-9)
+    'killed by SIGKILL, often out of memory'
+    >>> describe_exit(3)
+    'exited with code 3'
+    """
+    if exitcode is None:
+        return "ended without an exit code"
+    if exitcode >= 0:
+        return f"exited with code {exitcode}"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        return f"killed by signal {-exitcode}"
+    hints = {
+        "SIGKILL": ", often out of memory",
+        "SIGSEGV": ", a crash in native code",
+        "SIGABRT": ", a failed check in native code",
+        "SIGBUS": ", often a full disk or shared memory",
+    }
+    return f"killed by {name}{hints.get(name, '')}"
+
+
+class WorkerDied(EnvfleetError):
+    """A worker ended without being asked to.
+
+    Attributes:
+        worker: Its index.
+        env_indices: The sub-environments it held.
+        exitcode: As `subprocess`: negative is a signal; `None` if unknown.
+        env_index: The sub-environment it was stepping when it died, if known.
+    """
+
+    code = "worker_died"
+
+    def __init__(
+        self, worker: int, env_indices: Sequence[int], exitcode: int | None, env_index: int | None = None
+    ) -> None:
+        self.worker, self.env_indices, self.exitcode = worker, tuple(env_indices), exitcode
+        self.env_index = env_index
+        at = "" if env_index is None else f", while running sub-environment {env_index}"
+        super().__init__(
+            f"worker {worker} {describe_exit(exitcode)}{at}; it held sub-environments {list(self.env_indices)}. "
+            'Pass on_failure="restart" to have lost workers rebuilt.'
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.worker, self.env_indices, self.exitcode, self.env_index)
+
+
+class StepTimeout(EnvfleetError, TimeoutError):
+    """A sub-environment overran `step_timeout_s`.
+
+    Attributes:
+        worker: The worker's index.
+        env_index: The sub-environment that was running.
+        timeout_s: The deadline it overran.
+        stack: The worker's Python stack at that moment.
+    """
+
+    code = "step_timeout"
+
+    def __init__(self, worker: int, env_index: int, timeout_s: float, stack: str) -> None:
+        self.worker, self.env_index, self.timeout_s, self.stack = worker, env_index, timeout_s, stack
+        super().__init__(
+            f"sub-environment {env_index} (worker {worker}) ran longer than step_timeout_s={timeout_s:g}. "
+            'Pass on_failure="restart" to have it rebuilt, or raise step_timeout_s.\n'
+            f"Where it was:\n{stack}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.worker, self.env_index, self.timeout_s, self.stack)
+
+
+class StartTimeout(EnvfleetError, TimeoutError):
+    """Not all sub-environments were built in time.
+
+    Attributes:
+        workers: The workers still building.
+        timeout_s: The limit, `start_timeout_s`.
+        stacks: Where they were.
+    """
+
+    code = "start_timeout"
+
+    def __init__(self, workers: Sequence[int], timeout_s: float, stacks: str) -> None:
+        self.workers, self.timeout_s, self.stacks = tuple(workers), timeout_s, stacks
+        super().__init__(
+            f"workers {list(workers)} did not finish building their sub-environments within "
+            f"start_timeout_s={timeout_s:g}: raise it if they are slow to build.\nWhere they were:\n{stacks}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.workers, self.timeout_s, self.stacks)
+
+
+class CallTimeout(EnvfleetError, TimeoutError):
+    """A caller's own patience ran out; nothing is lost, the call can be finished later.
+
+    Attributes:
+        verb: What was asked.
+        workers: The workers that had not completed.
+        timeout_s: How long the caller waited.
+    """
+
+    code = "call_timeout"
+
+    def __init__(self, verb: str, workers: Sequence[int], timeout_s: float) -> None:
+        self.verb, self.workers, self.timeout_s = verb, tuple(workers), timeout_s
+        super().__init__(
+            f"{verb} was not complete within timeout_s={timeout_s:g}, workers {list(workers)} are still at it: "
+            "wait again, nothing is lost"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.verb, self.workers, self.timeout_s)
+
+
+class RestartBudgetSpent(EnvfleetError):
+    """More failures than `max_restarts` allows within an hour; chained to the last one."""
+
+    code = "restart_budget_spent"

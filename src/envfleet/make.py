@@ -1,0 +1,138 @@
+"""The front door: `make` turns an environment into a fleet."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.core.engine import EngineOptions
+from envfleet.core.fleet import Fleet
+from envfleet.core.shared import SharedArrays
+from envfleet.errors import InvalidArgument
+from envfleet.making.assembly import Blueprint
+from envfleet.making.planning import choose, fixed_plan
+from envfleet.making.sources import EnvSource, builders_of, count_envs
+
+Backend = Literal["auto", "serial", "thread", "process"]
+BACKENDS = ("auto", "serial", "thread", "process")
+
+
+def make(
+    env: EnvSource,
+    num_envs: int | None = None,
+    *,
+    backend: Backend = "auto",
+    workers: int | None = None,
+    envs_per_worker: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    batch_size: int | None = None,
+    on_failure: Literal["raise", "restart"] = "raise",
+    max_restarts: int = 10,
+    step_timeout_s: float | None = None,
+    start_timeout_s: float = 300.0,
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None,
+    seed: int | None = None,
+    shared: Mapping[str, Any] | None = None,
+    record_episodes: bool = True,
+    observation_mode: Literal["same", "different"] = "same",
+    **env_kwargs: Any,
+) -> Fleet:
+    """Make a fleet: many copies of an environment as one `gymnasium.vector.VectorEnv`.
+
+    Args:
+        env: A Gymnasium id or `EnvSpec` (with `**env_kwargs`), a callable that returns an environment, a callable that
+            takes a seed and returns one, or a list of callables, one per sub-environment.
+        num_envs: How many; may be left out for a list, or if `workers` and `envs_per_worker` are given.
+        backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), or
+            `"auto"`, which measures which is fastest here; `fleet.plan` says what it found.
+        workers: Threads or processes; by default one per usable core.
+        envs_per_worker: Sub-environments of each.
+        autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
+        copy: Whether returned arrays are the caller's own. With False they are views, valid until the next-but-one call.
+        batch_size: Rows that `recv` waits for; all by default.
+        on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, dies or hangs ends its episode as truncated
+            with `infos["env_error"]` and is rebuilt; the others do not notice.
+        max_restarts: Restarts allowed within any hour.
+        step_timeout_s: Seconds a sub-environment may take for one step or reset; `None` for as long as it takes.
+        start_timeout_s: Seconds in which all sub-environments must be built.
+        start_method: How worker processes start: `"forkserver"` (default on Linux), `"spawn"` (default elsewhere) or
+            `"fork"` (fast, but unsafe once there are threads or CUDA). None of them imports the main module again.
+        seed: Given to callables that take one (sub-environment `i` gets `seed + i`); rebuilt sub-environments derive
+            theirs from it. `None` draws one.
+        shared: Large read-only arrays by name, in memory once for all workers. Callables get those that they name among
+            their keyword arguments.
+        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
+        observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
+        **env_kwargs: For `gymnasium.make`, if `env` is an id or a spec.
+
+    Returns:
+        The fleet. Close it when done, or use it in a `with` statement.
+
+    Raises:
+        InvalidArgument: An argument cannot be used; says what was given, what was expected and what to do.
+        SubEnvError: A sub-environment could not be built.
+        WorkerDied: A worker ended while building.
+        StartTimeout: Not all were built within `start_timeout_s`.
+
+    Example:
+        >>> fleet = make("CartPole-v1", num_envs=2, backend="serial")
+        >>> observations, infos = fleet.reset(seed=1)
+        >>> observations, rewards, terminated, truncated, infos = fleet.step(fleet.action_space.sample())
+        >>> rewards
+        array([1., 1.])
+        >>> fleet.close()
+    """
+    local = SharedArrays.local(shared)
+    root_seed = secrets.randbits(32) if seed is None else seed
+    num_envs = count_envs(env, num_envs, workers, envs_per_worker)
+    _check_choice("backend", backend, BACKENDS)
+    _check_choice("on_failure", on_failure, ("raise", "restart"))
+    _check_choice("observation_mode", observation_mode, ("same", "different"))
+    _check_choice("start_method", start_method, (None, "forkserver", "spawn", "fork"))
+    for name, value in (("step_timeout_s", step_timeout_s), ("start_timeout_s", start_timeout_s)):
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidArgument(f"{name}={value!r}: pass a number of seconds above 0")
+    if max_restarts < 0:
+        raise InvalidArgument(f"max_restarts={max_restarts}: pass 0 or more")
+    if batch_size is not None and not 1 <= batch_size <= num_envs:
+        raise InvalidArgument(f"batch_size={batch_size}: pass a whole number from 1 to num_envs={num_envs}")
+    blueprint = Blueprint(
+        builders=builders_of(env, num_envs, root_seed, tuple(local.arrays), env_kwargs),
+        shared=local,
+        options=EngineOptions(
+            autoreset_mode=_autoreset_mode(autoreset_mode),
+            copy=copy,
+            batch_size=num_envs if batch_size is None else batch_size,
+            on_failure=on_failure,
+            max_restarts=max_restarts,
+            step_timeout_s=step_timeout_s,
+            start_timeout_s=start_timeout_s,
+            record_episodes=record_episodes,
+            root_seed=root_seed,
+        ),
+        start_method=start_method,
+        same_bounds=observation_mode == "same",
+    )
+    if backend == "auto":
+        return choose(blueprint, workers, envs_per_worker)
+    return blueprint.build(fixed_plan(backend, num_envs, workers, envs_per_worker, start_method, "as asked for"))
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise InvalidArgument(f"{name}={value!r}: pass one of {', '.join(repr(choice) for choice in choices)}")
+
+
+def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    if isinstance(mode, AutoresetMode):
+        return mode
+    for known in AutoresetMode:
+        if mode in (known.name, known.value, known.name.lower()):
+            return known
+    names = ", ".join(f"AutoresetMode.{known.name}" for known in AutoresetMode)
+    raise InvalidArgument(f"autoreset_mode={mode!r}: pass one of {names}")

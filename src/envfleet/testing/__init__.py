@@ -1,0 +1,31 @@
+"""For tests: difficult environments, environments that fail on demand, and a conformance suite for any backend.
+
+Public, for those who write a vector environment or a trainer. A conformance test of your own backend is three lines:
+
+    def test_backend() -> None:
+        envfleet.testing.check_backend(lambda env_fns, **options: MyVectorEnv(env_fns, **options))
+"""
+
+from envfleet.testing.cases import CASES, Case
+from envfleet.testing.compare import Mismatch, mismatches
+from envfleet.testing.conformance import CHECKS, ConformanceError, check_backend
+from envfleet.testing.duel import Difference
+from envfleet.testing.envs import CountingEnv
+from envfleet.testing.faults import FAULTS, FaultyEnv, once_marker
+from envfleet.testing.infos import InfoEnv
+
+__all__ = [
+    "CASES",
+    "CHECKS",
+    "FAULTS",
+    "Case",
+    "ConformanceError",
+    "CountingEnv",
+    "Difference",
+    "FaultyEnv",
+    "InfoEnv",
+    "Mismatch",
+    "check_backend",
+    "mismatches",
+    "once_marker",
+]

@@ -1,0 +1,118 @@
+"""`check_backend`: a conformance suite for vector environments, ours or anybody's."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Collection, Sequence
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.testing import checks
+from envfleet.testing.cases import CASES, Case
+from envfleet.testing.checks import MakeFleet, Trial
+from envfleet.testing.duel import Difference
+
+ONCE: dict[str, Callable[[Trial], None]] = {
+    "attributes": checks.check_attributes,
+    "options": checks.check_options,
+    "metadata": checks.check_metadata,
+    "closing": checks.check_closing,
+    "send_recv": checks.check_send_recv,
+    "infos-changing": checks.check_changing_infos,
+    **{f"infos-{kind}": functools.partial(checks.check_infos, kind=kind) for kind in ("mixed", "ragged")},
+}
+
+CHECKS: tuple[str, ...] = ("rollout", *ONCE)
+"""Names of all checks, for `check_backend(skip=…)`."""
+
+
+class ConformanceError(AssertionError):
+    """A vector environment does not behave as the reference; the message lists every difference.
+
+    Attributes:
+        differences: All of them.
+    """
+
+    def __init__(self, differences: Sequence[Difference], num_trials: int) -> None:
+        self.differences = tuple(differences)
+        self.num_trials = num_trials
+        lines = [f"{len(self.differences)} differences in {num_trials} trials:"]
+        lines += [f"  {difference}" for difference in self.differences]
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[type[ConformanceError], tuple[tuple[Difference, ...], int]]:
+        return type(self), (self.differences, self.num_trials)
+
+
+def check_backend(
+    make_fleet: MakeFleet,
+    *,
+    cases: Sequence[Case] = CASES,
+    autoreset_modes: Sequence[AutoresetMode] = tuple(AutoresetMode),
+    copy_modes: Sequence[bool] = (True, False),
+    num_envs: int = 3,
+    num_steps: int = 8,
+    seed: int = 0,
+    skip: Collection[str] = (),
+) -> int:
+    """Compare a vector environment with Gymnasium's `SyncVectorEnv` over many environments.
+
+    Observations, rewards, flags and infos must be equal to the bit, dtypes and masks included, in every autoreset mode,
+    with and without copies, after every kind of reset; `call`, `get_attr`, `set_attr`, `render`, spaces and metadata
+    too. Besides, the caller's options and actions must stay untouched, returned copies must stay as they were, infos
+    that Gymnasium's merging spoils must keep their values, and a closed vector environment must refuse work. The keys
+    `"episode"` and `"_episode"` may be added to infos.
+
+    Args:
+        make_fleet: Builds the vector environment from a list of environment builders and the options
+            `autoreset_mode`, `copy` and, for the check of `send` and `recv`, `batch_size`.
+        cases: Environments to compare over.
+        autoreset_modes: Modes to check.
+        copy_modes: Values of `copy` to check.
+        num_envs: How many sub-environments, at least 1.
+        num_steps: Steps in each of the stretches of a rollout.
+        seed: Seeds environments and actions.
+        skip: Names of checks (see `CHECKS`) or of cases to leave out.
+
+    Returns:
+        How many vector environments were built and found to conform.
+
+    Raises:
+        ConformanceError: Something differed; every difference is listed.
+
+    Example:
+        Gymnasium's own class does not refuse work after `close`, does not offer `send`, and takes the mask out of the
+        caller's options, among other things:
+
+        >>> from gymnasium.vector import SyncVectorEnv
+        >>> from envfleet.testing import CASES, check_backend
+        >>> try:
+        ...     check_backend(SyncVectorEnv, cases=CASES[:2], skip={"send_recv"})
+        ... except Exception as error:
+        ...     print(sorted({difference.check for difference in error.differences}))
+        ['closing', 'infos-mixed', 'infos-ragged', 'metadata', 'options']
+    """
+    differences: list[Difference] = []
+    num_trials = 0
+    for autoreset_mode in autoreset_modes:
+        for copy in copy_modes:
+            trial = Trial(make_fleet, autoreset_mode, copy, num_envs, num_steps, seed, differences)
+            for case in cases:
+                if case.name not in skip and "rollout" not in skip:
+                    _run(trial, "rollout", case.name, functools.partial(checks.check_rollout, case=case))
+                    num_trials += 1
+            for name, check in ONCE.items():
+                if name not in skip:
+                    _run(trial, name, "", check)
+                    num_trials += 1
+    if differences:
+        raise ConformanceError(differences, num_trials)
+    return num_trials
+
+
+def _run(trial: Trial, name: str, case: str, check: Callable[[Trial], None]) -> None:
+    try:
+        check(trial)
+    except Exception:  # noqa: BLE001  # whatever is raised is a finding, and the other checks still run
+        trial.reporter(name, case or "its own")("raised", traceback.format_exc(limit=-5))

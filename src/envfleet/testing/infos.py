@@ -1,0 +1,123 @@
+"""`InfoEnv`: an environment for every kind of info a sub-environment may return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from envfleet.testing.envs import CountingEnv
+
+
+def _numbers(index: int, count: int) -> dict[str, Any]:
+    return {
+        "int": count,
+        "float": count + 0.5,
+        "bool": count % 2 == 0,
+        "float32": np.float32(count),
+        "int8": np.int8(index),
+        "array": np.full((2, 2), count, np.float32),
+    }
+
+
+def _objects(index: int, count: int) -> dict[str, Any]:
+    return {"text": f"{index}-{count}", "none": None, "list": [count, index], "tuple": (count,), "set": {count}}
+
+
+def _nested(index: int, count: int) -> dict[str, Any]:
+    deep: dict[str, Any] = {"deep": {"count": count, "text": str(count)}, "array": np.arange(3) * count}
+    return {"outer": deep} if index % 2 == 0 else {"outer": {"only_odd": index, **deep}, "empty": {}}
+
+
+def _sparse(index: int, count: int) -> dict[str, Any]:
+    info: dict[str, Any] = {"often": count} if (index + count) % 2 else {}
+    if (index + count) % 3 == 0:
+        info["seldom"] = {"x": np.ones(2) * index}
+    return info
+
+
+def _changing(index: int, count: int) -> dict[str, Any]:
+    """One key, of another type at each step but the same in every sub-environment: it cannot be learnt once."""
+    values: tuple[Any, ...] = (
+        index,
+        index + 0.5,
+        f"text {index}",
+        np.full(2, index),
+        np.full((3, 1), index, np.float32),
+        {"inner": index},
+        index % 2 == 0,
+        np.int16(index),
+    )
+    place = count % (len(values) + 1)
+    return {} if place == len(values) else {"key": values[place], "other": count}
+
+
+def _reserved(index: int, count: int) -> dict[str, Any]:
+    """Keys a vector environment has its own meaning for, and keys that are not text."""
+    return {"episode": {"r": float(index), "l": count, "t": 0.5}, "_under": count, 3: count}
+
+
+def _mixed(index: int, count: int) -> dict[str, Any]:
+    """Values Gymnasium truncates, or stops at: int beside float, and ints too large for int64."""
+    return {"number": index + 0.25 if index % 2 else index, "large": 2**70 + index}
+
+
+def _ragged(index: int, count: int) -> dict[str, Any]:
+    """Arrays of another shape in each sub-environment, which Gymnasium stops at."""
+    return {"array": np.full(index + 1, count, np.float32), "kind": [1, 2] if index % 2 else "text"}
+
+
+def _unpicklable(index: int, count: int) -> dict[str, Any]:
+    return {"lock": threading.Lock(), "count": count}
+
+
+_KINDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "numbers": _numbers,
+    "objects": _objects,
+    "nested": _nested,
+    "sparse": _sparse,
+    "changing": _changing,
+    "reserved": _reserved,
+    "mixed": _mixed,
+    "ragged": _ragged,
+    "unpicklable": _unpicklable,
+}
+
+INFO_KINDS: tuple[str, ...] = tuple(_KINDS)
+"""Kinds of info `InfoEnv` knows. Gymnasium's own vector environments carry all but the last three unharmed,
+`"changing"` only while all sub-environments are at the same step."""
+
+
+def make_info(kind: str, index: int, count: int) -> dict[str, Any]:
+    """Make the info sub-environment `index` returns at step `count`.
+
+    >>> make_info("mixed", 1, 0)["number"], make_info("mixed", 2, 0)["number"]
+    (1.25, 2)
+    """
+    return _KINDS[kind](index, count)
+
+
+class InfoEnv(CountingEnv):
+    """A `CountingEnv` that returns `make_info(kind, index, count)`.
+
+    Args:
+        kind: One of `INFO_KINDS`.
+        index: The sub-environment's own index, which shows in the values.
+        length: Steps in an episode.
+    """
+
+    def __init__(self, kind: str, index: int = 0, length: int = 5) -> None:
+        super().__init__(length)
+        self.kind, self.index = kind, index
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observation, _ = super().reset(seed=seed, options=options)
+        return observation, make_info(self.kind, self.index, self.count)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step with the info of this step."""
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, make_info(self.kind, self.index, self.count)

@@ -1,0 +1,354 @@
+"""The process backend: worker processes over one block of shared memory.
+
+A step moves a 16-byte header down each worker's request pipe and a 16-byte record up the one completion pipe; actions
+and results lie in the shared block. Everything else (infos that are no numbers, failures, results of `call`) follows
+on the worker's reply pipe, announced by a flag in its record. Pipe writes of this size are atomic, and each is a
+system call, which also orders the memory they speak of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import select
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.group import TICK, GroupInfo
+from envfleet.core.memory import SharedBlock, UnsizedBlock
+from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
+from envfleet.core.shared import SharedArrays
+from envfleet.core.transport import GroupPlan
+from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, SubEnvError, WorkerDied
+from envfleet.transports.launch import WorkerHandle, launch, require_descriptors
+from envfleet.transports.wire import HAS_REPLY, LENGTH, RECORD, encode_request
+
+STACK_SIGNAL = signal.SIGUSR1
+INTERRUPT_SIGNAL = signal.SIGUSR2
+
+DESCRIPTORS_PER_WORKER = 8
+"""Pipe ends, sentinel and stack file of a worker, with room for the moment in which it starts."""
+
+KILL_WAIT_S = 5.0
+
+
+class _Link:
+    """The owner's ends of everything that ties it to one worker."""
+
+    def __init__(
+        self, index: int, block_fd: int, done_fd: int, shared_fd: int | None, start_method: str
+    ) -> None:
+        self.index = index
+        self.is_dead = False
+        with contextlib.ExitStack() as undo:
+            request_read, self.request_fd = _pipe(undo)
+            self.reply_fd, reply_write = _pipe(undo)
+            self.stack_fd = os.memfd_create("envfleet-stack") if hasattr(os, "memfd_create") else _unlinked_file()
+            undo.callback(os.close, self.stack_fd)
+            fds = [request_read, reply_write, done_fd, block_fd, self.stack_fd]
+            self.handle: WorkerHandle = launch(
+                "envfleet.transports.worker:run",
+                pickle.dumps(index),
+                fds if shared_fd is None else [*fds, shared_fd],
+                start_method=start_method,
+                name=f"envfleet-{index}",
+            )
+            os.close(request_read)
+            os.close(reply_write)
+            undo.pop_all()
+        os.set_blocking(self.request_fd, False)
+        os.set_blocking(self.reply_fd, False)
+
+    def write_message(self, message: Any) -> None:
+        """Write a pickled value with its length in front."""
+        body = cloudpickle.dumps(message)
+        self.write(LENGTH.pack(len(body)) + body)
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`, unless the worker is gone: the sentinel tells of that."""
+        try:
+            written = os.write(self.request_fd, data)
+            while written < len(data):
+                written += self._write_some(data[written:])
+        except BlockingIOError:
+            self._write_rest(data)
+        except BrokenPipeError:
+            return
+
+    def _write_rest(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._write_some(view) :]
+            except BrokenPipeError:
+                return
+
+    def _write_some(self, data: bytes | memoryview) -> int:
+        poller = select.poll()
+        poller.register(self.request_fd, select.POLLOUT)
+        poller.register(self.handle.sentinel_fd, select.POLLIN)
+        poller.poll()
+        try:
+            return os.write(self.request_fd, data)
+        except BlockingIOError:
+            if not self.handle.is_alive():
+                raise BrokenPipeError(errno.EPIPE, "the worker is gone") from None
+            return 0
+
+    def read_reply(self) -> Reply | None:
+        """Read one message, or `None` if the worker died in the middle of it."""
+        head = self._read_exactly(LENGTH.size)
+        body = None if head is None else self._read_exactly(LENGTH.unpack(head)[0])
+        if body is None:
+            return None
+        reply: Reply = pickle.loads(body)
+        return reply
+
+    def _read_exactly(self, size: int) -> bytes | None:
+        parts = bytearray()
+        poller = select.poll()
+        poller.register(self.reply_fd, select.POLLIN)
+        poller.register(self.handle.sentinel_fd, select.POLLIN)
+        while len(parts) < size:
+            poller.poll()
+            try:
+                part = os.read(self.reply_fd, size - len(parts))
+            except BlockingIOError:
+                if not self.handle.is_alive():
+                    return None
+                continue
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+    def stack(self) -> str:
+        """The worker's Python stacks, as its signal handler writes them (also from within C code)."""
+        start = os.fstat(self.stack_fd).st_size
+        self.handle.send_signal(STACK_SIGNAL)
+        deadline_s, size = time.monotonic() + 1.0, start
+        while time.monotonic() < deadline_s:
+            time.sleep(0.02)
+            grown = os.fstat(self.stack_fd).st_size
+            if grown == size > start:
+                break
+            size = grown
+        return os.pread(self.stack_fd, size - start, start).decode(errors="replace")
+
+    def close(self) -> None:
+        """Release the descriptors."""
+        for fd in (self.request_fd, self.reply_fd, self.stack_fd):
+            os.close(fd)
+        self.handle.close()
+
+
+class ProcessTransport:
+    """Runs each group in a process of its own.
+
+    Args:
+        plans: One per worker.
+        shared: The fleet's shared data.
+        start_method: `"forkserver"`, `"spawn"` or `"fork"`.
+
+    Raises:
+        InvalidArgument: The process may not open enough descriptors.
+    """
+
+    name = "process"
+
+    def __init__(self, plans: Sequence[GroupPlan], shared: SharedArrays, start_method: str) -> None:
+        require_descriptors(DESCRIPTORS_PER_WORKER * len(plans) + 16)
+        self._plans, self._shared, self._start_method = list(plans), shared, start_method
+        self.num_workers = len(self._plans)
+        self._links: list[_Link] = []
+        self._block: SharedBlock | None = None
+        self._reasons: dict[int, EnvfleetError] = {}
+        self._early: list[Completion] = []
+        self._is_open = False
+
+    def start(self, timeout_s: float) -> list[GroupInfo]:
+        """Start the processes and build the groups in them, all at once."""
+        self._unsized = UnsizedBlock()
+        self._done_fd, self._done_write = os.pipe()
+        self._is_open = True
+        os.set_blocking(self._done_fd, False)
+        self._poller = select.poll()
+        self._poller.register(self._done_fd, select.POLLIN)
+        try:
+            for plan in self._plans:
+                self._links.append(self._open_link(plan))
+            return self._await_built([plan.options.worker for plan in self._plans], timeout_s)
+        except BaseException:
+            self.release()
+            raise
+
+    def attach(self, spec: ArraysSpec) -> FleetArrays:
+        """Allocate the arrays in shared memory; the workers map them before anything else."""
+        self._spec = spec
+        self._block = self._unsized.allocate(spec.block_layout().size_bytes)
+        for link in self._links:
+            link.write_message(spec)
+        return self.rows_view(slice(None))
+
+    def _open_link(self, plan: GroupPlan) -> _Link:
+        link = _Link(plan.options.worker, self._unsized.fd, self._done_write, self._shared.fd, self._start_method)
+        link.write_message((plan, self._shared.layout))
+        self._poller.register(link.handle.sentinel_fd, select.POLLIN)
+        return link
+
+    def _await_built(self, workers: Sequence[int], timeout_s: float) -> list[GroupInfo]:
+        deadline_s = time.monotonic() + timeout_s
+        replies: dict[int, Reply] = {}
+        while len(replies) < len(workers):
+            completions = self.wait(max(deadline_s - time.monotonic(), 0))
+            if not completions:
+                late = [worker for worker in workers if worker not in replies]
+                raise StartTimeout(late, timeout_s, "".join(self.stack(worker) for worker in late))
+            for completion in completions:
+                if completion.worker not in workers:
+                    self._early.append(completion)
+                elif completion.death is not None:
+                    raise completion.death
+                elif completion.reply is not None:
+                    replies[completion.worker] = completion.reply
+        failures = [failure for worker in workers for failure in replies[worker].failures]
+        if failures:
+            raise SubEnvError(failures)
+        return [replies[worker].value for worker in workers]
+
+    def rows_view(self, rows: slice) -> FleetArrays:
+        """The arrays restricted to `rows`."""
+        if self._block is None:
+            raise FleetClosed("the workers have no arrays: the fleet was closed, or never finished starting")
+        return FleetArrays.bind(self._spec, self._block.buffer, rows)
+
+    def submit(self, worker: int, request: Request) -> None:
+        """Write the request's header, and its payload if it has one, to the worker's pipe."""
+        self._links[worker].write(encode_request(request))
+
+    def wait(self, timeout_s: float | None) -> Sequence[Completion]:
+        """Read the completion pipe, watching for workers that end."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        events = self._poller.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)
+        found: list[Completion] = []
+        ended: list[int] = []
+        for fd, _ in events:
+            if fd != self._done_fd:
+                ended.append(fd)
+        if events:
+            self._read_records(found)  # also when only a sentinel spoke: what it completed before comes first
+        for fd in ended:
+            self._note_end(fd, found)
+        return found
+
+    def _read_records(self, found: list[Completion]) -> None:
+        try:
+            data = os.read(self._done_fd, 1 << 16)
+        except BlockingIOError:
+            return
+        for worker, flags, row, seq in RECORD.iter_unpack(data):
+            if self._links[worker].is_dead:
+                continue
+            reply = self._links[worker].read_reply() if flags & HAS_REPLY else None
+            if reply is not None or not flags & HAS_REPLY:
+                found.append(Completion(worker, seq, row, reply))
+
+    def _note_end(self, sentinel_fd: int, found: list[Completion]) -> None:
+        for link in self._links:
+            if link.handle.sentinel_fd == sentinel_fd and not link.is_dead:
+                link.is_dead = True
+                self._poller.unregister(sentinel_fd)
+                why = self._reasons.pop(link.index, None) or self._describe_death(link)
+                found.append(Completion(link.index, 0, ALL_ROWS, death=why))
+
+    def _describe_death(self, link: _Link) -> WorkerDied:
+        rows = self._plans[link.index].rows
+        running = None
+        if self._block is not None:
+            row = int(self.rows_view(slice(None)).progress[link.index, Progress.ROW]) % TICK - 1
+            running = rows[row] if 0 <= row < len(rows) else None
+        return WorkerDied(link.index, rows, link.handle.exitcode(), running)
+
+    def restart(self, worker: int, lost: str, timeout_s: float) -> None:
+        """Start a new process in the place of one that ended."""
+        self._links[worker].close()
+        plan = self._plans[worker] = self._plans[worker].again(lost)
+        self._links[worker] = self._open_link(plan)
+        self._links[worker].write_message(self._spec)
+        self._await_built([worker], timeout_s)
+
+    def interrupt(self, worker: int) -> None:
+        """Raise inside the stuck sub-environment, by a signal."""
+        self._links[worker].handle.send_signal(INTERRUPT_SIGNAL)
+
+    def kill(self, worker: int, why: EnvfleetError) -> None:
+        """End the process now."""
+        self._reasons[worker] = why
+        self._links[worker].handle.kill()
+
+    def stack(self, worker: int) -> str:
+        """The Python stacks of the process's threads, also while it is stuck in C code."""
+        return "" if self._links[worker].is_dead else self._links[worker].stack()
+
+    def pid(self, worker: int) -> int:
+        """The worker's process."""
+        return self._links[worker].handle.pid
+
+    def close(self, timeout_s: float) -> list[Failure]:
+        """Ask every process to close its sub-environments and end; kill those that do not within `timeout_s`."""
+        failures: list[Failure] = []
+        deadline_s = time.monotonic() + timeout_s
+        waiting = {link.index for link in self._links if not link.is_dead}
+        if timeout_s > 0:
+            for worker in waiting:
+                self.submit(worker, Request(Verb.CLOSE, 0))
+        while waiting and (left_s := deadline_s - time.monotonic()) > 0:
+            for completion in self.wait(left_s):
+                if completion.death is not None or (completion.seq == 0 and completion.row == ALL_ROWS):
+                    waiting.discard(completion.worker)
+                if completion.seq == 0 and completion.reply is not None:
+                    failures += completion.reply.failures
+        self.release(deadline_s)
+        return failures
+
+    def release(self, deadline_s: float = 0.0) -> None:
+        """End what still runs and give everything back; harmless when done twice."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        for link in self._links:
+            os.set_blocking(link.request_fd, False)
+            if not link.handle.join(max(deadline_s - time.monotonic(), 0)):
+                link.handle.kill()
+        for link in self._links:
+            link.handle.join(KILL_WAIT_S)
+            link.close()
+        self._links = []
+        os.close(self._done_fd)
+        os.close(self._done_write)
+        if self._block is not None:
+            self._block.close()
+        self._unsized.close()
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    read_fd, write_fd = os.pipe()
+    undo.callback(os.close, read_fd)
+    undo.callback(os.close, write_fd)
+    return read_fd, write_fd
+
+
+def _unlinked_file() -> int:
+    handle, path = tempfile.mkstemp(prefix="envfleet-stack-")
+    os.unlink(path)
+    return handle

@@ -1,0 +1,200 @@
+"""The thread backend: one thread per group. Helps where stepping releases the GIL, and on free-threaded Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envfleet.core.arrays import ArraysSpec, FleetArrays
+from envfleet.core.checks import check_distinct
+from envfleet.core.failures import StepInterrupted, make_failure
+from envfleet.core.group import EnvGroup, GroupInfo
+from envfleet.core.layout import SpaceLayout
+from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
+from envfleet.core.serve import Server, serve
+from envfleet.core.transport import GroupPlan
+from envfleet.errors import EnvfleetError, Failure, StartTimeout, SubEnvError
+
+
+class _Worker:
+    """One thread, its inbox, and the switch that makes an abandoned one fall silent."""
+
+    def __init__(
+        self,
+        plan: GroupPlan,
+        shared: Mapping[str, Any],
+        outbox: queue.SimpleQueue[tuple[_Worker, Completion]],
+    ) -> None:
+        self.index, self.plan, self.outbox = plan.options.worker, plan, outbox
+        self._shared = shared
+        self.inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self.is_abandoned = False
+        self._group: EnvGroup | None = None
+        self.thread = threading.Thread(target=self._run, name=f"envfleet-{self.index}", daemon=True)
+
+    def _run(self) -> None:
+        options = self.plan.options
+        try:
+            self._group = group = EnvGroup(self.plan.builders, options, self._shared)
+            reply = Reply(value=group.describe())
+        except SubEnvError as error:
+            reply = Reply(failures=list(error.failures))
+        except BaseException as error:
+            reply = Reply(failures=[make_failure(error, verb="make", env_index=options.first_index, worker=self.index)])
+        self._complete(0, ALL_ROWS, reply)
+        if not reply.failures:
+            serve(Server(group, self.index, options.first_index, self._complete), self.inbox.get)
+
+    def attach(self, spec: ArraysSpec, buffer: Any) -> None:
+        """Give the group, which is built and waits, its arrays."""
+        rows = slice(self.plan.rows.start, self.plan.rows.stop)
+        layouts = (SpaceLayout(spec.observation_space), SpaceLayout(spec.action_space))
+        if self._group is not None:
+            self._group.attach(FleetArrays.bind(spec, buffer, rows), layouts)
+
+    def _complete(self, seq: int, row: int, reply: Reply | None) -> None:
+        self.outbox.put((self, Completion(self.index, seq, row, reply)))
+
+    def abandon(self) -> None:
+        """Let go of a stuck thread: should it ever go on, it writes nothing and ends."""
+        self.is_abandoned = True
+        if self._group is not None:
+            self._group.is_abandoned = True
+        self.inbox.put(None)
+        self.raise_inside()
+
+    def raise_inside(self) -> None:
+        """Raise `StepInterrupted` in the thread, at its next bytecode."""
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(self.thread.ident or 0), ctypes.py_object(StepInterrupted)
+        )
+
+
+class ThreadTransport:
+    """Runs each group in a thread of this process.
+
+    A thread cannot be killed: one that stays stuck after an interrupt is abandoned (it is a daemon thread, and nothing
+    it completes is looked at any more).
+
+    Args:
+        plans: One per worker.
+        shared: The fleet's shared data by name.
+    """
+
+    name = "thread"
+
+    def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, Any]) -> None:
+        self._plans, self._shared = list(plans), shared
+        self.num_workers = len(self._plans)
+        self._outbox: queue.SimpleQueue[tuple[_Worker, Completion]] = queue.SimpleQueue()
+        self._deaths: list[Completion] = []
+        self._workers: list[_Worker] = []
+
+    def start(self, timeout_s: float) -> list[GroupInfo]:
+        """Start the threads and build the groups in them, all at once."""
+        self._workers = [_Worker(plan, self._shared, self._outbox) for plan in self._plans]
+        for worker in self._workers:
+            worker.thread.start()
+        infos = self._await_built(self._workers, timeout_s)
+        check_distinct([identity for info in infos for identity in info.identities])
+        return infos
+
+    def attach(self, spec: ArraysSpec) -> FleetArrays:
+        """Allocate the arrays in this process."""
+        self._spec, self._buffer = spec, spec.block_layout().allocate()
+        for worker in self._workers:
+            worker.attach(spec, self._buffer)
+        return FleetArrays.bind(spec, self._buffer)
+
+    def _await_built(self, workers: Sequence[_Worker], timeout_s: float) -> list[GroupInfo]:
+        deadline_s = time.monotonic() + timeout_s
+        replies: dict[int, Reply] = {}
+        while len(replies) < len(workers):
+            try:
+                worker, completion = self._outbox.get(timeout=max(deadline_s - time.monotonic(), 0))
+            except queue.Empty:
+                late = [worker.index for worker in workers if worker.index not in replies]
+                raise StartTimeout(late, timeout_s, "".join(self.stack(index) for index in late)) from None
+            if worker in workers and completion.reply is not None:
+                replies[worker.index] = completion.reply
+        failures = [failure for worker in workers for failure in replies[worker.index].failures]
+        if failures:
+            raise SubEnvError(failures)
+        return [replies[worker.index].value for worker in workers]
+
+    def rows_view(self, rows: slice) -> FleetArrays:
+        """The arrays restricted to `rows`."""
+        return FleetArrays.bind(self._spec, self._buffer, rows)
+
+    def submit(self, worker: int, request: Request) -> None:
+        """Put the request into the worker's inbox."""
+        self._workers[worker].inbox.put(request)
+
+    def wait(self, timeout_s: float | None) -> Sequence[Completion]:
+        """Take what is in the outbox, waiting for the first."""
+        if self._deaths:
+            deaths, self._deaths = self._deaths, []
+            return deaths
+        found: list[Completion] = []
+        try:
+            worker, completion = self._outbox.get(timeout=timeout_s)
+            while True:
+                if not worker.is_abandoned:
+                    found.append(completion)
+                worker, completion = self._outbox.get_nowait()
+        except queue.Empty:
+            return found
+
+    def restart(self, worker: int, lost: str, timeout_s: float) -> None:
+        """Start a new thread in the place of an abandoned one."""
+        plan = self._plans[worker] = self._plans[worker].again(lost)
+        replacement = _Worker(plan, self._shared, queue.SimpleQueue())
+        replacement.thread.start()
+        shared_outbox, self._outbox = self._outbox, replacement.outbox
+        try:
+            self._await_built([replacement], timeout_s)
+        finally:
+            self._outbox = replacement.outbox = shared_outbox
+        replacement.attach(self._spec, self._buffer)
+        self._workers[worker] = replacement
+
+    def interrupt(self, worker: int) -> None:
+        """Raise inside the stuck sub-environment; takes effect when it next runs Python code."""
+        self._workers[worker].raise_inside()
+
+    def kill(self, worker: int, why: EnvfleetError) -> None:
+        """Abandon the thread."""
+        self._workers[worker].abandon()
+        self._deaths.append(Completion(worker, 0, ALL_ROWS, death=why))
+
+    def stack(self, worker: int) -> str:
+        """The thread's Python stack."""
+        frame = sys._current_frames().get(self._workers[worker].thread.ident or 0)
+        return "" if frame is None else "".join(traceback.format_stack(frame))
+
+    def pid(self, worker: int) -> int:
+        """This process."""
+        return os.getpid()
+
+    def close(self, timeout_s: float) -> list[Failure]:
+        """Ask every thread to close its sub-environments; abandon those that do not answer in time."""
+        failures: list[Failure] = []
+        deadline_s = time.monotonic() + timeout_s
+        for worker in self._workers:
+            worker.inbox.put(Request(Verb.CLOSE, -1))
+        for worker in self._workers:
+            worker.thread.join(max(deadline_s - time.monotonic(), 0))
+            if worker.thread.is_alive():
+                worker.abandon()
+        while not self._outbox.empty():
+            worker, completion = self._outbox.get_nowait()
+            if completion.seq == -1 and completion.reply is not None and not worker.is_abandoned:
+                failures += completion.reply.failures
+        return failures

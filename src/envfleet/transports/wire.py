@@ -1,0 +1,74 @@
+"""The bytes between a fleet and a worker process."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+
+import cloudpickle
+
+from envfleet.core.failures import make_failure
+from envfleet.core.messages import Reply, Request, Verb
+
+HEADER = struct.Struct("<BBHIQ")
+"""Request: verb, generation, unused, payload bytes, sequence number."""
+
+RECORD = struct.Struct("<HHIQ")
+"""Completion: worker, flags, row, sequence number."""
+
+LENGTH = struct.Struct("<Q")
+"""Length of the message that follows."""
+
+HAS_REPLY = 1
+
+
+def encode_request(request: Request) -> bytes:
+    """Header, and the pickled payload if there is one."""
+    verb, seq, generation, payload = request
+    if payload is None:
+        return HEADER.pack(verb, generation, 0, 0, seq)
+    body = cloudpickle.dumps(payload)
+    return HEADER.pack(verb, generation, 0, len(body), seq) + body
+
+
+def decode_request(header: tuple[int, ...], body: bytes) -> Request:
+    """The inverse, from the unpacked header and the payload's bytes."""
+    verb, generation, _, _, seq = header
+    return Request(Verb(verb), seq, generation, cloudpickle.loads(body) if body else None)
+
+
+def encode_reply(reply: Reply, worker: int, first_index: int) -> bytes:
+    """Pickle a reply; what does not pickle in it is replaced by a `Failure` that says so."""
+    try:
+        return pickle.dumps(reply, protocol=5)
+    except Exception:  # noqa: BLE001 - any type may fail in its own way; cloudpickle takes more of them
+        pass
+    try:
+        return cloudpickle.dumps(reply)
+    except Exception as error:  # noqa: BLE001 - as above
+        return pickle.dumps(_without_unpicklable(reply, worker, first_index, error), protocol=5)
+
+
+def _without_unpicklable(reply: Reply, worker: int, first_index: int, error: Exception) -> Reply:
+    kept, failures = [], list(reply.failures)
+    for index, info in reply.infos:
+        bad = [key for key, value in info.items() if not _pickles(value)]
+        if not bad:
+            kept.append((index, info))
+            continue
+        reason = TypeError(f"info keys {bad} cannot be pickled, so they cannot leave the worker process: drop them")
+        failures.append(make_failure(reason, verb="step", env_index=index, worker=worker))
+    if not _pickles(reply.value):
+        reason = TypeError(f"the result cannot be pickled, so it cannot leave the worker process: {error}")
+        failures.append(make_failure(reason, verb="call", env_index=first_index, worker=worker))
+    if not failures:
+        failures.append(make_failure(error, verb="step", env_index=first_index, worker=worker))
+    return Reply(infos=kept, failures=failures, restarts=reply.restarts, columns=reply.columns)
+
+
+def _pickles(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - any type may fail in its own way
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""What runs inside a worker process."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+from typing import Any
+
+import cloudpickle
+
+from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.failures import StepInterrupted, make_failure
+from envfleet.core.group import TICK, EnvGroup
+from envfleet.core.layout import SpaceLayout
+from envfleet.core.memory import SharedBlock
+from envfleet.core.messages import ALL_ROWS, Reply, Request, Verb
+from envfleet.core.serve import Server, serve
+from envfleet.core.shared import SharedArrays
+from envfleet.errors import SubEnvError
+from envfleet.transports.wire import HAS_REPLY, HEADER, LENGTH, RECORD, decode_request, encode_reply
+
+
+class _Channel:
+    """The worker's ends of its pipes."""
+
+    def __init__(self, worker: int, request_fd: int, reply_fd: int, done_fd: int) -> None:
+        self.worker, self.first_index = worker, 0
+        self._request_fd, self._reply_fd, self._done_fd = request_fd, reply_fd, done_fd
+
+    def read_exactly(self, size: int) -> bytes | None:
+        """Read `size` bytes, or `None` if the owner is gone."""
+        data = os.read(self._request_fd, size)
+        if len(data) == size:
+            return data
+        parts = bytearray(data)
+        while len(parts) < size:
+            data = os.read(self._request_fd, size - len(parts))
+            if not data:
+                return None
+            parts += data
+        return bytes(parts)
+
+    def read_message(self) -> bytes | None:
+        """Read one message with its length in front; `None` if the owner is gone."""
+        head = self.read_exactly(LENGTH.size)
+        return None if head is None else self.read_exactly(LENGTH.unpack(head)[0])
+
+    def receive(self) -> Request | None:
+        """Wait for the next request; `None` if the owner is gone."""
+        data = self.read_exactly(HEADER.size)
+        if data is None:
+            return None
+        header = HEADER.unpack(data)
+        if not header[3]:
+            return Request(Verb(header[0]), header[4], header[1])
+        body = self.read_exactly(header[3])
+        return None if body is None else decode_request(header, body)
+
+    def complete(self, seq: int, row: int, reply: Reply | None) -> None:
+        """Write the record, and after it the message, which the owner reads once it has seen the record."""
+        if reply is None:
+            os.write(self._done_fd, RECORD.pack(self.worker, 0, row, seq))
+            return
+        body = encode_reply(reply, self.worker, self.first_index)
+        os.write(self._done_fd, RECORD.pack(self.worker, HAS_REPLY, row, seq))
+        view = memoryview(LENGTH.pack(len(body)) + body)
+        while view:
+            view = view[os.write(self._reply_fd, view) :]
+
+
+def run(args: bytes, fds: list[int]) -> None:
+    """Build the group the owner sends, then serve it until told to close or the owner is gone.
+
+    Args:
+        args: Pickled index of the worker.
+        fds: Request pipe, reply pipe, completion pipe, shared block, stack file, and shared data if there is any.
+    """
+    request_fd, reply_fd, done_fd, block_fd, stack_fd, *shared_fds = fds
+    faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
+    channel = _Channel(pickle.loads(args), request_fd, reply_fd, done_fd)
+    with contextlib.suppress(BrokenPipeError):  # the owner is gone; there is nobody to tell
+        server = _build(channel, block_fd, shared_fds)
+        if server is not None:
+            serve(server, channel.receive)
+
+
+def _build(channel: _Channel, block_fd: int, shared_fds: list[int]) -> Server | None:
+    boot = channel.read_message()
+    if boot is None:
+        return None
+    try:
+        plan, shared_layout = cloudpickle.loads(boot)
+        options = plan.options
+        channel.first_index = options.first_index
+        shared = SharedArrays.attach(shared_fds[0], shared_layout).arrays if shared_fds else {}
+        group = EnvGroup(plan.builders, options, shared)
+        info = group.describe()
+    except SubEnvError as error:
+        channel.complete(0, ALL_ROWS, Reply(failures=list(error.failures)))
+        return None
+    except BaseException as error:  # noqa: BLE001 - whatever goes wrong here must reach the owner
+        failure = make_failure(error, verb="make", env_index=channel.first_index, worker=channel.worker)
+        channel.complete(0, ALL_ROWS, Reply(failures=[failure]))
+        return None
+    channel.complete(0, ALL_ROWS, Reply(value=info))
+    message = channel.read_message()
+    if message is None:
+        group.close()
+        return None
+    spec: ArraysSpec = cloudpickle.loads(message)
+    block = SharedBlock.attach(block_fd, spec.block_layout().size_bytes)
+    arrays = FleetArrays.bind(spec, block.buffer, slice(plan.rows.start, plan.rows.stop))
+    group.attach(arrays, (SpaceLayout(spec.observation_space), SpaceLayout(spec.action_space)))
+    _allow_interrupts(arrays.progress[channel.worker])
+    return Server(group, channel.worker, options.first_index, channel.complete)
+
+
+def _allow_interrupts(progress: Any) -> None:
+    def interrupt(signum: int, frame: Any) -> None:
+        word = int(progress[Progress.ROW])
+        if word % TICK and word == progress[Progress.INTERRUPT]:
+            raise StepInterrupted("ran longer than step_timeout_s")
+
+    signal.signal(signal.SIGUSR2, interrupt)

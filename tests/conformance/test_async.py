@@ -1,0 +1,200 @@
+"""send and recv, batches, parts: order within a sub-environment, service to all of them, and no mixing."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.conformance.model import ModelFleet
+from tests.conftest import Backend
+
+from envfleet.errors import CallPending, NothingPending, ResetNeeded
+from envfleet.testing import CountingEnv, FaultyEnv
+
+varied = functools.partial(CountingEnv, 4, vary=True, ends="alternate")
+
+
+def slow_one(index: int, slow: int, duration_s: float) -> FaultyEnv:
+    return FaultyEnv("slow" if index == slow else None, nth=0, duration_s=duration_s, length=1000)
+
+
+def zeros(count: int) -> np.ndarray:
+    return np.zeros(count, dtype=np.int64)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_rows_are_right_whatever_the_order(backend: Backend, autoreset_mode: AutoresetMode, batch_size: int) -> None:
+    """Act on whoever is ready, 100 batches long; ended ones are reset by hand where autoreset is off."""
+    env_fns = [varied] * 5
+    model = ModelFleet(env_fns, autoreset_mode)
+    model.reset(range(5), range(7, 12))
+    rng = np.random.default_rng(0)
+    with backend(env_fns, autoreset_mode=autoreset_mode, batch_size=batch_size) as fleet:
+        fleet.reset(seed=7)
+        waiting: dict[int, collections.deque[Any]] = {index: collections.deque() for index in range(5)}
+
+        def send(indices: list[int]) -> None:
+            if autoreset_mode == AutoresetMode.DISABLED:
+                ended = [index for index in indices if index in model.ended]
+                if ended:
+                    fleet.reset_envs(ended, seeds=ended)
+                    model.reset(ended, ended)
+            actions = rng.integers(4, size=len(indices))
+            for index, row in zip(indices, model.step(indices, actions), strict=True):
+                waiting[index].append(row)
+            fleet.send(actions, indices)
+
+        send([3, 1, 0, 4, 2])
+        for _ in range(100 // batch_size):
+            batch = fleet.recv(timeout_s=20)
+            indices = batch.env_indices.tolist()
+            assert len(indices) == batch_size == len(set(indices))
+            for row, index in enumerate(indices):
+                observation, reward, terminated, truncated, _ = waiting[index].popleft()
+                np.testing.assert_array_equal(batch.observations[row], observation)
+                found = (batch.rewards[row], batch.terminated[row], batch.truncated[row])
+                assert found == (reward, terminated, truncated)
+            send(indices)
+
+
+def test_a_slow_one_does_not_hold_up_the_others() -> None:
+    """With one sub-environment per worker the slow one is served late, the others keep being served, all in order."""
+    env_fns = [functools.partial(slow_one, index, 0, 0.4) for index in range(3)]
+    served: collections.Counter[int] = collections.Counter()
+    for name in ("thread", "process"):
+        with Backend(name, 3)(env_fns, batch_size=1) as fleet:
+            fleet.reset(seed=0)
+            fleet.send(zeros(3))
+            served.clear()
+            while served[0] < 2:
+                batch = fleet.recv(timeout_s=20)
+                index = int(batch.env_indices[0])
+                served[index] += 1
+                assert batch.observations[0, 0] == served[index]
+                time.sleep(0.002)  # a policy takes its time too
+                fleet.send(zeros(1), [index])
+        assert min(served[1], served[2]) > 20
+        assert abs(served[1] - served[2]) < 0.5 * max(served[1], served[2])
+
+
+def test_first_come_first_served(backend: Backend) -> None:
+    """Nobody starves: with every sub-environment equally fast, all are served equally often."""
+    with backend([functools.partial(CountingEnv, 1000)] * 6, batch_size=2) as fleet:
+        fleet.reset(seed=0)
+        fleet.send(zeros(6))
+        served: collections.Counter[int] = collections.Counter()
+        for _ in range(150):
+            indices = fleet.recv(timeout_s=20).env_indices
+            served.update(indices.tolist())
+            fleet.send(zeros(len(indices)), indices)
+    assert min(served.values()) > 15, served
+
+
+def test_misuse_is_refused_without_harm(backend: Backend) -> None:
+    with backend([varied] * 3, batch_size=2) as fleet:
+        with pytest.raises(ResetNeeded):
+            fleet.send(zeros(3))
+        fleet.reset(seed=0)
+        with pytest.raises(NothingPending):
+            fleet.recv()
+        fleet.send(zeros(2), [0, 2])
+        for call in (
+            lambda: fleet.send(zeros(1), [2]),
+            lambda: fleet.step(zeros(3)),
+            fleet.reset,
+            lambda: fleet.reset_envs([0]),
+            lambda: fleet.call("count"),
+            lambda: fleet.get_attr("count"),
+            lambda: fleet.set_attr("length", 3),
+            fleet.get_state,
+        ):
+            with pytest.raises(CallPending):
+                call()
+        for indices in ([3], [-1], [0, 0], [[1]], [0.5]):
+            with pytest.raises(ValueError, match=r"ind|env"):
+                fleet.send(zeros(len(indices)), indices)
+        with pytest.raises(ValueError, match="action"):
+            fleet.send(zeros(2), [1])
+        batch = fleet.recv(timeout_s=20)
+        assert sorted(batch.env_indices.tolist()) == [0, 2]
+        assert batch.observations[:, 0].tolist() == [1, 1]
+        observations, *_ = fleet.step(zeros(3))
+        assert observations.shape == (3, 5)
+
+
+def test_recv_may_be_called_again_after_a_timeout() -> None:
+    env_fns = [functools.partial(slow_one, index, 1, 0.3) for index in range(2)]
+    for name in ("thread", "process"):
+        with Backend(name, 2)(env_fns) as fleet:
+            fleet.reset(seed=0)
+            fleet.send(zeros(2))
+            with pytest.raises(TimeoutError, match="timeout_s"):
+                fleet.recv(timeout_s=0.01)
+            batch = fleet.recv(timeout_s=20)
+            assert sorted(batch.env_indices.tolist()) == [0, 1]
+
+
+def test_infos_of_a_batch_are_aligned_with_its_rows(backend: Backend) -> None:
+    with backend([functools.partial(CountingEnv, 2 + index) for index in range(4)], batch_size=3) as fleet:
+        fleet.reset(seed=0)
+        fleet.send(zeros(4))
+        for _ in range(12):
+            batch = fleet.recv(timeout_s=20)
+            ended = batch.terminated | batch.truncated
+            if ended.any():
+                assert batch.infos["_episode"].tolist() == ended.tolist()
+                lengths = batch.infos["episode"]["l"]
+                assert [lengths[row] for row in np.flatnonzero(ended)] == [
+                    2 + batch.env_indices[row] for row in np.flatnonzero(ended)
+                ]
+            fleet.send(zeros(3), batch.env_indices)
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+@pytest.mark.parametrize("num_parts", [2, 3])
+def test_parts_interleaved(every_backend: Backend, num_parts: int, autoreset_mode: AutoresetMode) -> None:
+    """Act on one part while the other steps: each part does what its slice of the whole would do."""
+    env_fns = [varied] * 7
+    model = ModelFleet(env_fns, autoreset_mode)
+    model.reset(range(7), range(40, 47))
+    rng = np.random.default_rng(1)
+    with every_backend(env_fns, autoreset_mode=autoreset_mode) as fleet:
+        parts = fleet.split(num_parts)
+        owned = [[int(index) for index in part.env_indices] for part in parts]
+        assert [index for part in owned for index in part] == list(range(7))
+        for part, indices in zip(parts, owned, strict=True):
+            assert part.num_envs == len(indices)
+            assert part.observation_space.shape == (len(indices), 5)
+            part.reset(seed=40)
+        expected: dict[int, list[Any]] = {}
+
+        def send(number: int) -> None:
+            part, indices = parts[number], owned[number]
+            if autoreset_mode == AutoresetMode.DISABLED and part.terminated_indices:
+                ended = part.terminated_indices
+                part.reset_envs(ended, seeds=ended)
+                model.reset([indices[place] for place in ended], ended)
+            actions = rng.integers(4, size=len(indices))
+            expected[number] = model.step(indices, actions)
+            part.send(actions)
+
+        send(0)
+        for turn in range(20):
+            send((turn + 1) % num_parts)  # under way while the one before is taken in
+            number = turn % num_parts
+            batch = parts[number].recv(timeout_s=20)
+            for row, place in enumerate(batch.env_indices.tolist()):
+                observation, reward, terminated, truncated, _ = expected[number][place]
+                np.testing.assert_array_equal(batch.observations[row], observation)
+                assert (batch.rewards[row], batch.terminated[row], batch.truncated[row]) == (
+                    reward,
+                    terminated,
+                    truncated,
+                )

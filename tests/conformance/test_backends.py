@@ -1,0 +1,112 @@
+"""Every backend passes the public conformance suite, and the suite finds what is wrong with others."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.conftest import BACKENDS, SERIAL, Backend
+
+from envfleet.testing import CASES, ConformanceError, check_backend
+
+THOROUGH = (SERIAL, Backend("process", 2))  # five sub-environments over two workers: an uneven split
+
+
+@pytest.mark.parametrize("backend", THOROUGH, ids=str)
+def test_conforms(backend: Backend, autoreset_mode: AutoresetMode) -> None:
+    assert check_backend(backend, num_envs=5, autoreset_modes=[autoreset_mode]) > 2 * len(CASES)
+
+
+@pytest.mark.parametrize("backend", [backend for backend in BACKENDS if backend not in THOROUGH], ids=str)
+def test_conforms_in_brief(backend: Backend, autoreset_mode: AutoresetMode) -> None:
+    """The other splits: with no copies, which is the stricter way."""
+    check_backend(backend, num_envs=4, num_steps=5, autoreset_modes=[autoreset_mode], copy_modes=[False])
+
+
+def test_one_sub_environment(backend: Backend) -> None:
+    check_backend(backend, cases=CASES[:3], num_envs=1)
+
+
+class _Flawed(SyncVectorEnv):
+    """Loses the last sub-environment's seed, and hands out its own buffer."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        seed = seed if seed is None else [seed, *[seed + 1] * (self.num_envs - 1)] if isinstance(seed, int) else seed
+        super().reset(seed=seed, options=options)
+        return self._observations, {}
+
+
+def test_finds_flaws() -> None:
+    with pytest.raises(ConformanceError) as caught:
+        check_backend(_Flawed, cases=CASES[:1], autoreset_modes=[AutoresetMode.NEXT_STEP])
+    text = str(caught.value)
+    for clue in (
+        "reset(seed=0, options=None): observations",
+        "infos['episodes']",
+        "looked at again later",
+        "[closing]",
+    ):
+        assert clue in text
+
+
+class _Raising(SyncVectorEnv):
+    def step(self, actions: Any) -> Any:
+        raise RuntimeError("no steps today")
+
+
+def test_reports_what_raises() -> None:
+    with pytest.raises(ConformanceError, match="no steps today"):
+        check_backend(_Raising, cases=CASES[:2], autoreset_modes=[AutoresetMode.SAME_STEP], copy_modes=[True])
+
+
+ENV_IDS = ("CartPole-v1", "Taxi-v3", "Blackjack-v1", "Pendulum-v1")
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_gymnasium_environments(env_id: str, backend: Backend, autoreset_mode: AutoresetMode) -> None:
+    """Gymnasium's own environments, wrappers and all, over enough steps that episodes end."""
+    import envfleet
+    from envfleet.testing.cases import Case
+    from envfleet.testing.checks import Trial, check_rollout
+
+    del envfleet
+    differences: list[Any] = []
+    trial = Trial(backend, autoreset_mode, False, 3, 40, 11, differences)
+    check_rollout(trial, Case(env_id, functools.partial(_make, env_id)))
+    assert not differences, "\n".join(map(str, differences))
+
+
+def _make(env_id: str, index: int) -> gymnasium.Env[Any, Any]:
+    env = gymnasium.make(env_id, max_episode_steps=15)
+    env.metadata = dict(env.metadata)  # SyncVectorEnv, the reference, would write into the class's own
+    return env
+
+
+@pytest.mark.parametrize("mode", tuple(AutoresetMode), ids=lambda mode: mode.name.lower())
+def test_same_trajectories_everywhere(mode: AutoresetMode) -> None:
+    """One run on each backend and worker count: equal to the bit, with no reference in between."""
+    runs = {str(backend): _trajectory(backend, mode) for backend in BACKENDS}
+    first, *others = runs
+    for name in others:
+        for step, (one, other) in enumerate(zip(runs[first], runs[name], strict=True)):
+            np.testing.assert_array_equal(one, other, err_msg=f"{first} against {name}, step {step}")
+
+
+def _trajectory(backend: Backend, mode: AutoresetMode) -> list[np.ndarray]:
+    from envfleet.testing import CountingEnv
+
+    env_fns = [functools.partial(CountingEnv, 6, vary=True, ends="alternate")] * 7
+    rng = np.random.default_rng(3)
+    rows = []
+    with backend(env_fns, autoreset_mode=mode) as fleet:
+        rows.append(fleet.reset(seed=5)[0])
+        for _ in range(25):
+            if mode == AutoresetMode.DISABLED and fleet.terminated_indices:
+                fleet.reset_envs(fleet.terminated_indices)
+            observations, rewards, terminated, truncated, _ = fleet.step(rng.integers(4, size=7))
+            rows.append(np.column_stack([observations, rewards, terminated, truncated, fleet.episode_ids]))
+    return rows

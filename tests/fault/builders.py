@@ -1,0 +1,85 @@
+"""Fleets with one faulty sub-environment, and the healthy run to compare the others with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from tests.conftest import Backend
+
+from envfleet.testing import CountingEnv, FaultyEnv
+from envfleet.testing.faults import When
+
+NUM_ENVS = 4
+FAULTY = 1
+
+COUNTING = {"length": 4, "vary": True, "ends": "alternate"}
+
+
+def build(index: int, faulty: tuple[int, ...], fault: str, when: When, options: dict[str, Any]) -> FaultyEnv:
+    return FaultyEnv(fault if index in faulty else None, when, **{**COUNTING, **options})
+
+
+def env_fns_with(
+    fault: str, when: When = "step", faulty: tuple[int, ...] = (FAULTY,), num_envs: int = NUM_ENVS, **options: Any
+) -> list[Callable[[], CountingEnv]]:
+    """Builders of which those in `faulty` fail; the others are plain `CountingEnv`s."""
+    return [functools.partial(build, index, faulty, fault, when, options) for index in range(num_envs)]
+
+
+def step_often(fleet: Any, count: int, num_envs: int = NUM_ENVS) -> None:
+    """Step with the usual actions, resetting by hand what awaits it."""
+    for step in range(count):
+        if fleet.metadata["autoreset_mode"] == AutoresetMode.DISABLED and fleet.terminated_indices:
+            fleet.reset_envs(fleet.terminated_indices)
+        fleet.step(actions(step, num_envs))
+
+
+def reset_and_step(fleet: Any, count: int = 1, num_envs: int = NUM_ENVS, seed: int = 0) -> None:
+    fleet.reset(seed=seed)
+    step_often(fleet, count, num_envs)
+
+
+def receive_often(fleet: Any, count: int = NUM_ENVS) -> None:
+    """Send once, receive often."""
+    fleet.send(actions(0))
+    for _ in range(count):
+        fleet.recv(timeout_s=10)
+
+
+def actions(step: int, num_envs: int = NUM_ENVS) -> np.ndarray:
+    """The same actions for every run."""
+    return np.random.default_rng(step).integers(4, size=num_envs)
+
+
+Row = tuple[Any, ...]
+
+
+def run(
+    backend: Backend, env_fns: Sequence[Callable[[], Any]], num_steps: int, mode: AutoresetMode, **options: Any
+) -> tuple[list[list[Row]], list[dict[str, Any]]]:
+    """Step a fleet; returns for every sub-environment its rows in order, and the infos of every step."""
+    rows: list[list[Row]] = [[] for _ in env_fns]
+    all_infos = []
+    with backend(env_fns, autoreset_mode=mode, **options) as fleet:
+        fleet.reset(seed=0)
+        for step in range(num_steps):
+            if mode == AutoresetMode.DISABLED and fleet.terminated_indices:
+                fleet.reset_envs(fleet.terminated_indices)
+            observations, rewards, terminated, truncated, infos = fleet.step(actions(step, len(env_fns)))
+            all_infos.append(infos)
+            for index, row in enumerate(rows):
+                row.append(
+                    (observations[index].copy(), float(rewards[index]), bool(terminated[index]), bool(truncated[index]))
+                )
+    return rows, all_infos
+
+
+def assert_rows_equal(expected: list[Row], found: list[Row], context: str = "") -> None:
+    assert len(expected) == len(found)
+    for step, (one, other) in enumerate(zip(expected, found, strict=True)):
+        np.testing.assert_array_equal(one[0], other[0], err_msg=f"{context}, step {step}")
+        assert one[1:] == other[1:], f"{context}, step {step}"

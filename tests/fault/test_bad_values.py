@@ -1,0 +1,200 @@
+"""Values of the wrong shape, type or content, from sub-environments and from the caller."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from tests.conftest import Backend
+from tests.fault.builders import FAULTY, actions, env_fns_with
+
+from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError
+from envfleet.testing import CountingEnv, FaultyEnv, InfoEnv
+from envfleet.testing.envs import ActionKeeperEnv, SpaceEnv
+from envfleet.testing.faults import When
+
+pytestmark = pytest.mark.timeout(60)
+
+# fault -> words the message must contain
+BAD_RESULTS: dict[str, tuple[str, ...]] = {
+    "wrong_shape": ("(7,)", "(5,)"),
+    "wrong_dtype": ("float64",),
+    "no_observation": ("None",),
+    "wrong_key": ("dict",),
+    "too_few_values": ("4", "5"),
+    "text_reward": ("much",),
+    "info_not_a_dict": ("info", "list"),
+}
+
+
+@pytest.mark.parametrize(
+    "autoreset_mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name
+)
+@pytest.mark.parametrize("fault", BAD_RESULTS)
+def test_bad_step(backend: Backend, fault: str, autoreset_mode: AutoresetMode) -> None:
+    with backend(env_fns_with(fault, nth=2, length=9, vary=False), autoreset_mode=autoreset_mode) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(actions(0))
+        with pytest.raises(SubEnvError) as caught:
+            fleet.step(actions(1))
+    assert caught.value.env_index == FAULTY
+    for clue in BAD_RESULTS[fault]:
+        assert clue in caught.value.failures[0].message
+
+
+@pytest.mark.parametrize("fault", ["wrong_shape", "wrong_dtype", "no_observation", "too_few_values", "info_not_a_dict"])
+def test_bad_reset(backend: Backend, fault: str) -> None:
+    with backend(env_fns_with(fault, "reset")) as fleet, pytest.raises(SubEnvError) as caught:
+        fleet.reset(seed=0)
+    assert (caught.value.env_index, caught.value.verb) == (FAULTY, "reset")
+
+
+def test_bad_dict_observation(backend: Backend) -> None:
+    with backend(env_fns_with("wrong_key", dict_obs=True)) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError, match="unheard_of"):
+            fleet.step(actions(0))
+
+
+def test_nan_reward_is_passed_on(backend: Backend) -> None:
+    """As everywhere: it is a number, and the neighbours' are untouched."""
+    with backend(env_fns_with("nan_reward")) as fleet:
+        fleet.reset(seed=0)
+        rewards = fleet.step(actions(0))[1]
+        assert np.isnan(rewards).tolist() == [index == FAULTY for index in range(len(rewards))]
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+def test_unpicklable_info(backend: Backend, when: When) -> None:
+    """In one process it is passed on; out of another it cannot be, and the error says which key."""
+    with backend(env_fns_with("unpicklable_info", when)) as fleet:
+
+        def provoke() -> Any:
+            infos = fleet.reset(seed=0)[1]
+            return infos if when == "reset" else fleet.step(actions(0))[4]
+
+        if backend.has_processes:
+            with pytest.raises(SubEnvError, match="lock") as caught:
+                provoke()
+            assert (caught.value.env_index, caught.value.verb) == (FAULTY, when)
+        else:
+            assert provoke()["_lock"].tolist() == [index == FAULTY for index in range(fleet.num_envs)]
+
+
+def test_unpicklable_info_of_all(backend: Backend) -> None:
+    with backend([functools.partial(InfoEnv, "unpicklable", index) for index in range(3)]) as fleet:
+        if backend.has_processes:
+            with pytest.raises(SubEnvError) as caught:
+                fleet.reset(seed=0)
+            assert [failure.env_index for failure in caught.value.failures] == [0, 1, 2]
+        else:
+            assert fleet.reset(seed=0)[1]["count"].tolist() == [0, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------------ from the caller
+
+
+def box(low: float = -1.0) -> ActionKeeperEnv:
+    return ActionKeeperEnv(100)
+
+
+BAD_BOX_ACTIONS: dict[str, Any] = {
+    "too few": np.zeros((2, 2), np.float32),
+    "too many": np.zeros((4, 2), np.float32),
+    "wrong size": np.zeros((3, 3), np.float32),
+    "flat": np.zeros(6, np.float32),
+    "nan": np.array([[0, 0], [0, np.nan], [0, 0]], np.float32),
+    "text": np.full((3, 2), "left"),
+    "none": None,
+    "ragged": [[0.0, 0.0], [0.0], [0.0, 0.0]],
+    "complex": np.zeros((3, 2), np.complex64),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BOX_ACTIONS)
+def test_bad_actions_are_refused_and_do_no_harm(backend: Backend, name: str) -> None:
+    with backend([box] * 3) as fleet:
+        fleet.reset(seed=0)
+        before = fleet.step(np.full((3, 2), 0.5, np.float32))[0]
+        for call in (fleet.step, fleet.send):
+            with pytest.raises(InvalidArgument, match="action"):
+                call(BAD_BOX_ACTIONS[name])
+        after = fleet.step(np.full((3, 2), 0.25, np.float32))[0]
+        np.testing.assert_array_equal(after, np.full((3, 2), 0.5, np.float32))  # the action before: nothing between
+        assert before.shape == after.shape
+
+
+@pytest.mark.parametrize("bad", [np.array([0.5, 1, 1]), np.array([0, 1]), np.array([0, 1, np.nan]), "abc", 1])
+def test_bad_discrete_actions(backend: Backend, bad: Any) -> None:
+    with backend([CountingEnv] * 3) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match="action"):
+            fleet.step(bad)
+        assert fleet.step(np.array([1, 1, 1]))[0][:, 0].tolist() == [1, 1, 1]
+
+
+def test_actions_within_the_shape_are_the_environments_business(backend: Backend) -> None:
+    """Out of bounds is not out of shape: many environments clip for themselves, and Gymnasium lets it pass."""
+    with backend([box] * 3) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(np.full((3, 2), 7.0))  # float64, out of bounds
+        fleet.step([[0.0, 1.0]] * 3)  # a list
+        observations, *_ = fleet.step(np.zeros((3, 2), np.int64))
+        np.testing.assert_array_equal(observations, [[0, 1]] * 3)
+
+
+def test_bad_nested_action_names_the_part(backend: Backend) -> None:
+    with backend([functools.partial(SpaceEnv, "box", "nested")] * 2) as fleet:
+        fleet.reset(seed=0)
+        actions = fleet.action_space.sample()
+        assert isinstance(fleet.action_space, spaces.Dict)
+        with pytest.raises(InvalidArgument, match="mask"):
+            fleet.step({**actions, "mask": np.zeros((2, 9), np.int8)})
+        with pytest.raises(InvalidArgument, match="deep"):
+            fleet.step({key: value for key, value in actions.items() if key != "deep"})
+        fleet.step(actions)
+
+
+BAD_RESETS: dict[str, dict[str, Any]] = {
+    "too few seeds": {"seed": [1, 2]},
+    "negative seed": {"seed": -1},
+    "seed of text": {"seed": "abc"},
+    "seed of float": {"seed": 0.5},
+    "mask of wrong length": {"options": {"reset_mask": np.ones(2, np.bool_)}},
+    "mask of ints": {"options": {"reset_mask": np.array([0, 1, 2])}},
+    "mask of text": {"options": {"reset_mask": "all"}},
+}
+
+
+@pytest.mark.parametrize("name", BAD_RESETS)
+def test_bad_resets_are_refused(backend: Backend, name: str) -> None:
+    with backend([CountingEnv] * 3) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=r"seed|mask"):
+            fleet.reset(**BAD_RESETS[name])
+        assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
+
+
+def test_steps_before_the_first_reset_and_after_the_end(backend: Backend) -> None:
+    with backend([CountingEnv, CountingEnv], autoreset_mode=AutoresetMode.DISABLED) as fleet:
+        with pytest.raises(ResetNeeded, match="reset"):
+            fleet.step(np.zeros(2, int))
+        fleet.reset(seed=0)
+        fleet.set_attr("episode_length", [1, 5])
+        assert fleet.step(np.zeros(2, int))[2].tolist() == [True, False]
+        for call in (fleet.step, fleet.send):
+            with pytest.raises(ResetNeeded, match=r"\b0\b"):
+                call(np.zeros(2, int))
+        fleet.send(np.zeros(1, int), [1])  # the other may go on
+        assert fleet.recv().env_indices.tolist() == [1]
+        fleet.reset_envs([0])
+        assert fleet.step(np.zeros(2, int))[0][:, 0].tolist() == [1, 3]
+
+
+def test_faulty_names_its_own_mistakes() -> None:
+    with pytest.raises(ValueError, match="wrong_shape"):
+        FaultyEnv("no such fault")

@@ -1,0 +1,228 @@
+"""A worker process ends without being asked to: WorkerDied within a second, nothing hangs, nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from tests.conftest import Backend
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step
+
+from envfleet.errors import FleetBroken, SubEnvError, WorkerDied
+from envfleet.testing import CountingEnv, FaultyEnv
+from envfleet.testing.faults import When
+
+pytestmark = pytest.mark.timeout(60)
+
+PROCESS = Backend("process", 2)
+DEATHS = {
+    "os_exit": (3, "exited with code 3"),
+    "sigkill": (-signal.SIGKILL, "killed by SIGKILL, often out of memory"),
+    "sigsegv": (-signal.SIGSEGV, "killed by SIGSEGV"),
+}
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+@pytest.mark.parametrize("fault", DEATHS)
+def test_worker_ends_itself(fault: str, when: When) -> None:
+    exitcode, words = DEATHS[fault]
+    fleet = PROCESS(env_fns_with(fault, when))
+    try:
+        pids = [worker.pid for worker in fleet.stats().workers]
+        start = time.monotonic()
+        with pytest.raises(WorkerDied) as caught:
+            reset_and_step(fleet)
+        assert time.monotonic() - start < 1.0
+        error = caught.value
+        assert (error.worker, error.env_indices, error.exitcode) == (0, (0, 1), exitcode)
+        assert error.env_index == FAULTY
+        assert words in str(error)
+        with pytest.raises(FleetBroken) as broken:
+            fleet.step(actions(1))
+        assert broken.value.__cause__ is error
+    finally:
+        start = time.monotonic()
+        fleet.close()
+        assert time.monotonic() - start < 5.0
+    assert not any(psutil.pid_exists(pid) and _is_running(pid) for pid in pids)
+
+
+def _is_running(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.parametrize("fault", DEATHS)
+def test_in_the_constructor(fault: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(WorkerDied) as caught:
+        PROCESS(env_fns_with(fault, "constructor"))
+    assert time.monotonic() - start < 10
+    assert caught.value.exitcode == DEATHS[fault][0]
+    assert FAULTY in caught.value.env_indices
+
+
+@pytest.mark.parametrize("fault", DEATHS)
+def test_in_close(fault: str) -> None:
+    """Everything is given back all the same; whether the end of a worker that was ending anyway is told is open."""
+    fleet = PROCESS(env_fns_with(fault, "close"))
+    fleet.reset(seed=0)
+    start = time.monotonic()
+    with contextlib.suppress(WorkerDied):
+        fleet.close()
+    assert time.monotonic() - start < 5.0
+    assert fleet.closed
+
+
+def kill(fleet: Any, worker: int, number: int = signal.SIGKILL) -> None:
+    os.kill(fleet.stats().workers[worker].pid, number)
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "step": lambda fleet: fleet.step(actions(0)),
+    "reset": lambda fleet: fleet.reset(),
+    "call": lambda fleet: fleet.call("count"),
+    "get_state": lambda fleet: fleet.get_state(),
+    "send": receive_often,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_killed_while_idle(call: str) -> None:
+    with PROCESS([CountingEnv] * NUM_ENVS) as fleet:
+        fleet.reset(seed=0)
+        kill(fleet, 1)
+        start = time.monotonic()
+        with pytest.raises(WorkerDied) as caught:
+            CALLS[call](fleet)
+        assert time.monotonic() - start < 1.0
+        assert (caught.value.worker, caught.value.env_indices) == (1, (2, 3))
+
+
+def test_killed_in_the_middle_of_a_step() -> None:
+    with PROCESS(env_fns_with("hang")) as fleet:
+        fleet.reset(seed=0)
+        timer = threading.Timer(0.3, kill, (fleet, 0))
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(WorkerDied) as caught:
+            fleet.step(actions(0))
+        assert time.monotonic() - start < 1.3
+        timer.join()
+        assert caught.value.env_index == FAULTY
+
+
+def test_all_workers_killed_at_once() -> None:
+    with PROCESS([CountingEnv] * NUM_ENVS) as fleet:
+        fleet.reset(seed=0)
+        for worker in (0, 1):
+            kill(fleet, worker)
+        with pytest.raises(WorkerDied):
+            fleet.step(actions(0))
+
+
+def test_what_came_before_the_death_is_not_lost() -> None:
+    """The rows completed by a worker that died afterwards are received before its death is told."""
+    env_fns = [functools.partial(FaultyEnv, "sigkill" if index == 1 else None) for index in range(2)]
+    with Backend("process", 1)(env_fns, batch_size=1) as fleet:
+        fleet.reset(seed=0)
+        fleet.send(np.array([3, 3]))
+        time.sleep(0.3)
+        assert fleet.recv(timeout_s=5).env_indices.tolist() == [0]
+        with pytest.raises(WorkerDied):
+            fleet.recv(timeout_s=5)
+
+
+def test_terminated_politely() -> None:
+    """SIGTERM to one worker is a death like any other."""
+    with PROCESS([CountingEnv] * NUM_ENVS) as fleet:
+        fleet.reset(seed=0)
+        kill(fleet, 0, signal.SIGTERM)
+        time.sleep(0.2)
+        with pytest.raises(WorkerDied, match=r"SIGTERM|code 143"):
+            fleet.step(actions(0))
+
+
+def test_stopped_worker_is_a_slow_one() -> None:
+    """SIGSTOP and SIGCONT, as a debugger or a container's freezer sends them, do no harm."""
+    with PROCESS([CountingEnv] * NUM_ENVS) as fleet:
+        fleet.reset(seed=0)
+        kill(fleet, 0, signal.SIGSTOP)
+        fleet.send(actions(0))
+        with pytest.raises(TimeoutError):
+            fleet.recv(timeout_s=0.2)
+        kill(fleet, 0, signal.SIGCONT)
+        assert fleet.recv(timeout_s=10).observations[:, 0].tolist() == [1] * NUM_ENVS
+
+
+def test_close_while_a_step_is_under_way() -> None:
+    """close() does not wait for a hang, and takes what timeout it is given."""
+    for options in ({"terminate": True}, {"timeout": 0.2}):
+        fleet = PROCESS(env_fns_with("hang"))
+        fleet.reset(seed=0)
+        fleet.send(actions(0))
+        time.sleep(0.1)
+        start = time.monotonic()
+        fleet.close(**options)
+        assert time.monotonic() - start < 3.0
+
+
+def test_forgotten_fleet_is_given_back() -> None:
+    """Nobody calls close(): the workers end when the object does, with a ResourceWarning at most."""
+    import gc
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        fleet = PROCESS([CountingEnv] * 2)
+        fleet.reset(seed=0)
+        pids = [worker.pid for worker in fleet.stats().workers]
+        del fleet
+        gc.collect()
+        deadline = time.monotonic() + 5
+        while any(_is_running(pid) for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert not any(_is_running(pid) for pid in pids)
+
+
+def test_system_exit_in_a_worker_is_no_death() -> None:
+    """sys.exit() is an exception like any other; the worker lives to tell."""
+    with PROCESS(env_fns_with("sys_exit")) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError, match="SystemExit"):
+            fleet.step(actions(0))
+
+
+def test_large_messages_both_ways_at_once() -> None:
+    """A worker blocked on a large reply while the owner blocks on a large request: neither may wait for ever."""
+    with Backend("process", 1)([_LargeEnv] * 2, batch_size=1) as fleet:
+        fleet.reset(seed=0)
+        large = "x" * 3_000_000
+        fleet.send((large,), [0])
+        fleet.send((large,), [1])
+        for _ in range(2):
+            batch = fleet.recv(timeout_s=20)
+            assert batch.rewards.tolist() == [3_000_000.0]
+            assert len(batch.infos["echo"][0]) == 3_000_000
+
+
+class _LargeEnv(CountingEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        from gymnasium import spaces
+
+        self.action_space = spaces.Text(4_000_000)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, terminated, truncated, _ = super().step(0)
+        return observation, float(len(action)), terminated, truncated, {"echo": action}

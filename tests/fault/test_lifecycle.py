@@ -1,0 +1,295 @@
+"""What keeps long runs alive: recycling, spares, shared data, saved states, replay files."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.conftest import BACKENDS, Backend
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, reset_and_step, run
+
+import envfleet
+from envfleet.errors import StateUnsupported, SubEnvError
+from envfleet.testing import CountingEnv, FaultyEnv
+from envfleet.testing.envs import LockedEnv, SavableEnv
+
+pytestmark = pytest.mark.timeout(60)
+
+OPTIONS = inspect.signature(envfleet.make).parameters
+
+
+def needs(option: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(option not in OPTIONS, reason=f"make() has no {option}")
+
+
+# ------------------------------------------------------------------------------------------------ recycling
+
+
+@needs("recycle_episodes")
+def test_recycling_changes_no_trajectory(backend: Backend, autoreset_mode: AutoresetMode) -> None:
+    """Workers are replaced at episode ends; observations, rewards and flags are those of a run without."""
+    env_fns = [functools.partial(CountingEnv, 3, ends="alternate")] * NUM_ENVS
+    expected, _ = run(Backend("serial"), env_fns, 20, autoreset_mode)
+    found, _ = run(backend, env_fns, 20, autoreset_mode, recycle_episodes=2)
+    for index in range(NUM_ENVS):
+        lengths = [[int(row[0][0]) for row in rows[index]] for rows in (expected, found)]
+        assert lengths[0] == lengths[1]
+        assert [row[1:] for row in expected[index]] == [row[1:] for row in found[index]]
+
+
+@needs("recycle_episodes")
+def test_recycling_replaces_processes() -> None:
+    env_fns = [functools.partial(CountingEnv, 3)] * NUM_ENVS
+    with Backend("process", 2)(env_fns, recycle_episodes=2) as fleet:
+        fleet.reset(seed=0)
+        before = [worker.pid for worker in fleet.stats().workers]
+        for step in range(30):
+            fleet.step(actions(step))
+        after = [worker.pid for worker in fleet.stats().workers]
+        assert not set(before) & set(after)
+        assert fleet.stats().restarts == 0  # nothing failed
+
+
+class _LeakyEnv(CountingEnv):
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.hoard: list[Any] = []
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.hoard.append(np.ones(2_000_000))  # 16 MB that nobody frees
+        return super().step(action)
+
+
+@needs("recycle_bytes")
+def test_recycling_by_memory() -> None:
+    with Backend("process", 1)([_LeakyEnv], recycle_bytes=400_000_000) as fleet:
+        fleet.reset(seed=0)
+        pids = set()
+        for _ in range(60):
+            fleet.step(np.zeros(1, int))
+            pids.add(fleet.stats().workers[0].pid)
+        assert len(pids) >= 2
+
+
+# ------------------------------------------------------------------------------------------------ spares
+
+
+class _SlowResetEnv(CountingEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        time.sleep(0.3)
+        return super().reset(seed=seed, options=options)
+
+
+@needs("spares")
+def test_spares_hide_slow_resets() -> None:
+    """A reset that takes 0.3 s costs a step nothing while a spare stands ready."""
+    env_fns = [functools.partial(_SlowResetEnv, 3)] * 2
+    with Backend("process", 2)(env_fns, spares=1, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
+        fleet.reset(seed=0)
+        slowest = 0.0
+        for _ in range(12):
+            time.sleep(0.15)  # a learner at work
+            start = time.monotonic()
+            observations, *_ = fleet.step(np.zeros(2, int))
+            slowest = max(slowest, time.monotonic() - start)
+        assert slowest < 0.2
+        assert observations[:, 1].min() >= 1
+
+
+@needs("spares")
+def test_spares_are_closed(tmp_path: Path) -> None:
+    with Backend("process", 1)([functools.partial(_TallyEnv, str(tmp_path))] * 2, spares=1) as fleet:
+        fleet.reset(seed=0)
+        for _ in range(8):
+            fleet.step(np.zeros(2, int))
+    built, closed = (len(list(tmp_path.glob(f"{what}-*"))) for what in ("built", "closed"))
+    assert built == closed >= 2
+
+
+class _TallyEnv(CountingEnv):
+    def __init__(self, folder: str) -> None:
+        super().__init__(2)
+        self.folder = folder
+        Path(folder, f"built-{id(self)}-{time.monotonic_ns()}").touch()
+
+    def close(self) -> None:
+        Path(self.folder, f"closed-{id(self)}-{time.monotonic_ns()}").touch()
+
+
+# ------------------------------------------------------------------------------------------------ shared data
+
+
+class _MarketEnv(CountingEnv):
+    def __init__(self, prices: np.ndarray) -> None:
+        super().__init__()
+        self.prices = prices
+
+    def price(self, place: int) -> float:
+        return float(self.prices[place])
+
+    def is_writable(self) -> bool:
+        return bool(self.prices.flags.writeable)
+
+    def overwrite(self) -> None:
+        self.prices[0] = 1.0
+
+    def proportional_bytes(self) -> int:
+        """Memory this process alone answers for, by the kernel's account."""
+        total = float(self.prices.sum())  # touches every page
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("Private_Dirty:"))) * 1024 + int(total * 0)
+
+
+def _market(prices: np.ndarray) -> _MarketEnv:
+    return _MarketEnv(prices)
+
+
+def test_shared_data(backend: Backend) -> None:
+    prices = np.arange(1000, dtype=np.float64)
+    with backend(_market, num_envs=3, shared={"prices": prices}) as fleet:
+        assert fleet.call("price", 7) == (7.0, 7.0, 7.0)
+        assert fleet.call("is_writable") == (False, False, False)
+        with pytest.raises(SubEnvError, match="read-only"):
+            fleet.call("overwrite")
+        fleet.reset(seed=0)
+    assert prices[0] == 0.0
+    assert prices.flags.writeable
+
+
+def test_shared_data_is_in_memory_once() -> None:
+    prices = np.ones(12_000_000)  # 96 MB
+    with Backend("process", 2)(_market, num_envs=4, shared={"prices": prices}) as fleet:
+        for private_bytes in fleet.call("proportional_bytes"):
+            assert private_bytes < prices.nbytes / 2
+
+
+def test_shared_data_nobody_asks_for(backend: Backend) -> None:
+    with pytest.raises(ValueError, match="prices"):
+        backend([CountingEnv] * 2, shared={"prices": np.ones(3)})
+
+
+# ------------------------------------------------------------------------------------------------ states
+
+
+@pytest.mark.parametrize("env_class", [CountingEnv, SavableEnv])
+def test_a_restored_run_is_bit_equal(env_class: type[CountingEnv], autoreset_mode: AutoresetMode) -> None:
+    """Saved on one backend in mid-episode, restored on every other, twice."""
+    env_fns = [functools.partial(env_class, 4, vary=True, ends="alternate")] * 3
+
+    def go_on(fleet: Any) -> list[Any]:
+        rows = []
+        for step in range(10):
+            if autoreset_mode == AutoresetMode.DISABLED and fleet.terminated_indices:
+                fleet.reset_envs(fleet.terminated_indices)
+            observations, rewards, terminated, truncated, _ = fleet.step(actions(step, 3))
+            rows.append(np.column_stack([observations, rewards, terminated, truncated]))
+        return rows
+
+    with Backend("process", 2)(env_fns, autoreset_mode=autoreset_mode) as fleet:
+        fleet.reset(seed=3)
+        for step in range(3):
+            if autoreset_mode == AutoresetMode.DISABLED and fleet.terminated_indices:
+                fleet.reset_envs(fleet.terminated_indices)
+            fleet.step(actions(step, 3))
+        states = fleet.get_state()
+        expected = go_on(fleet)
+    for backend in BACKENDS:
+        with backend(env_fns, autoreset_mode=autoreset_mode) as fleet:
+            fleet.reset(seed=99)
+            fleet.step(actions(0, 3))
+            for _ in range(2):
+                fleet.set_state(states)
+                np.testing.assert_array_equal(go_on(fleet), expected)
+
+
+def test_states_go_anywhere(backend: Backend) -> None:
+    """A state of one sub-environment may be put into others: to explore from one point in several ways."""
+    with backend([functools.partial(CountingEnv, 9)] * 3) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(actions(0, 3))
+        (state,) = fleet.get_state([2])
+        fleet.set_state([state, state], [0, 1])
+        observations, *_ = fleet.step(np.array([1, 1, 1]))
+        assert observations[0].tolist() == observations[1].tolist() == observations[2].tolist()
+
+
+def test_no_state_to_be_had(backend: Backend) -> None:
+    """A lock and a running generator: a clear error, and the fleet goes on."""
+    with backend([LockedEnv] * 2) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises((StateUnsupported, SubEnvError), match="get_state") as caught:
+            fleet.get_state()
+        error = caught.value
+        assert isinstance(error, StateUnsupported) or isinstance(error.__cause__, StateUnsupported)
+        assert fleet.step(actions(0, 2))[0][:, 0].tolist() == [1, 1]
+
+
+# ------------------------------------------------------------------------------------------------ replay
+
+
+def test_replay_file(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names a file that runs the failing episode again, with no fleet around it."""
+    from envfleet.core.replay import replay
+
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
+    with backend(env_fns_with("raise", nth=4, length=50, vary=False)) as fleet:
+        with pytest.raises(SubEnvError) as caught:
+            reset_and_step(fleet, 4, seed=5)
+    path = caught.value.replay_file
+    assert path is not None
+    assert Path(path).parent == tmp_path
+    assert f"envfleet replay {path}" in str(caught.value)
+    report = replay(path)
+    assert report.reproduced
+    assert "PlainError" in report.text
+    assert "after 3 steps" in report.text
+
+
+def test_replay_of_a_later_episode(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An episode nobody seeded is replayed from the generator's state."""
+    from envfleet.core.replay import replay
+
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
+    with backend([functools.partial(_UnluckyEnv, index == FAULTY) for index in range(2)]) as fleet:
+        with pytest.raises(SubEnvError) as caught:
+            reset_and_step(fleet, 500, num_envs=2, seed=1)
+    assert caught.value.replay_file is not None
+    report = replay(caught.value.replay_file)
+    assert report.reproduced, report.text
+
+
+class _UnluckyEnv(CountingEnv):
+    """Fails at an unlucky draw, some episodes in."""
+
+    def __init__(self, is_faulty: bool) -> None:
+        super().__init__(4)
+        self.is_faulty = is_faulty
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        if self.is_faulty and self.draw > 0.97:
+            raise ArithmeticError(f"unlucky: {self.draw}")
+        return result
+
+
+def test_replay_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("envfleet.cli")
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
+    with envfleet.make(functools.partial(FaultyEnv, "raise"), num_envs=1, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError) as caught:
+            fleet.step(np.zeros(1, int))
+    command = Path(sys.executable).with_name("envfleet")
+    if not command.exists():
+        pytest.skip("not installed")
+    arguments = [str(command), "replay", str(caught.value.replay_file)]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert "PlainError" in result.stdout + result.stderr

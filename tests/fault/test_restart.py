@@ -1,0 +1,207 @@
+"""on_failure="restart": the failed sub-environment ends truncated and is rebuilt; the others do not notice."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.conftest import ONE_OF_EACH, SERIAL, Backend
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run
+
+from envfleet.errors import EnvfleetError, RestartBudgetSpent, SubEnvError
+from envfleet.testing import FaultyEnv, once_marker
+from envfleet.testing.faults import When
+
+pytestmark = pytest.mark.timeout(60)
+
+NUM_STEPS = 14
+IN_PLACE = (
+    "raise",
+    "raise_two_arguments",
+    "raise_unpicklable",
+    "raise_bad_repr",
+    "raise_stop_iteration",
+    "sys_exit",
+    "wrong_shape",
+    "no_observation",
+    "too_few_values",
+    "text_reward",
+)
+DEATHS = ("os_exit", "sigkill", "sigsegv")
+
+
+def combinations() -> list[Any]:
+    found = [(backend, fault) for backend in ONE_OF_EACH for fault in IN_PLACE]
+    found += [(Backend("process", workers), fault) for workers in (2, NUM_ENVS) for fault in DEATHS]
+    return [pytest.param(*pair, id=f"{pair[0]}-{pair[1]}") for pair in found]
+
+
+@functools.cache
+def healthy(mode: AutoresetMode) -> list[list[Any]]:
+    return run(SERIAL, env_fns_with("raise", faulty=()), NUM_STEPS, mode)[0]
+
+
+@pytest.mark.parametrize(("backend", "fault"), combinations())
+def test_step(backend: Backend, fault: str, autoreset_mode: AutoresetMode) -> None:
+    env_fns = env_fns_with(fault, nth=3, once=once_marker())
+    rows, all_infos = run(backend, env_fns, NUM_STEPS, autoreset_mode, on_failure="restart")
+    hit = [step for step, infos in enumerate(all_infos) if "env_error" in infos]
+    assert len(hit) == 1
+    infos = all_infos[hit[0]]
+    is_death = fault in DEATHS
+    lost = {0, 1} if is_death and backend.workers == 2 else {FAULTY}
+    assert set(np.flatnonzero(infos["_env_error"]).tolist()) == lost
+    assert infos["restarted"][FAULTY]
+    assert (f"sub-environment {FAULTY}" in infos["env_error"][FAULTY]) or is_death
+    for index in range(NUM_ENVS):
+        if index not in lost:
+            assert_rows_equal(healthy(autoreset_mode)[index], rows[index], f"sub-environment {index}")
+            continue
+        before, at = rows[index][hit[0] - 1], rows[index][hit[0]]
+        assert_rows_equal(healthy(autoreset_mode)[index][: hit[0]], rows[index][: hit[0]], "before the failure")
+        assert at[1:] == (0.0, False, True)
+        if autoreset_mode != AutoresetMode.SAME_STEP:
+            np.testing.assert_array_equal(at[0], before[0])  # the last observation there is
+        else:
+            assert at[0][0] == 0  # the first of the new episode
+        assert any(row[1] > 0 for row in rows[index][hit[0] + 1 :])  # and it goes on
+        assert rows[index][-1][0][2] != healthy(autoreset_mode)[index][-1][0][2]  # with a seed of its own
+
+
+def test_new_seeds_are_the_same_everywhere() -> None:
+    """What the rebuilt sub-environment does is decided too: equal on every backend, different for each rebuild."""
+    runs = []
+    for backend in ONE_OF_EACH:
+        env_fns = env_fns_with("raise", nth=4, length=50, vary=False)  # every rebuilt one fails again
+        runs.append(run(backend, env_fns, 20, AutoresetMode.NEXT_STEP, on_failure="restart", seed=5)[0][FAULTY])
+    for other in runs[1:]:
+        assert_rows_equal(runs[0], other)
+    firsts = [row[0][2] for row in runs[0] if row[0][0] == 0]
+    assert len(set(firsts)) == len(firsts) >= 3
+
+
+def test_other_workers_rebuild_where_their_deaths_differ() -> None:
+    """A worker that dies again and again gets fresh seeds each time."""
+    env_fns = [functools.partial(FaultyEnv, "sigkill", nth=3, length=50)]
+    rows, _ = run(Backend("process", 1), env_fns, 14, AutoresetMode.NEXT_STEP, on_failure="restart", seed=5)
+    firsts = [row[0][2] for row in rows[0] if row[0][0] == 0]
+    assert len(set(firsts)) == len(firsts) >= 2
+
+
+@pytest.mark.parametrize("when", ["reset", "constructor", "close"])
+@pytest.mark.parametrize("fault", ["raise", "sys_exit"])
+def test_elsewhere(backend: Backend, when: When, fault: str) -> None:
+    """A reset gets a second chance; a constructor that fails at the start is an error of the caller's."""
+    env_fns = env_fns_with(fault, when, once=once_marker())
+    if when == "constructor":
+        with pytest.raises(SubEnvError):
+            backend(env_fns, on_failure="restart")
+        return
+    fleet = backend(env_fns, on_failure="restart")
+    observations, _ = fleet.reset(seed=0)
+    assert observations[:, 0].tolist() == [0] * NUM_ENVS
+    fleet.step(actions(0))
+    if when == "close":
+        with pytest.raises(SubEnvError):
+            fleet.close()
+    else:
+        assert fleet.stats().restarts == 1
+    fleet.close()
+
+
+def test_constructor_fails_when_rebuilt(backend: Backend, tmp_path: Path) -> None:
+    """The step fails, and so does the rebuild: an error that tells of the rebuild."""
+    marker = tmp_path / "built-once"
+    env_fns = [functools.partial(_BuiltOnceEnv, str(marker) if index == FAULTY else None) for index in range(NUM_ENVS)]
+    with backend(env_fns, on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError) as caught:
+            fleet.step(actions(0))
+        assert FAULTY in [failure.env_index for failure in caught.value.failures]
+        assert "cannot be built twice" in str(caught.value)
+
+
+class _BuiltOnceEnv(FaultyEnv):
+    def __init__(self, marker: str | None) -> None:
+        if marker is not None and Path(marker).exists():
+            raise RuntimeError("cannot be built twice")
+        super().__init__("raise" if marker else None)
+        if marker is not None:
+            Path(marker).touch()
+
+
+@pytest.mark.parametrize("fault", ["raise", "sigkill"])
+def test_budget(backend: Backend, fault: str) -> None:
+    if fault == "sigkill" and not backend.has_processes:
+        pytest.skip("would end the tests")
+    with backend(env_fns_with(fault, nth=1), on_failure="restart", max_restarts=2) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(RestartBudgetSpent, match="max_restarts=2") as caught:
+            for step in range(20):
+                fleet.step(actions(step))
+        assert fleet.stats().restarts == 2
+        assert "broken on purpose" in str(caught.value) or "SIGKILL" in str(caught.value)
+        with pytest.raises(EnvfleetError):
+            fleet.step(actions(0))
+
+
+def test_budget_of_zero(backend: Backend) -> None:
+    with backend(env_fns_with("raise"), on_failure="restart", max_restarts=0) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(RestartBudgetSpent):
+            fleet.step(actions(0))
+
+
+@pytest.mark.parametrize("fault", ["raise", "sigkill"])
+def test_send_and_recv(backend: Backend, fault: str) -> None:
+    """Asynchronously too: every row sent comes back once, the lost ones truncated."""
+    if fault == "sigkill" and not backend.has_processes:
+        pytest.skip("would end the tests")
+    env_fns = env_fns_with(fault, nth=3, once=once_marker(), length=50, vary=False)
+    with backend(env_fns, on_failure="restart", batch_size=1) as fleet:
+        fleet.reset(seed=0)
+        fleet.send(actions(0))
+        counts = np.zeros(NUM_ENVS, int)
+        truncations = []
+        for _ in range(10 * NUM_ENVS):
+            batch = fleet.recv(timeout_s=20)
+            index = int(batch.env_indices[0])
+            counts[index] += 1
+            if batch.truncated[0]:
+                truncations.append(index)
+                assert batch.infos["restarted"][0]
+            elif index > 1:
+                assert batch.observations[0, 0] == counts[index]
+            fleet.send(np.zeros(1, int), [index])
+        assert FAULTY in truncations
+        assert set(truncations) <= {0, FAULTY}
+        assert len(truncations) == len(set(truncations))
+        assert counts.min() >= 5
+
+
+def test_statistics_of_the_lost_episode(backend: Backend) -> None:
+    """The episode that was lost is reported as one that ended, with the return it had."""
+    env_fns = env_fns_with("raise", nth=3, once=once_marker(), length=50, vary=False)
+    _, all_infos = run(backend, env_fns, 4, AutoresetMode.NEXT_STEP, on_failure="restart")
+    infos = all_infos[2]
+    assert infos["_episode"].tolist() == [index == FAULTY for index in range(NUM_ENVS)]
+    assert infos["episode"]["l"][FAULTY] == 3
+    expected = sum(step + 1 + actions(step)[FAULTY] / 10 for step in range(2))
+    assert infos["episode"]["r"][FAULTY] == pytest.approx(expected)
+
+
+def test_a_fault_in_every_one(backend: Backend) -> None:
+    """All fail in one step: all are rebuilt in that step, and all go on."""
+    env_fns = env_fns_with("raise", nth=2, faulty=tuple(range(NUM_ENVS)), length=50, vary=False)
+    with backend(env_fns, on_failure="restart", max_restarts=NUM_ENVS) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(actions(0))
+        truncated, infos = fleet.step(actions(1))[3:]
+        assert truncated.all()
+        assert infos["_restarted"].all()
+        assert fleet.step(actions(2))[0][:, 0].tolist() == [0] * NUM_ENVS
+        assert fleet.step(actions(3))[0][:, 0].tolist() == [1] * NUM_ENVS

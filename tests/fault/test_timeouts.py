@@ -1,0 +1,188 @@
+"""A sub-environment that overruns step_timeout_s: told with its stack, replaced on request, never mixed up."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.conftest import Backend
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run
+
+from envfleet.errors import FleetBroken, StepTimeout
+from envfleet.testing import CountingEnv, FaultyEnv, once_marker
+from envfleet.testing.faults import When
+
+pytestmark = pytest.mark.timeout(60)
+
+PROCESS = Backend("process", 2)
+TIMEOUT_S = 0.3
+SOFT = ("hang", "spin")  # Python can interrupt these
+HARD = ("stubborn", "native_sleep")  # only the end of the process ends these
+
+
+def hanging(fault: str, backend: Backend, when: When = "step", **options: Any) -> list[Any]:
+    # A thread cannot be ended, so there a hang is bounded; the leak check waits for it.
+    duration_s = 1.5 if backend.name == "thread" else 60.0
+    return env_fns_with(fault, when, duration_s=duration_s, **options)
+
+
+@pytest.mark.parametrize("when", ["step", "reset"])
+@pytest.mark.parametrize("fault", SOFT)
+def test_tells_who_and_where(backend: Backend, fault: str, when: When) -> None:
+    fleet = backend(hanging(fault, backend, when), step_timeout_s=TIMEOUT_S)
+    try:
+        start = time.monotonic()
+        with pytest.raises(StepTimeout) as caught:
+            fleet.reset(seed=0)
+            fleet.step(actions(0))
+        assert TIMEOUT_S <= time.monotonic() - start < TIMEOUT_S + 2.0
+        error = caught.value
+        assert (error.env_index, error.timeout_s) == (FAULTY, TIMEOUT_S)
+        assert "_act_up" in error.stack
+        assert "_act_up" in str(error)
+        assert "on_failure" in str(error)
+        with pytest.raises(FleetBroken):
+            fleet.step(actions(1))
+    finally:
+        start = time.monotonic()
+        fleet.close()
+        assert time.monotonic() - start < 5.0
+
+
+@pytest.mark.parametrize("fault", HARD)
+def test_stuck_beyond_interrupts(fault: str) -> None:
+    """One that swallows every exception, and one that sleeps in C with the interpreter lock held."""
+    fleet = PROCESS(hanging(fault, PROCESS), step_timeout_s=TIMEOUT_S)
+    try:
+        fleet.reset(seed=0)
+        start = time.monotonic()
+        with pytest.raises(StepTimeout) as caught:
+            fleet.step(actions(0))
+        assert time.monotonic() - start < 4.0
+        assert caught.value.env_index == FAULTY
+        assert fault in caught.value.stack  # by faulthandler, which needs no interpreter lock
+    finally:
+        fleet.close()
+
+
+def test_a_deadline_is_each_sub_environments_own(backend: Backend) -> None:
+    """Four slow ones after one another overrun together what none overruns alone."""
+    env_fns = [functools.partial(FaultyEnv, "slow", nth=0, duration_s=0.15)] * NUM_ENVS
+    with backend(env_fns, step_timeout_s=0.4) as fleet:
+        fleet.reset(seed=0)
+        for step in range(2):
+            fleet.step(actions(step))
+
+
+def test_no_deadline_while_nothing_runs(backend: Backend) -> None:
+    with backend([CountingEnv] * NUM_ENVS, step_timeout_s=0.1) as fleet:
+        fleet.reset(seed=0)
+        time.sleep(0.3)
+        fleet.step(actions(0))
+        fleet.send(actions(1))
+        time.sleep(0.3)
+        fleet.recv()
+        fleet.step(actions(2))
+
+
+def test_a_short_deadline_is_not_mistaken(backend: Backend) -> None:
+    """Thousands of quick steps under a deadline: none is taken for a slow one."""
+    with backend([functools.partial(CountingEnv, 50)] * NUM_ENVS, step_timeout_s=0.5) as fleet:
+        fleet.reset(seed=0)
+        for step in range(1000):
+            fleet.step(actions(step % 5))
+
+
+# ------------------------------------------------------------------------------------------------ with restart
+
+
+@pytest.mark.parametrize("fault", ["hang", "stubborn", "native_sleep"])
+def test_restart(backend: Backend, fault: str, autoreset_mode: AutoresetMode) -> None:
+    """The stuck one ends truncated and is rebuilt; the neighbours' rows are those of a run without it."""
+    if backend.name != "process" and (fault == "native_sleep" or (backend.name == "serial" and fault == "stubborn")):
+        pytest.skip("nothing can end it but itself")
+    env_fns = hanging(fault, backend, nth=3, once=once_marker())
+    rows, all_infos = run(
+        backend, env_fns, 12, autoreset_mode, step_timeout_s=TIMEOUT_S, on_failure="restart", max_restarts=3
+    )
+    expected, _ = run(Backend("serial"), env_fns_with("raise", faulty=()), 12, autoreset_mode)
+    hit = [infos for infos in all_infos if "restarted" in infos]
+    assert len(hit) == 1
+    lost = set(np.flatnonzero(hit[0]["_restarted"]).tolist())
+    assert FAULTY in lost
+    if fault == "hang":
+        assert lost == {FAULTY}
+    if backend.has_processes:
+        assert lost <= {0, 1}  # a worker that must be killed takes its own group along, and no other
+    for index in set(range(NUM_ENVS)) - lost:
+        assert_rows_equal(expected[index], rows[index], f"sub-environment {index}")
+
+
+def test_late_replies_are_dropped_after_a_restart(backend: Backend) -> None:
+    """The reply of the abandoned step must not be taken for a later step's."""
+    if backend.name == "serial":
+        pytest.skip("steps where it is asked: nothing can be late")
+    env_fns = [
+        functools.partial(FaultyEnv, "stubborn" if index == 0 else None, once=marker, duration_s=1.2, length=1000)
+        for marker in [once_marker()]
+        for index in range(2)
+    ]
+    with backend(env_fns, step_timeout_s=0.2, on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        truncated = fleet.step(np.zeros(2, int))[3]
+        assert truncated[0]
+        counts = []
+        end = time.monotonic() + 2.0  # well past the moment the abandoned step ends
+        while time.monotonic() < end:
+            observations, rewards, *_ = fleet.step(np.zeros(2, int))
+            counts.append(int(observations[0, 0]))
+            assert rewards[0] == observations[0, 0]
+            time.sleep(0.01)
+        assert counts == list(range(len(counts)))
+        assert fleet.stats().restarts == 1
+
+
+def test_send_and_recv(backend: Backend) -> None:
+    with backend(hanging("hang", backend), step_timeout_s=TIMEOUT_S, batch_size=1) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(StepTimeout) as caught:  # noqa: PT012  # which of the calls raises depends on the backend
+            fleet.send(actions(0))
+            for _ in range(NUM_ENVS):
+                fleet.recv(timeout_s=10)
+        assert caught.value.env_index == FAULTY
+
+
+def test_constructor_that_hangs(backend: Backend) -> None:
+    """Gymnasium waits for ever, and says nothing."""
+    if backend.name == "serial":
+        pytest.skip("the caller sees where it hangs by Ctrl-C")
+    pytest.importorskip("envfleet")
+    import inspect
+
+    import envfleet
+    from envfleet.errors import EnvfleetError
+
+    if "start_timeout_s" not in inspect.signature(envfleet.make).parameters:
+        pytest.skip("make() has no start_timeout_s")
+    start = time.monotonic()
+    with pytest.raises(EnvfleetError, match="_act_up"):
+        backend(hanging("hang", backend, "constructor"), start_timeout_s=1.0)
+    assert time.monotonic() - start < 6.0
+
+
+def test_stacks_at_any_time() -> None:
+    for backend in (Backend("thread", 2), PROCESS):
+        duration_s = 1.0
+        with backend(env_fns_with("slow", duration_s=duration_s)) as fleet:
+            fleet.reset(seed=0)
+            assert set(fleet.stacks()) == {0, 1}
+            fleet.send(actions(0))
+            time.sleep(0.2)
+            stacks = fleet.stacks()
+            assert "_act_up" in stacks[0]
+            assert "_act_up" not in stacks[1]
+            fleet.recv(timeout_s=10)
