@@ -23,7 +23,7 @@ PATIENCE_S = 5.0
 class Backend:
     """A backend with a number of workers; calling it makes a fleet on it."""
 
-    name: str
+    name: Any  # one of the names make() knows
     workers: int | None = None
 
     def __call__(self, env_fns: Any, **options: Any) -> Any:
@@ -98,16 +98,16 @@ def _children() -> Iterator[str]:
 
 def _descriptors() -> Iterator[str]:
     """Pipes, sockets, anonymous and deleted files; a library that opens a file for itself is no business of ours."""
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{fd}")
+            target = str(fd.readlink())
             if not target.startswith("/") or target.startswith("/memfd:") or target.endswith("(deleted)"):
-                yield f"{fd} -> {target}"
+                yield f"{fd.name} -> {target}"
 
 
 def _shared_memory() -> Iterator[str]:
     """Names in /dev/shm that no process outside our own family uses: those of others come and go."""
-    names = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")} if os.path.isdir("/dev/shm") else set()
+    names = {str(path) for path in Path("/dev/shm").glob("*")}
     if names:
         family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
         for process in psutil.process_iter():

@@ -38,6 +38,9 @@ def make(
     start_method: Literal["forkserver", "spawn", "fork"] | None = None,
     seed: int | None = None,
     shared: Mapping[str, Any] | None = None,
+    recycle_episodes: int | None = None,
+    recycle_bytes: int | None = None,
+    spares: bool = False,
     record_episodes: bool = True,
     observation_mode: Literal["same", "different"] = "same",
     **env_kwargs: Any,
@@ -66,6 +69,10 @@ def make(
             theirs from it. `None` draws one.
         shared: Large read-only arrays by name, in memory once for all workers. Callables get those that they name among
             their keyword arguments.
+        recycle_episodes: Replace a worker process after it ended this many episodes, so that leaks do not add up.
+        recycle_bytes: Replace a worker process once it holds more memory than this.
+        spares: Keep a second copy of every sub-environment, reset in the background and seeded from `seed`, for
+            environments whose reset is slow.
         record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
         observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
         **env_kwargs: For `gymnasium.make`, if `env` is an id or a spec.
@@ -101,6 +108,11 @@ def make(
         raise InvalidArgument(f"max_restarts={max_restarts}: pass 0 or more")
     if batch_size is not None and not 1 <= batch_size <= num_envs:
         raise InvalidArgument(f"batch_size={batch_size}: pass a whole number from 1 to num_envs={num_envs}")
+    is_recycled = recycle_episodes is not None or recycle_bytes is not None
+    if is_recycled and backend not in ("auto", "process"):
+        raise InvalidArgument(
+            f'recycling replaces worker processes, but backend={backend!r}: pass backend="process" or leave it out'
+        )
     blueprint = Blueprint(
         builders=builders_of(env, num_envs, root_seed, tuple(local.arrays), env_kwargs),
         shared=local,
@@ -112,12 +124,18 @@ def make(
             max_restarts=max_restarts,
             step_timeout_s=step_timeout_s,
             start_timeout_s=start_timeout_s,
+            recycle_episodes=recycle_episodes,
+            recycle_bytes=recycle_bytes,
+            has_spares=spares,
             record_episodes=record_episodes,
             root_seed=root_seed,
         ),
         start_method=start_method,
         same_bounds=observation_mode == "same",
     )
+    if backend == "auto" and is_recycled:
+        plan = fixed_plan("process", num_envs, workers, envs_per_worker, start_method, "recycling needs processes")
+        return blueprint.build(plan)
     if backend == "auto":
         return choose(blueprint, workers, envs_per_worker)
     return blueprint.build(fixed_plan(backend, num_envs, workers, envs_per_worker, start_method, "as asked for"))

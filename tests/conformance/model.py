@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -65,12 +65,12 @@ class ModelFleet:
         return [index for index, row in enumerate(self.rows) if row.is_ended]
 
     def reset(
-        self, indices: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None = None
+        self, indices: Sequence[int], seeds: Iterable[int | None], options: dict[str, Any] | None = None
     ) -> list[tuple[Any, dict[str, Any]]]:
         return [self.rows[index].reset(seed, options) for index, seed in zip(indices, seeds, strict=True)]
 
     def step(
-        self, indices: Sequence[int], actions: Sequence[Any]
+        self, indices: Sequence[int], actions: Iterable[Any]
     ) -> list[tuple[Any, float, bool, bool, dict[str, Any]]]:
         return [self.rows[index].step(action) for index, action in zip(indices, actions, strict=True)]
 

@@ -240,9 +240,9 @@ def test_replay_file(backend: Backend, tmp_path: Path, monkeypatch: pytest.Monke
     from envfleet.core.replay import replay
 
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
-    with backend(env_fns_with("raise", nth=4, length=50, vary=False)) as fleet:
-        with pytest.raises(SubEnvError) as caught:
-            reset_and_step(fleet, 4, seed=5)
+    env_fns = env_fns_with("raise", nth=4, length=50, vary=False)
+    with backend(env_fns) as fleet, pytest.raises(SubEnvError) as caught:
+        reset_and_step(fleet, 4, seed=5)
     path = caught.value.replay_file
     assert path is not None
     assert Path(path).parent == tmp_path
@@ -258,9 +258,9 @@ def test_replay_of_a_later_episode(backend: Backend, tmp_path: Path, monkeypatch
     from envfleet.core.replay import replay
 
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
-    with backend([functools.partial(_UnluckyEnv, index == FAULTY) for index in range(2)]) as fleet:
-        with pytest.raises(SubEnvError) as caught:
-            reset_and_step(fleet, 500, num_envs=2, seed=1)
+    env_fns = [functools.partial(_UnluckyEnv, index == FAULTY) for index in range(2)]
+    with backend(env_fns) as fleet, pytest.raises(SubEnvError) as caught:
+        reset_and_step(fleet, 500, num_envs=2, seed=1)
     assert caught.value.replay_file is not None
     report = replay(caught.value.replay_file)
     assert report.reproduced, report.text

@@ -72,7 +72,7 @@ def test_arguments(name: str) -> None:
 def test_unknown_backend_and_environment() -> None:
     with no_new_process():
         with pytest.raises(InvalidArgument, match="serial"):
-            envfleet.make(one, num_envs=2, backend="quantum")
+            envfleet.make(one, num_envs=2, backend="quantum")  # type: ignore[arg-type]  # that is the point
         with pytest.raises((EnvfleetError, gymnasium.error.Error), match="NoSuchEnv"):
             envfleet.make("NoSuchEnv-v0", num_envs=2, backend="process")
 
@@ -161,8 +161,7 @@ def test_use_after_close(backend: Backend) -> None:
     }
     for name, call in calls.items():
         with pytest.raises(FleetClosed, match="close"):
-            call()
-            pytest.fail(f"{name} went through")
+            print(name, "returned", call())
     fleet.close()
     assert "closed" in repr(fleet)
     assert fleet.num_envs == 2
@@ -176,7 +175,7 @@ def test_with_closes_also_after_an_error(backend: Backend) -> None:
     assert fleet.closed
 
 
-# ------------------------------------------------------------------------------------------------ too little of something
+# ------------------------------------------------------------------------------------------------ too little
 
 
 def run_script(code: str, **limits: tuple[int, int]) -> subprocess.CompletedProcess[str]:
@@ -190,7 +189,7 @@ def run_script(code: str, **limits: tuple[int, int]) -> subprocess.CompletedProc
         text=True,
         timeout=50,
         check=False,
-        preexec_fn=limit,  # this process forks for nothing else just then
+        preexec_fn=limit,
     )
 
 
@@ -213,10 +212,8 @@ def test_too_few_descriptors() -> None:
 
 
 def test_a_low_soft_limit_is_raised() -> None:
-    code = MAKE_MANY.replace("envfleet.make(", "print('made', envfleet.make(").replace(
-        '"process")', '"process").close())'
-    )
-    result = run_script(code.replace("40", "12"), RLIMIT_NOFILE=(64, 4096))
+    code = MAKE_MANY.replace("envfleet.make(", "fleet = envfleet.make(").replace("40", "12")
+    result = run_script(f"{textwrap.dedent(code)}\nfleet.close(), print('made')", RLIMIT_NOFILE=(64, 4096))
     assert (result.returncode, result.stderr) == (0, "")
     assert "made" in result.stdout
 

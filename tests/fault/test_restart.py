@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import ONE_OF_EACH, SERIAL, Backend
-from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run, step_often
 
 from envfleet.errors import EnvfleetError, RestartBudgetSpent, SubEnvError
 from envfleet.testing import FaultyEnv, once_marker
@@ -141,8 +141,7 @@ def test_budget(backend: Backend, fault: str) -> None:
     with backend(env_fns_with(fault, nth=1), on_failure="restart", max_restarts=2) as fleet:
         fleet.reset(seed=0)
         with pytest.raises(RestartBudgetSpent, match="max_restarts=2") as caught:
-            for step in range(20):
-                fleet.step(actions(step))
+            step_often(fleet, 20)
         assert fleet.stats().restarts == 2
         assert "broken on purpose" in str(caught.value) or "SIGKILL" in str(caught.value)
         with pytest.raises(EnvfleetError):

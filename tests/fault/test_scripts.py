@@ -115,14 +115,14 @@ def test_ctrl_c(tmp_path: Path, backend: str, what: str) -> None:
     body = {"busy": BUSY, "hanging": HANGING, "idle": IDLE, "sent": SENT}[what]
     workers = "None" if backend == "serial" else "2"
     with started(tmp_path / "main.py", body.format(backend=backend, workers=workers, fault="hang")) as (process, pids):
-        pids += family(process.pid)
+        everyone = [*pids, *family(process.pid)]
         time.sleep(0.3)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=20)
         assert process.returncode in (-signal.SIGINT, 130, 1)
         assert errors.count("Traceback (most recent call last)") == 1, errors
         assert errors.rstrip().endswith("KeyboardInterrupt"), errors
-        assert not wait_gone(pids)
+        assert not wait_gone(everyone)
 
 
 def test_ctrl_c_may_be_caught_and_the_fleet_closed(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_after_a_caught_ctrl_c_no_reply_is_mixed_up(tmp_path: Path) -> None:
 def test_owner_killed(tmp_path: Path, what: str) -> None:
     """SIGKILL to the owner alone, idle and in the middle of a step: the workers end by themselves."""
     body = {"idle": IDLE, "busy": BUSY}.get(what, HANGING)
-    before = set(os.listdir("/dev/shm"))
+    before = {path.name for path in Path("/dev/shm").iterdir()}
     with started(tmp_path / "main.py", body.format(backend="process", workers=2, fault=what)) as (process, pids):
         everyone = family(process.pid)
         assert set(pids) <= {*everyone, *pids}
@@ -189,7 +189,7 @@ def test_owner_killed(tmp_path: Path, what: str) -> None:
         process.kill()
         process.wait(timeout=10)
         assert not wait_gone([*pids, *everyone])
-    assert not {name for name in set(os.listdir("/dev/shm")) - before if "envfleet" in name}
+    assert not [path for path in Path("/dev/shm").glob("*envfleet*") if path.name not in before]
 
 
 def test_owner_exits_without_closing(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_classes_as_a_notebook_defines_them(tmp_path: Path) -> None:
 import asyncio, sys, types
 main = types.ModuleType("__main__")
 sys.modules["__main__"] = main
-cells = {[cell for cell in UNGUARDED.replace("START", "").split("print(", 1)[0].split(chr(10) + chr(10))]!r}
+cells = {UNGUARDED.replace("START", "").split("print(", 1)[0].split(chr(10) * 2)!r}
 cells.append({("print(" + UNGUARDED.replace("START", "").split("print(", 1)[1])!r})
 async def run():
     for number, cell in enumerate(cells):

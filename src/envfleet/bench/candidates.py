@@ -60,18 +60,14 @@ class Candidate:
         text = f"{self.backend}: {_count(self.num_envs, 'sub-environment')} on {_count(self.workers, 'worker')}"
         return text + (f", {self.batch_size} at a time" if self.is_batched else "")
 
-    def make_line(self, argument: str) -> str:
-        """Write the call that builds it.
-
-        Args:
-            argument: The environment, as source text.
-        """
-        parts = [argument, f"num_envs={self.num_envs}", f'backend="{self.backend}"']
+    def arguments(self) -> str:
+        """Write what follows the environment in the call of `envfleet.make` that builds it."""
+        parts = [f"num_envs={self.num_envs}", f'backend="{self.backend}"']
         if self.backend != "serial":
             parts.append(f"workers={self.workers}")
         if self.is_batched:
             parts.append(f"batch_size={self.batch_size}")
-        return f"envfleet.make({', '.join(parts)})"
+        return ", ".join(parts)
 
 
 def search_space(
@@ -108,7 +104,8 @@ def _worker_counts(backend: str, cores: int) -> list[int]:
         return [1]
     if backend == "thread":
         return [max(2, cores)]
-    return sorted({1, max(1, cores // 2), max(1, cores - 1), cores, 2 * cores})
+    # One worker alone is a loop with a detour, unless there is one core: then all of them are.
+    return sorted({count for count in (cores // 2, cores - 1, cores, 2 * cores) if count > 1} or {1})
 
 
 def _totals(backend: str, workers: int, cores: int) -> list[int]:

@@ -180,7 +180,7 @@ def serve() -> None:
         payload = pickle.dumps(reply)
         replies.write(_LENGTH.pack(len(payload)) + payload)
         replies.flush()
-    # Whatever a contender left running, threads or processes, ends with this one. The group is ours: see start_new_session.
+    # Whatever a contender left running, threads or processes, ends with this one; the group is ours alone.
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)

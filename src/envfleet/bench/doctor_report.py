@@ -27,7 +27,7 @@ def show_examination(facts: Facts, findings: Sequence[Finding], console: Console
         return
     console.print("[bold]What to change, the largest effect first[/bold]")
     for number, finding in enumerate(findings, start=1):
-        gain = f" [green](about {finding.gain:.1f}×)[/green]" if 1.02 <= finding.gain < 1e6 else ""
+        gain = f" [green](about {finding.gain:.1f}×)[/green]" if finding.gain >= 1.05 else ""
         console.print(f"[bold]{number}. {escape(finding.title)}[/bold]{gain}")
         console.print(Padding(escape(finding.evidence), (0, 0, 0, 3)))
         console.print(Padding(f"[cyan]→[/cyan] {escape(finding.advice)}", (0, 0, 0, 3)))
@@ -74,10 +74,11 @@ def _time_table(facts: Facts) -> Table:
     ):
         if rate:
             table.add_row(name, f"{rate:,.0f}", duration(facts.num_envs / rate))
+    if fleet.signal_s is not None:
+        name = f"  of which handing out and back, {facts.workers} workers"
+        table.add_row(name, "", duration(fleet.signal_s), style="dim")
     limit = facts.workers / step_with_resets_s(facts)
     table.add_row(f"limit of {facts.workers} cores", f"{limit:,.0f}", duration(facts.num_envs / limit), style="dim")
-    if fleet.signal_s is not None:
-        table.add_row("of that: handing it to the workers and back", "", duration(fleet.signal_s), style="dim")
     if facts.policy_s is not None:
         both = vector_step_s(facts) + facts.policy_s
         table.add_row("fastest fleet with your policy", f"{facts.num_envs / both:,.0f}", duration(both))

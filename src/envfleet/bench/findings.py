@@ -7,6 +7,7 @@ plus the policy.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable
@@ -14,13 +15,24 @@ from collections.abc import Callable
 from envfleet.bench.doctor import Facts, Finding
 from envfleet.bench.report import duration, size
 
+_URGENT = frozenset({"fleet_failed", "memory", "one_core"})
 _WORTH_SAYING = 1.1  # a gain below is within what measurements differ by
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """List what was found, the largest gain first."""
+    """List what was found: what keeps it from running at all, then the largest gain first.
+
+    With a policy's latency given, gains are of the whole loop, in which the fleet is only a part.
+    """
     found = [finding for check in _CHECKS if (finding := check(facts)) is not None]
-    return sorted(found, key=lambda finding: -finding.gain)
+    if facts.policy_s is not None:
+        found = [finding if finding.code == "policy" else _with_policy(finding, facts) for finding in found]
+    return sorted(found, key=lambda finding: (finding.code not in _URGENT, -finding.gain))
+
+
+def _with_policy(finding: Finding, facts: Facts) -> Finding:
+    step_s, policy_s = vector_step_s(facts), facts.policy_s or 0.0
+    return dataclasses.replace(finding, gain=(policy_s + step_s) / (policy_s + step_s / finding.gain))
 
 
 def reset_share(facts: Facts) -> float:
@@ -47,7 +59,11 @@ def _backend(facts: Facts) -> Finding | None:
     if fleet.process is None or fleet.serial <= 0:
         return None
     step = duration(step_with_resets_s(facts))
-    signal = "" if fleet.signal_s is None else f", handing a step to {facts.workers} workers and back {duration(fleet.signal_s)}"
+    signal = (
+        ""
+        if fleet.signal_s is None
+        else f", handing a step to {facts.workers} workers and back {duration(fleet.signal_s)}"
+    )
     evidence = (
         f"A step takes {step}{signal}. {n} sub-environments make {fleet.serial:,.0f} steps/s in this process "
         f"(serial) and {fleet.process:,.0f} with {facts.workers} worker processes."
@@ -111,7 +127,7 @@ def _seeding(facts: Facts) -> Finding | None:
     # Only counts if every episode is seeded, and then as often as there are resets.
     per_step = extra / env.episode_steps
     gain = 1 + per_step / step_with_resets_s(facts)
-    if share < 0.3 or extra < 5e-6 or gain < 1.02 or not env.is_episode_seen:
+    if share < 0.3 or extra < 5e-6 or gain < 1.05 or not env.is_episode_seen:
         return None
     return Finding(
         "seeded_resets",
@@ -153,8 +169,8 @@ def _observation(facts: Facts) -> Finding | None:
             "object_observation",
             "Observations have no fixed shape, so they are pickled",
             "The observation space has parts other than Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.",
-            "Give those parts a fixed shape (pad to the longest, add a length or a mask): they then move through shared "
-            "memory.",
+            "Give those parts a fixed shape (pad to the longest, add a length or a mask): they then move through "
+            "shared memory.",
             1.0,
         )
     share = min(0.9, facts.num_envs * env.copy_s / vector_step_s(facts))
@@ -167,8 +183,8 @@ def _observation(facts: Facts) -> Finding | None:
         f"An observation is {size(env.observation_bytes)}: moving it takes {share:.0%} of a step",
         f"Copying one takes {duration(env.copy_s)}; {facts.num_envs} of them are copied on every step of "
         f"{duration(vector_step_s(facts))}.",
-        f"Pass copy=False if you use an observation only until the next step but one.{narrower} Observe less, or shrink "
-        "images inside the environment.",
+        f"Pass copy=False if you use an observation only until the next step but one.{narrower} Observe less, or "
+        "shrink images inside the environment.",
         1 / (1 - share),
     )
 
@@ -208,14 +224,14 @@ def _cores(facts: Facts) -> Finding | None:
         )
     if facts.busy_cores < 0.5:
         return None
-    left = max(0.5, facts.machine.cores - facts.busy_cores)
-    usable_left = min(usable, left)
+    left = min(usable, max(0.5, facts.machine.cores - facts.busy_cores))
+    wanted = facts.workers if (facts.fleet_facts.process or 0.0) > facts.fleet_facts.serial else 1
     return Finding(
         "busy_machine",
         f"Others keep {facts.busy_cores:.1f} of {facts.machine.cores} cores busy",
-        f"Measured before anything was started; {usable:g} cores are usable, about {usable_left:.1f} of them free.",
+        f"Measured before anything was started; {usable:g} cores are usable, about {left:.1f} of them free.",
         "Stop the other work, or count with fewer workers; figures here are lower than on a quiet machine.",
-        max(1.0, usable / usable_left),
+        max(1.0, min(wanted, usable) / left),
     )
 
 
@@ -227,8 +243,8 @@ def _threads(facts: Facts) -> Finding | None:
     return Finding(
         "threads",
         f"One environment starts {env.threads} threads and uses {env.cores_busy:.1f} cores",
-        f"{facts.num_envs} sub-environments would start {total} threads on {facts.machine.usable_cores:g} usable cores; "
-        "they take the cores from each other.",
+        f"{facts.num_envs} sub-environments would start {total} threads on {facts.machine.usable_cores:g} usable "
+        "cores; they take the cores from each other.",
         "Keep it to one thread each: OMP_NUM_THREADS=1, MKL_NUM_THREADS=1, torch.set_num_threads(1) inside the "
         "environment, or the library's own setting. Fewer threads with more workers is nearly always faster.",
         max(1.0, env.cores_busy),
@@ -254,8 +270,8 @@ def _policy(facts: Facts) -> Finding | None:
     step_s = vector_step_s(facts)
     share = facts.policy_s / (facts.policy_s + step_s)
     evidence = (
-        f"The policy takes {duration(facts.policy_s)} a batch, the fastest fleet {duration(step_s)} a step: the policy is "
-        f"{share:.0%} of the time, and an infinitely fast fleet would give {1 / share:.2f}×."
+        f"The policy takes {duration(facts.policy_s)} a batch, the fastest fleet {duration(step_s)} a step: the policy "
+        f"is {share:.0%} of the time, and an infinitely fast fleet would give {1 / share:.2f}×."
     )
     overlapped = (facts.policy_s + step_s) / max(facts.policy_s, step_s)
     advice = (
@@ -272,7 +288,7 @@ def straggler_loss(facts: Facts, draws: int = 200) -> float:
     times, workers = facts.env_facts.step_times, facts.workers
     if workers < 2 or not times:
         return 1.0
-    rng, per_worker = random.Random(0), max(1, facts.num_envs // workers)  # noqa: S311
+    rng, per_worker = random.Random(0), max(1, facts.num_envs // workers)
     mean = sum(times) / len(times) * per_worker
     slowest = (max(sum(rng.choices(times, k=per_worker)) for _ in range(workers)) for _ in range(draws))
     return sum(slowest) / draws / mean
@@ -286,10 +302,10 @@ def _stragglers(facts: Facts) -> Finding | None:
     return Finding(
         "stragglers",
         f"Waiting for the slowest worker costs {1 - 1 / loss:.0%}",
-        f"Steps take from {duration(min(facts.env_facts.step_times))} to {duration(max(facts.env_facts.step_times))}; in a "
-        f"synchronous step {facts.workers} workers wait for the slowest of them.",
-        f"Act on whoever is ready: batch_size={max(1, facts.num_envs // 2)} with send and recv. More sub-environments a "
-        "worker even it out, too.",
+        f"Steps take from {duration(min(facts.env_facts.step_times))} to {duration(max(facts.env_facts.step_times))}; "
+        f"in a synchronous step {facts.workers} workers wait for the slowest of them.",
+        f"Act on whoever is ready: batch_size={max(1, facts.num_envs // 2)} with send and recv. More sub-environments "
+        "a worker even it out, too.",
         loss,
     )
 
@@ -303,7 +319,7 @@ def _problems(facts: Facts) -> Finding | None:
         "A fleet of this environment failed",
         "; ".join(problems) + ".",
         "Mend that first: see the error by making the fleet yourself, ENVFLEET_DEBUG=1 shows tracebacks.",
-        math.inf,
+        1.0,
     )
 
 

@@ -7,7 +7,6 @@ import importlib.metadata
 import math
 import os
 import platform
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -58,9 +57,8 @@ def describe_machine(packages: Iterable[str] = ()) -> Machine:
 
 def affinity_cores() -> int:
     """Count the cores that the scheduler may run this process on."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux and some BSDs
+    return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
 
 
 def cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import importlib
@@ -142,9 +143,8 @@ def open_runner(
     """Build a contender's sub-environments in this process and keep them in `state` under `key`."""
     for module in contender.modules:
         importlib.import_module(module)
-    probe = workload.build()
-    actions = draw_actions(probe.action_space, num_envs)
-    probe.close()
+    with contextlib.closing(workload.build()) as probe:
+        actions = draw_actions(probe.action_space, num_envs)
     memory_before, start = tree_memory_bytes(), time.perf_counter()
     runner = contender.make(workload, num_envs, workers)
     state[key] = (runner, actions)

@@ -6,6 +6,7 @@ as their own documentation tells users to.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -84,8 +85,9 @@ class _LoopRunner:
         return len(self._envs)
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        with contextlib.ExitStack() as stack:  # closes the others if one raises
+            for env in self._envs:
+                stack.callback(env.close)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,7 +332,7 @@ class EnvFleet:
     @property
     def label(self) -> str:
         """How tables call it."""
-        return self.name.replace("-", " ")
+        return f"envfleet {self.backend}" + (f" ({self.tag.replace('-', ' ')})" if self.tag else "")
 
     def absence(self, workload: Workload) -> str | None:
         """Say why it cannot run: never."""
@@ -366,7 +368,10 @@ CONTENDERS: Mapping[str, Contender] = {
     )
 }
 PEER_NAMES: tuple[str, ...] = tuple(name for name in CONTENDERS if not name.startswith("envfleet-"))
-BACKEND_NAMES: tuple[str, ...] = ("serial", "thread", "process", "auto")
+BACKEND_NAMES: tuple[str, ...] = ("auto", "serial", "thread", "process")
+# Gymnasium's passive checker looks at the first step only since 1.0, so loop-default differs from loop by little.
+DEFAULT_PEERS: tuple[str, ...] = tuple(name for name in PEER_NAMES if name != "loop-default")
+DEFAULT_BACKENDS: tuple[str, ...] = ("auto", "serial", "process")
 
 
 def is_ours(name: str) -> bool:

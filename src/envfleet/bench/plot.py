@@ -28,7 +28,7 @@ _COLOURS = {
     "envfleet-auto": "#8c2d04",
 }
 _OTHER = "#555555"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -160,7 +160,7 @@ def _patch(colour: str, label: str) -> Any:
     return Patch(facecolor=colour, label=label)
 
 
-def _short_number(value: float, position: int | None = None) -> str:
+def _short_number(value: float, position: float = 0) -> str:
     """Write an axis value: 20 000 as 20k."""
     del position
     for letter, factor in (("M", 1e6), ("k", 1e3)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import statistics
@@ -87,17 +88,16 @@ def probe_env(state: dict[str, Any], workload: Workload, seconds: float) -> EnvF
     del state
     process = require_psutil().Process()
     threads_before = process.num_threads()
-    env = workload.build()
-    stepping = _time_steps(env, seconds)
-    threads = max(0, process.num_threads() - threads_before)
-    reset_s = statistics.fmean(_time_calls(lambda index: env.reset(), seconds / 4))  # noqa: ARG005
-    seeded_reset_s = statistics.fmean(_time_calls(lambda index: env.reset(seed=index), seconds / 4))
-    observation, _ = env.reset(seed=0)
-    fixed = is_fixed_shape(env.observation_space)
-    leaves = _leaves(observation) if fixed else []
-    wrappers = _time_wrappers(env, seconds)
-    build_s, memory_bytes = _measure_more(workload)
-    env.close()
+    with contextlib.closing(workload.build()) as env:
+        stepping = _time_steps(env, seconds)
+        threads = max(0, process.num_threads() - threads_before)
+        reset_s = statistics.fmean(_time_calls(lambda index: env.reset(), seconds / 4))
+        seeded_reset_s = statistics.fmean(_time_calls(lambda index: env.reset(seed=index), seconds / 4))
+        observation, _ = env.reset(seed=0)
+        fixed = is_fixed_shape(env.observation_space)
+        leaves = _leaves(observation) if fixed else []
+        wrappers = _time_wrappers(env, seconds)
+        build_s, memory_bytes = _measure_more(workload)
     return EnvFacts(
         build_s=build_s,
         step_s=stepping.mean_s,
@@ -108,7 +108,7 @@ def probe_env(state: dict[str, Any], workload: Workload, seconds: float) -> EnvF
         is_episode_seen=stepping.episodes > 0,
         observation_bytes=sum(leaf.nbytes for leaf in leaves),
         observation_dtypes=tuple(sorted({str(leaf.dtype) for leaf in leaves})),
-        copy_s=statistics.median(_time_calls(lambda index: [leaf.copy() for leaf in leaves], 0.02)),  # noqa: ARG005
+        copy_s=statistics.median(_time_calls(lambda index: [leaf.copy() for leaf in leaves], 0.02)),
         has_fixed_shape=fixed,
         num_infos=stepping.num_infos,
         wrappers=wrappers,
@@ -144,7 +144,9 @@ def _time_steps(env: gymnasium.Env[Any, Any], seconds: float) -> _Stepping:
     env.reset(seed=0)
     env.step(actions[0])  # the first step may compile, allocate or load
     env.reset(seed=0)
-    clock, times, infos, episodes, reset_s = time.perf_counter, [], 0, 0, 0.0
+    clock = time.perf_counter
+    times: list[float] = []
+    infos = episodes = 0
     cpu_before, start = tree_cpu_s(), clock()
     while (clock() - start < seconds or not times) and len(times) < _MAX_SAMPLES:
         before = clock()
@@ -155,7 +157,6 @@ def _time_steps(env: gymnasium.Env[Any, Any], seconds: float) -> _Stepping:
         if terminated or truncated:
             episodes += 1
             env.reset()
-            reset_s += clock() - after
     wall_s = clock() - start
     cores_busy = (tree_cpu_s() - cpu_before) / wall_s
     kept = tuple(times[:: max(1, len(times) // 500)])
@@ -194,7 +195,8 @@ def _median_step(env: gymnasium.Env[Any, Any], layer: gymnasium.Env[Any, Any], s
     # The action is drawn once: some layers change the space's random state, and none may cost differently for it.
     action = env.action_space.sample()
     env.reset(seed=0)
-    step, clock, times = layer.step, time.perf_counter, []
+    step, clock = layer.step, time.perf_counter
+    times: list[float] = []
     start = clock()
     while clock() - start < seconds or not times:
         before = clock()
@@ -208,14 +210,13 @@ def _median_step(env: gymnasium.Env[Any, Any], layer: gymnasium.Env[Any, Any], s
 def _measure_more(workload: Workload) -> tuple[float, int]:
     """Build a few more environments, take one step in each; return seconds and bytes of one."""
     before, start = tree_memory_bytes(), time.perf_counter()
-    envs = [workload.build() for _ in range(_MEMORY_ENVS)]
-    build_s = (time.perf_counter() - start) / _MEMORY_ENVS
-    for env in envs:
-        env.reset(seed=0)
-        env.step(env.action_space.sample())
-    grown = max(0, tree_memory_bytes() - before)
-    for env in envs:
-        env.close()
+    with contextlib.ExitStack() as stack:
+        envs = [stack.enter_context(contextlib.closing(workload.build())) for _ in range(_MEMORY_ENVS)]
+        build_s = (time.perf_counter() - start) / _MEMORY_ENVS
+        for env in envs:
+            env.reset(seed=0)
+            env.step(env.action_space.sample())
+        grown = max(0, tree_memory_bytes() - before)
     return build_s, grown // _MEMORY_ENVS
 
 

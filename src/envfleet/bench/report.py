@@ -36,8 +36,10 @@ def show_report(report: Report, console: Console, *, with_costs: bool = True) ->
     for run in report.runs:
         console.print()
         console.print(speed_table(run))
-        if with_costs:
-            console.print(cost_table(run))
+        if with_costs and run.measured:
+            console.print()
+            console.print(cost_table(run, is_narrow=console.width < 96))
+        console.print()
         for line in notes(run):
             console.print(f"[dim]{escape(line)}[/dim]", soft_wrap=True)
         for line in conclusions(run):
@@ -74,27 +76,33 @@ def speed_table(run: Run) -> Table:
     return table
 
 
-def cost_table(run: Run) -> Table:
-    """Make the table of latency, start-up, memory and idle CPU, in the order of the speed table."""
+def cost_table(run: Run, *, is_narrow: bool = False) -> Table:
+    """Make the table of latency, start-up, memory and idle CPU, in the order of the speed table.
+
+    Args:
+        run: What to show.
+        is_narrow: Leave out two columns, for terminals of 80 characters.
+    """
     table = Table(header_style="dim", box=None, pad_edge=False)
-    table.add_column("cost")
-    for name in ("step p50", "step p99", "cores busy", "start", "close", "memory/env", "idle CPU"):
-        table.add_column(name, justify="right")
+    table.add_column("cost", no_wrap=True)
+    names = ["step p50", "step p99", "start", "memory/env", "idle CPU", "cores busy", "close"]
+    for name in names[:5] if is_narrow else names:
+        table.add_column(name, justify="right", no_wrap=True)
     for entry in sorted(run.measured, key=lambda entry: -entry.rate):
         samples = entry.samples
         memory = None if entry.memory_bytes is None else entry.memory_bytes / run.num_envs
-        table.add_row(
-            entry.label,
+        cells = [
             duration(median([sample.p50_us for sample in samples]) / 1e6),
             duration(median([sample.p99_us for sample in samples]) / 1e6),
-            f"{median([sample.cpu_s / sample.seconds for sample in samples]):.1f}",
             "–" if entry.start_s is None else duration(entry.start_s),
-            "–" if entry.close_s is None else duration(entry.close_s),
             "–" if memory is None else size(memory),
             # The system counts CPU time in ticks of 10 ms: one tick in a second is within the error.
             "–" if entry.idle_cpu is None else ("none" if entry.idle_cpu <= 0.011 else f"{entry.idle_cpu:.0%}"),
-            style="green" if is_ours(entry.contender) else "",
-        )
+            f"{median([sample.cpu_s / sample.seconds for sample in samples]):.1f}",
+            "–" if entry.close_s is None else duration(entry.close_s),
+        ]
+        shown = cells[: len(table.columns) - 1]
+        table.add_row(entry.label, *shown, style="green" if is_ours(entry.contender) else "")
     return table
 
 
@@ -138,8 +146,8 @@ def conclusions(run: Run) -> list[str]:
         lines.append(f"A step of this environment takes {step_us:,.0f} µs: worker processes pay.")
     elif run.find("envfleet-process") is not None:
         lines.append(
-            f"A step of this environment takes {step_us:,.0f} µs: with {_count(run.num_envs, 'sub-environment')} that is "
-            f'too little for worker processes to pay here; backend="{best.contender.split("-")[1]}" is the fastest.'
+            f"A step of this environment takes {step_us:,.0f} µs: with {_count(run.num_envs, 'sub-environment')} that "
+            f'is too little for worker processes to pay here; backend="{best.contender.split("-")[1]}" is the fastest.'
         )
     return lines
 

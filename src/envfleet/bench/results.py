@@ -158,8 +158,9 @@ class Report:
             ) from error
         found = (data.get("kind"), data.get("schema_version")) if isinstance(data, dict) else (None, None)
         if found != (KIND, SCHEMA_VERSION):
+            expected = (KIND, SCHEMA_VERSION)
             raise InvalidArgument(
-                f"this is no benchmark report: found kind and schema_version {found}, expected {(KIND, SCHEMA_VERSION)}. "
+                f"this is no benchmark report: found kind and schema_version {found}, expected {expected}. "
                 "Pass a file that envfleet bench --json of this version wrote."
             )
         report: Report = _read(

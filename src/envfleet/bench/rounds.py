@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import datetime
+import datetime as dt
 import random
 from collections.abc import Callable, Iterator, Sequence
 
@@ -45,7 +45,7 @@ class Case:
 
 def run_cases(cases: Sequence[Case], settings: Settings, progress: Progress) -> Report:
     """Make several runs one after the other."""
-    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     packages = [name for case in cases for contender in case.contenders for name in contender.packages]
     machine = describe_machine(packages)
     runs = []

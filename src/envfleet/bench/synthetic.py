@@ -154,7 +154,7 @@ class InfoEnv(_CountingEnv[NDArray[np.float32]]):
         return self._observation
 
     def _info(self) -> dict[str, Any]:
-        return {name: self._count * 0.5 for name in self._names}
+        return dict.fromkeys(self._names, self._count * 0.5)
 
 
 def _burn(nanoseconds: int) -> None:

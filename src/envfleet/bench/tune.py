@@ -57,7 +57,7 @@ class Tuning:
 
     Attributes:
         env: The environment's id.
-        argument: What a person passes to `envfleet.make`, as source text.
+        best_lines: The source lines that make the best fleet.
         trials: All that were measured, best first.
         failures: What failed, and why.
         num_untried: Candidates there was no time for.
@@ -66,7 +66,7 @@ class Tuning:
     """
 
     env: str
-    argument: str
+    best_lines: tuple[str, ...]
     trials: tuple[Trial, ...]
     failures: tuple[tuple[Candidate, str], ...]
     num_untried: int
@@ -153,6 +153,9 @@ class _Halving:
             self.trials[candidate] = Trial(candidate, sum(values) / len(values), stage)
         ranked = sorted(rates, key=lambda candidate: -self.trials[candidate].rate)
         keep = ranked[: max(2, math.ceil(len(ranked) / 2))]
+        # The best single process stays to the end: it is what all others must be compared with.
+        keep += [candidate for candidate in ranked if candidate.backend == "serial"][:1]
+        keep = list(dict.fromkeys(keep))
         for candidate in self._alive:
             if candidate not in keep:
                 self._evaluator.close(candidate)
@@ -276,4 +279,5 @@ def tune(
         )
     elapsed = time.monotonic() - start
     machine = describe_machine()
-    return Tuning(workload.spec.id, workload.argument, trials, failures, num_untried, elapsed, machine)
+    lines = tuple(workload.make_lines(trials[0].candidate.arguments()))
+    return Tuning(workload.spec.id, lines, trials, failures, num_untried, elapsed, machine)

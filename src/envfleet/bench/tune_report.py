@@ -26,12 +26,11 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     if len(tuning.failures) > 3:
         console.print(f"[yellow]… and {len(tuning.failures) - 3} more failed.[/yellow]")
     console.print()
-    console.print(
-        f"[bold green]Best:[/bold green] {escape(tuning.best.candidate.make_line(tuning.argument))}", soft_wrap=True
-    )
+    console.print(f"[bold green]Best:[/bold green] {escape(tuning.best.candidate.describe())}")
+    for line in tuning.best_lines:
+        console.print(f"    {escape(line)}", soft_wrap=True)
     if tuning.runner_up is not None:
-        line = tuning.runner_up.candidate.make_line(tuning.argument)
-        console.print(f"[bold]Runner-up:[/bold] {escape(line)}", soft_wrap=True)
+        console.print(f"[bold]Runner-up:[/bold] {escape(tuning.runner_up.candidate.describe())}")
     console.print()
     for reason in explain(tuning):
         console.print(f"· {escape(reason)}", soft_wrap=True)
@@ -109,12 +108,14 @@ def _why_place(tuning: Tuning) -> str | None:
     ratio = best.rate / other.rate
     if is_serial:
         return (
-            f"A step takes {step_us:.0f} µs in this process; waking a worker and waiting for it costs more than a second "
-            f"core saves: the best with workers reaches {1 / ratio:.2f}×."
+            f"A step takes {step_us:.0f} µs in this process; waking a worker and waiting for it costs more than a "
+            f"second core saves: the best with workers reaches {1 / ratio:.2f}×."
         )
+    if ratio <= 1 + TOLERANCE:
+        return f"Workers bring little here: the best single process reaches {1 / ratio:.2f}×, and is simpler to use."
     return (
-        f"Its workers step at the same time: {ratio:.2f}× the best single process, which makes {serial.rate:,.0f} steps/s "
-        f"({step_us:.0f} µs each)."
+        f"Its workers step at the same time: {ratio:.2f}× the best single process, which makes {serial.rate:,.0f} "
+        f"steps/s ({step_us:.0f} µs each)."
     )
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib
 import importlib.util
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,17 +26,31 @@ class Workload:
         about: One line on what it stands for.
         spec: How Gymnasium builds one; `spec.kwargs` included.
         argument: What a person passes to `envfleet.make`, as source text.
+        import_line: What that needs imported; empty if nothing.
+        env_kwargs: The person's own arguments of the environment.
     """
 
     name: str
     about: str
     spec: EnvSpec
     argument: str
+    import_line: str = ""
+    env_kwargs: tuple[tuple[str, Any], ...] = ()
 
     @property
     def title(self) -> str:
         """The environment's id, with the workload's name where that differs."""
         return self.spec.id if self.spec.id == self.name else f"{self.name} ({self.spec.id})"
+
+    def make_lines(self, arguments: str) -> list[str]:
+        """Write the source lines that make a fleet of it.
+
+        Args:
+            arguments: What follows the environment, such as `"num_envs=8"`.
+        """
+        kwargs = "".join(f", {name}={value!r}" for name, value in self.env_kwargs)
+        lines = [f"envfleet.make({self.argument}, {arguments}{kwargs})"]
+        return [self.import_line, *lines] if self.import_line else lines
 
     def build(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """Build one sub-environment as `gymnasium.make` does."""
@@ -72,7 +87,8 @@ def synthetic(class_name: str, /, *, name: str | None = None, about: str = "", *
         max_episode_steps=200,
         kwargs=kwargs,
     )
-    return Workload(name or class_name, about, spec, repr(entry_point))
+    import_line = f"from envfleet.bench.synthetic import {class_name}"
+    return Workload(name or class_name, about, spec, class_name, import_line, tuple(kwargs.items()))
 
 
 def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
@@ -109,7 +125,7 @@ def require_buildable(workload: Workload) -> None:
     if missing is not None:
         raise InvalidArgument(
             f"{workload.spec.id} cannot be built here: it needs the module {missing!r}, which is not installed. "
-            f"Install it, for Gymnasium's own environments with pip install 'gymnasium[{_extra_of(workload.spec)}]'."
+            f"Install it; what Gymnasium's own environments need comes with gymnasium[{extra_of(workload.spec)}]."
         )
 
 
@@ -139,7 +155,7 @@ def missing_module(spec: EnvSpec) -> str | None:
     return next((name for name in needed if not _is_installed(name)), None)
 
 
-def _extra_of(spec: EnvSpec) -> str:
+def extra_of(spec: EnvSpec) -> str:
     """Name the extra of Gymnasium that brings what an environment needs."""
     entry_point = str(spec.entry_point)
     return next((extra for prefix, _, extra in _NEEDS if entry_point.startswith(prefix)), "all")
@@ -169,7 +185,7 @@ def _from_callable(name: str, attribute: str, factory: Callable[..., Any], kwarg
     )
     module_name = name.partition(":")[0]
     about = (factory.__doc__ or "").strip().partition("\n")[0]
-    return Workload(name, about, spec, f"{module_name}.{attribute}")
+    return Workload(name, about, spec, attribute, f"from {module_name} import {attribute}", tuple(kwargs.items()))
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Workload:
@@ -191,4 +207,4 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Workload:
             f"{env_id} has no single environment to build (only a vector one): pass an id that gymnasium.make accepts."
         )
     spec.kwargs.update(kwargs)
-    return Workload(name, "", spec, repr(name))
+    return Workload(name, "", spec, json.dumps(name), env_kwargs=tuple(kwargs.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import gymnasium as gym
@@ -82,6 +83,11 @@ class Outputs:
     info_values: NDArray[np.int64] | None
     info_present: NDArray[np.bool_] | None
 
+    @functools.cached_property
+    def flat(self) -> tuple[memoryview, memoryview, memoryview]:
+        """Rewards, terminated and truncated as memoryviews, which take a scalar faster than arrays do."""
+        return memoryview(self.rewards), memoryview(self.terminated), memoryview(self.truncated)
+
 
 @dataclasses.dataclass
 class FleetArrays:
@@ -103,8 +109,7 @@ class FleetArrays:
         views = spec.block_layout().views(buffer)
 
         def family(name: str) -> list[NDArray[Any]]:
-            found = [views[key] for key in views if key.startswith(f"{name}.")]
-            return found
+            return [views[key] for key in views if key.startswith(f"{name}.")]
 
         outputs = [
             Outputs(

@@ -167,6 +167,11 @@ class Dispatcher:
             self._pending[worker][seq] = _Pending(request, pending.rows_left)
             self.transport.submit(worker, request)
 
+    def replace(self, worker: int) -> None:
+        """Replace a worker that has nothing to do by a new one, whose sub-environments await their state."""
+        self.restarts[worker] += 1
+        self.transport.restart(worker, None, self._start_timeout_s)
+
     def _look_for_overruns(self, timeout_s: float) -> None:
         now = time.monotonic()
         for worker, pending in enumerate(self._pending):

@@ -16,6 +16,7 @@ from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.dispatch import Dispatcher, RestartBudget
 from envfleet.core.failures import original_exception
 from envfleet.core.group import GroupInfo
+from envfleet.core.info_columns import ColumnSpec
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import Completion, Reply, Verb
 from envfleet.core.replay import write_replay
@@ -38,6 +39,9 @@ class EngineOptions:
         max_restarts: Restarts allowed within an hour.
         step_timeout_s: Deadline of a sub-environment's step or reset.
         start_timeout_s: Limit for all sub-environments to be built.
+        recycle_episodes: Episodes after which a worker is replaced.
+        recycle_bytes: Memory above which a worker is replaced.
+        has_spares: Whether every sub-environment has a second one, reset in the background.
         record_episodes: Whether `infos["episode"]` is given.
         root_seed: Seeds of rebuilt sub-environments derive from it.
     """
@@ -49,6 +53,9 @@ class EngineOptions:
     max_restarts: int
     step_timeout_s: float | None
     start_timeout_s: float
+    recycle_episodes: int | None
+    recycle_bytes: int | None
+    has_spares: bool
     record_episodes: bool
     root_seed: int
 
@@ -93,6 +100,8 @@ class Engine:
         self.failure: EnvfleetError | None = None
         self.is_closed = False
         self.wait_s = 0.0
+        self.columns: list[list[ColumnSpec]] = [[] for _ in self.worker_rows]
+        self.columns_version = 0
         self.infos, self.arrays = infos, transport.attach(spec)
         self.budget = RestartBudget(options.max_restarts)
         self.dispatcher = Dispatcher(
@@ -203,6 +212,13 @@ class Engine:
             self.budget.spend(failure.summary())
         return reply
 
+    def learn_columns(self, worker: int, specs: Sequence[ColumnSpec]) -> None:
+        """Take in the info columns a worker announced; one that took another's place begins anew."""
+        if any(spec.column == 0 for spec in specs):
+            self.columns[worker] = []
+        self.columns[worker] += specs
+        self.columns_version += 1
+
     def raise_failures(self, failures: Sequence[Failure]) -> None:
         """Raise what sub-environments raised, all together; nothing to do if there is nothing.
 
@@ -243,6 +259,10 @@ class Engine:
     def stack(self, worker: int) -> str:
         """The worker's Python stack, now."""
         return self._transport.stack(worker)
+
+    def pid(self, worker: int) -> int:
+        """The worker's process."""
+        return self._transport.pid(worker)
 
     def worker_stats(self, worker: int) -> WorkerStats:
         """What the worker did so far."""

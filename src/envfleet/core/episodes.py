@@ -62,21 +62,25 @@ class EpisodeState(NamedTuple):
 class Episodes:
     """Keeps the episode of every sub-environment, and owns the arrays it keeps them in.
 
-    Episodes are numbered across the fleet from 0, in the order they begin; those that begin in the same call, by the
-    index of their sub-environment. So the numbers are the same on every backend as long as all step together.
+    The `k`-th episode of sub-environment `i` has the number `i + k * stride`: unique in the fleet, and the same on every
+    backend in whatever order sub-environments are stepped.
 
     Args:
         num_envs: Number of sub-environments.
         autoreset_mode: When a new episode begins after one has ended. With `NEXT_STEP` the row after an end is that of
             a reset: its reward does not count. With `SAME_STEP` the new episode begins in the step that ends the old
             one. With `DISABLED` the old one stays until `on_reset`.
+        first: Index of the first sub-environment in the whole fleet.
+        stride: Number of sub-environments of the whole fleet, `num_envs` if not given.
     """
 
-    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode) -> None:
+    def __init__(
+        self, num_envs: int, autoreset_mode: AutoresetMode, first: int = 0, stride: int | None = None
+    ) -> None:
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
-        self._ids = np.full(num_envs, -1, np.int64)
-        self._num_begun = 0
+        self._stride = stride or num_envs
+        self._ids = np.arange(first - self._stride, first - self._stride + num_envs)
         self._returns = np.zeros(num_envs, np.float64)
         # The length of an episode is `_ticks - _born`: a step of all sub-environments costs one addition, not N.
         self._ticks = 0
@@ -88,7 +92,7 @@ class Episodes:
     @property
     def ids(self) -> NDArray[np.int64]:
         """Number of each episode, shape `(num_envs,)`, -1 before the first reset; a copy."""
-        return self._ids.copy()
+        return np.maximum(self._ids, -1)
 
     @property
     def returns(self) -> NDArray[np.float64]:
@@ -203,9 +207,8 @@ class Episodes:
         return ended
 
     def _begin(self, which: NDArray[np.intp]) -> None:
-        """Begin new episodes, numbered in the order given."""
-        self._ids[which] = np.arange(self._num_begun, self._num_begun + which.size)
-        self._num_begun += which.size
+        """Begin new episodes."""
+        self._ids[which] += self._stride
         self._returns[which] = 0.0
         self._born[which] = self._ticks
         self._started_s[which] = time.perf_counter()

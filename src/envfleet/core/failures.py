@@ -38,7 +38,7 @@ def make_failure(
         worker=worker,
         verb=verb,
         type_name=type(error).__qualname__,
-        message=str(error),
+        message=_text_of(error),
         traceback="".join(traceback.format_exception(error)),
         pid=os.getpid(),
         seed=seed,
@@ -65,18 +65,28 @@ def replay_bytes(
     builder: EnvBuilder, trace: Trace, row: int, env_index: int, verb: str, error: BaseException
 ) -> bytes | None:
     """Pickle what `envfleet replay` needs, or `None` if the episode was too long or does not pickle."""
-    actions = trace.actions_of(row)
-    if actions is None:
+    origin, actions = trace.origins[row], trace.actions_of(row)
+    if origin is None or actions is None:
         return None
-    record = ReplayRecord(builder, trace.origins[row], actions, verb, type(error).__qualname__, str(error), env_index)
+    record = ReplayRecord(builder, origin, actions, verb, type(error).__qualname__, _text_of(error), env_index)
     try:
         return cloudpickle.dumps(record)
     except Exception:  # an action or option that does not pickle: there is nothing to write
         return None
 
 
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # an exception whose own __str__ is broken must not hide itself
+        return f"(its text cannot be shown: {second!r})"
+
+
 def _shorten(action: Any) -> str:
-    text = repr(action)
+    try:
+        text = repr(action)
+    except Exception as error:  # as above
+        text = f"(cannot be shown: {error!r})"
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from envfleet.core.engine import CLOSE_TIMEOUT_S, Call, Engine
 from envfleet.core.group import RowState
 from envfleet.core.messages import CallPayload, Reply, ResetPayload, Verb
+from envfleet.core.recycling import make_recycler
 from envfleet.core.requests import check_indices, check_mask, check_seeds
 from envfleet.core.rows import Rows, StepResult, cut
 from envfleet.core.sending import Batch, SendQueue
@@ -49,7 +50,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self._engine, self._owner = engine, owner
         self._rows = rows = Rows(engine, range(engine.spec.num_envs) if indices is None else indices)
         self._state = Lifecycle.NEW
-        self._queue = SendQueue(rows)
+        self._recycler = make_recycler(engine)
+        self._queue = SendQueue(rows, self._recycler)
         self._step_call: Call | None = None
         options, spec, info = engine.options, engine.spec, engine.infos[0]
         self.num_envs = rows.num_envs
@@ -213,6 +215,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         out = rows.outputs[rows.generation]
         rewards, terminated, truncated = out.rewards, out.terminated, out.truncated
         ended = rows.episodes.on_step(rewards, terminated, truncated)
+        if ended is not None and self._recycler is not None:
+            replies = replies + self._recycler.after_step(rows, ended, None, lambda span: True)
         infos = rows.infos(replies, ended=ended, has_columns=True)
         if self._engine.options.copy:
             rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()

@@ -159,17 +159,9 @@ class ColumnReader:
         self._plan: dict[str, list[_Part]] = {}
         self._used: list[tuple[NDArray[np.int64], NDArray[np.bool_]]] = []
 
-    def add(self, worker: int, specs: Sequence[ColumnSpec]) -> None:
-        """Learn columns a worker announced."""
-        self._specs[worker].extend(specs)
-        self._replan()
-
-    def forget(self, worker: int) -> None:
-        """Forget the columns of a worker that ended; the one that takes its place begins anew."""
-        self._specs[worker].clear()
-        for _, present in self._outputs:
-            start, stop = self._rows[worker]
-            present[:, start:stop] = False
+    def know(self, worker: int, specs: Sequence[ColumnSpec]) -> None:
+        """Take `specs` for all the columns of a worker."""
+        self._specs[worker] = list(specs)
         self._replan()
 
     def snapshot(self, generation: int, indices: NDArray[np.intp] | None = None) -> ColumnSnapshot | None:
@@ -254,7 +246,7 @@ def build_infos(num_envs: int, sparse: SparseInfos, snapshot: ColumnSnapshot | N
         found = [
             (part.kind, given, _typed(all_values[part.column], part.kind))
             for part in parts
-            if part.column < len(all_present) and (given := snapshot.restrict(all_present[part.column], part)).any()
+            if (given := snapshot.restrict(all_present[part.column], part)).any()
         ]
         if not found:
             continue

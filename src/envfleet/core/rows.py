@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from envfleet.core.arrays import Outputs
 from envfleet.core.engine import Engine, rows_by_worker
 from envfleet.core.episodes import EndedEpisodes, Episodes
-from envfleet.core.info_columns import ColumnReader, build_infos
+from envfleet.core.info_columns import ColumnReader, ColumnSnapshot, build_infos
 from envfleet.core.infos import SparseInfos
 from envfleet.core.lazy_infos import LazyInfos
 from envfleet.core.messages import Reply, StepPayload
@@ -41,7 +41,9 @@ class Rows:
         self.generation = 0
         self.objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
         self.final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
-        self.episodes = Episodes(self.num_envs, self.options.autoreset_mode)
+        self.episodes = Episodes(
+            self.num_envs, self.options.autoreset_mode, indices.start, engine.spec.num_envs
+        )
         self.is_disabled = self.options.autoreset_mode is AutoresetMode.DISABLED
         self.clock = Clock()
         self._find_workers()
@@ -66,6 +68,7 @@ class Rows:
         present = [out.info_present for out in self.outputs if out.info_present is not None]
         spans = [(span.start, span.stop) for span in self.worker_spans]
         self._columns = ColumnReader(values, present, spans) if values else None
+        self._columns_version = 0
 
     def refuse_ended(self, indices: NDArray[np.integer[Any]]) -> None:
         """Refuse to step sub-environments whose episode has ended, which nobody resets by itself.
@@ -116,8 +119,8 @@ class Rows:
             for index, values in reply.final_objects.items():
                 for leaf, value in zip(self.final_objects, values, strict=True):
                     leaf[index - first] = value
-            if self._columns is not None and reply.columns:
-                self._columns.add(self.workers.index(worker), reply.columns)
+            if reply.columns:
+                self.engine.learn_columns(worker, reply.columns)
 
     def infos(
         self,
@@ -132,7 +135,7 @@ class Rows:
             replies: What the workers said.
             indices: The sub-environment of each row of the result; `None`: all in order.
             ended: The episodes that ended, by row.
-            has_columns: Whether infos may lie in columns: after a step of all rows.
+            has_columns: Whether infos may lie in columns: after a step.
         """
         sparse: SparseInfos = []
         if ended is not None and self.options.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -145,15 +148,23 @@ class Rows:
         for _, reply in replies:
             for index, info in reply.infos:
                 sparse.append((index - first if places is None else places[index - first], info))
-        snapshot = None
-        if has_columns and self._columns is not None:
-            snapshot = self._columns.snapshot(self.generation)
+        snapshot = self._snapshot_columns(indices) if has_columns else None
         if not self.options.record_episodes:
             ended = None
         if not sparse and snapshot is None and ended is None:
             return {}
         size = self.num_envs if indices is None else len(indices)
         return LazyInfos(lambda: build_infos(size, sparse, snapshot), ended)
+
+    def _snapshot_columns(self, indices: Sequence[int] | None) -> ColumnSnapshot | None:
+        reader, engine = self._columns, self.engine
+        if reader is None:
+            return None
+        if self._columns_version != engine.columns_version:
+            for k, worker in enumerate(self.workers):
+                reader.know(k, engine.columns[worker])
+            self._columns_version = engine.columns_version
+        return reader.snapshot(self.generation, None if indices is None else np.asarray(indices, np.intp))
 
     def final_observations(self) -> Any:
         """Last observations of the episodes that ended in the last step, batched; copied if the fleet copies."""

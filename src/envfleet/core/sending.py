@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.messages import ALL_ROWS, Reply, StepPayload, Verb
+from envfleet.core.recycling import Recycler
 from envfleet.core.rows import Rows
 from envfleet.errors import CallPending, CallTimeout, EnvfleetError
 
@@ -39,10 +40,11 @@ class SendQueue:
 
     Args:
         rows: The fleet's rows.
+        recycler: Replaces workers, if they are to be replaced.
     """
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, recycler: Recycler | None) -> None:
+        self._rows, self._recycler = rows, recycler
         self._under_way: set[int] = set()
         self._arrived: collections.deque[tuple[int, int, Reply | None]] = collections.deque()
 
@@ -90,11 +92,16 @@ class SendQueue:
         out = rows.outputs[rows.generation]
         rewards, terminated, truncated = out.rewards[which], out.terminated[which], out.truncated[which]
         ended = rows.episodes.on_step(rewards, terminated, truncated, which)
-        infos = rows.infos(replies, indices, ended)
+        if ended is not None and self._recycler is not None:
+            replies += self._recycler.after_step(rows, ended, which, self._is_idle)
+        infos = rows.infos(replies, indices, ended, has_columns=True)
         batch = Batch(rows.take(which), rewards, terminated, truncated, infos, which)
         rows.clock.steps += wanted
         rows.clock.copy_s += time.perf_counter() - start_s
         return batch
+
+    def _is_idle(self, span: range) -> bool:
+        return not any(index in span for index in self._under_way)
 
     def _await(self, wanted: int, timeout_s: float | None) -> None:
         engine = self._rows.engine

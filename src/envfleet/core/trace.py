@@ -33,7 +33,7 @@ class Trace:
         )
         self._count = 0
         self._starts = [0] * num_envs
-        self.origins = [Origin(None, None, None)] * num_envs
+        self.origins: list[Origin | None] = [None] * num_envs
 
     def begin(self, row: int, env: gym.Env[Any, Any], seed: int | None, options: dict[str, Any] | None) -> None:
         """Note that an episode of `row` begins now; call it just before the reset."""
@@ -46,6 +46,10 @@ class Trace:
         oldest = min(self._starts)
         while self._entries and self._count - len(self._entries) < oldest:
             self._entries.popleft()
+
+    def forget(self, row: int) -> None:
+        """Note that what `row` does now did not begin with a reset here, so it cannot be replayed."""
+        self.origins[row] = None
 
     def add(self, rows: Sequence[int] | None, actions: Sequence[Any]) -> None:
         """Note the actions of one group step; `rows` is `None` if they are for all sub-environments."""

@@ -30,8 +30,8 @@ class GroupPlan:
         """Indices in the fleet of its sub-environments."""
         return range(self.options.first_index, self.options.first_index + len(self.builders))
 
-    def again(self, lost: str) -> GroupPlan:
-        """The plan of the worker that takes over after this one was lost for the reason given."""
+    def again(self, lost: str | None) -> GroupPlan:
+        """The plan of the worker that takes over from this one; `lost` says why, if this one did not end in peace."""
         options = dataclasses.replace(self.options, incarnation=self.options.incarnation + 1, lost=lost)
         return GroupPlan(self.builders, options)
 
@@ -76,8 +76,15 @@ class Transport(Protocol):
         """Completions in the order they came; at least one unless `timeout_s` passes first."""
         ...
 
-    def restart(self, worker: int, lost: str, timeout_s: float) -> None:
-        """Replace a worker by a new one whose sub-environments answer first that they were lost."""
+    def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
+        """Replace a worker by a new one.
+
+        Args:
+            worker: Which.
+            lost: Why the old one ended: the new sub-environments answer their first step as truncated for that reason.
+                `None` if it still runs, idle: it is asked to close first.
+            timeout_s: Limit for the new one to be built.
+        """
         ...
 
     def interrupt(self, worker: int) -> None:

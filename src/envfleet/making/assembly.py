@@ -89,6 +89,7 @@ class Blueprint:
                 root_seed=self.options.root_seed,
                 same_bounds=self.same_bounds,
                 is_inline=plan.backend == "serial",
+                has_spares=self.options.has_spares,
             )
             groups.append(GroupPlan(self.builders[start : start + size], options))
             start += size

@@ -95,9 +95,10 @@ def _attributes(index: int) -> gymnasium.Env[Any, Any]:
 
 
 def check_attributes(trial: Trial) -> None:
-    """Compare `call`, `get_attr`, `set_attr`, `np_random` and `np_random_seed`, and how each refuses nonsense."""
+    """Compare `call`, `get_attr` and `set_attr`, and how each refuses nonsense."""
     with trial.duel("attributes", Case("attributes", _attributes)) as duel:
-        one, other = duel.reference, duel.subject
+        one: Any = duel.reference
+        other: Any = duel.subject
         duel.reset(seed=trial.seed)
         duel.roll(2)
         duel.compare(one.call("scaled", 2.0, plus=1.0), other.call("scaled", 2.0, plus=1.0), "call('scaled')")
@@ -107,8 +108,6 @@ def check_attributes(trial: Trial) -> None:
             one.set_attr("difficulty", values)
             other.set_attr("difficulty", values)
             duel.compare(one.get_attr("difficulty"), other.get_attr("difficulty"), f"get_attr after set_attr({values})")
-        duel.compare(one.np_random_seed, other.np_random_seed, "np_random_seed")
-        duel.compare(one.np_random, other.np_random, "np_random")
         duel.roll(2)
         nonsense: tuple[tuple[str, Callable[[], Any], str], ...] = (
             ("set_attr with too many values", lambda: other.set_attr("difficulty", [*each, 1.0]), ""),
@@ -117,6 +116,14 @@ def check_attributes(trial: Trial) -> None:
         )
         for where, call, clue in nonsense:
             _expect_error(duel.note, where, call, clue)
+
+
+def check_generators(trial: Trial) -> None:
+    """Compare `np_random` and `np_random_seed`: one entry per sub-environment."""
+    with trial.duel("np_random", Case("attributes", _attributes)) as duel:
+        duel.reset(seed=trial.seed)
+        duel.compare(duel.reference.np_random_seed, duel.subject.np_random_seed, "np_random_seed")
+        duel.compare(duel.reference.np_random, duel.subject.np_random, "np_random")
 
 
 def _expect_error(note: Callable[[str, str], None], where: str, call: Callable[[], Any], clue: str = "") -> None:
@@ -209,7 +216,7 @@ def check_closing(trial: Trial) -> None:
     """`close` may be called twice, with work done or none; afterwards every call is refused."""
     note = trial.reporter("closing", "counting")
     for is_used in (False, True):
-        fleet = trial.build([CountingEnv] * trial.num_envs)
+        fleet: Any = trial.build([CountingEnv] * trial.num_envs)
         if is_used:
             fleet.reset(seed=trial.seed)
         fleet.close()
@@ -247,7 +254,7 @@ def check_send_recv(trial: Trial) -> None:
     if trial.autoreset_mode == AutoresetMode.DISABLED:
         return
     note = trial.reporter("send_recv", "counting-varied")
-    env_fns = [lambda: CountingEnv(length=4, vary=True)] * trial.num_envs
+    env_fns: list[EnvFn] = [functools.partial(CountingEnv, length=4, vary=True)] * trial.num_envs
     batch_size = max(1, trial.num_envs - 1)
     fleet: Any = trial.build(env_fns, batch_size=batch_size)
     try:

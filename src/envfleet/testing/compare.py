@@ -90,7 +90,8 @@ def _is_same(expected: Any, found: Any) -> bool:
 
 def _show(value: Any, limit: int = 160) -> str:
     if isinstance(value, np.ndarray):
-        text = f"{value.dtype} array {np.array2string(value, threshold=12, separator=', ')}".replace("\n", "")
+        text = f"{value.dtype} array {np.array2string(value, threshold=12, separator=', ')}"
     else:
         text = f"{type(value).__name__} {value!r}"
+    text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

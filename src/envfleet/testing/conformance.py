@@ -15,6 +15,7 @@ from envfleet.testing.duel import Difference
 
 ONCE: dict[str, Callable[[Trial], None]] = {
     "attributes": checks.check_attributes,
+    "np_random": checks.check_generators,
     "options": checks.check_options,
     "metadata": checks.check_metadata,
     "closing": checks.check_closing,

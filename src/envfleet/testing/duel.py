@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from envfleet.testing.compare import mismatches
 
@@ -135,6 +136,18 @@ class Duel:
             self._left = 0
             return None
 
+    def _in_form(self, infos: dict[str, Any]) -> dict[str, Any]:
+        # Whether a final observation comes as its space holds it or as the environment made it is not compared: a list
+        # or an array, an int or an int64.
+        if "final_obs" not in infos:
+            return infos
+        space = self.reference.single_observation_space
+        finals = [
+            None if final is None else concatenate(space, [final], create_empty_array(space, 1))
+            for final in infos["final_obs"]
+        ]
+        return {**infos, "final_obs": finals}
+
     def _compare_results(self, expected: tuple[Any, ...], found: Any, where: str, names: tuple[str, ...]) -> None:
         if not isinstance(found, tuple) or len(found) != len(expected):
             self.note(where, f"expected a tuple of {len(expected)} values, found {type(found).__name__}")
@@ -142,7 +155,8 @@ class Duel:
         infos = expected[-1]
         if isinstance(found[-1], dict):
             ours = {key: value for key, value in found[-1].items() if key not in OUR_INFOS or key in infos}
-            found = (*found[:-1], ours)
+            found = (*found[:-1], self._in_form(ours))
+            expected = (*expected[:-1], self._in_form(infos))
         for name, one, other in zip(names, expected, found, strict=True):
             self.compare(one, other, f"{where}: {name}")
             self._kept.append((f"{where}: {name}", other, copy.deepcopy(other)))

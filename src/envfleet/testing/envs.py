@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import gymnasium
@@ -90,8 +90,9 @@ class CountingEnv(gymnasium.Env[Any, Any]):
     ) -> None:
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
         vector = spaces.Box(-np.inf, np.inf, (5,), np.float64)
-        count = spaces.Discrete(1_000_000)
-        self.observation_space = spaces.Dict({"count": count, "vector": vector}) if dict_obs else vector
+        self.observation_space = vector
+        if dict_obs:
+            self.observation_space = spaces.Dict({"count": spaces.Discrete(1_000_000), "vector": vector})
         self.action_space = spaces.Discrete(4)
         self.render_mode = render_mode
         self.length, self.ends, self.vary, self.dict_obs = length, ends, vary, dict_obs
@@ -189,31 +190,35 @@ def make_space(kind: str) -> spaces.Space[Any]:
     return _SPACES[kind]()
 
 
+# Text's own default is a set, whose order, and so every sample, changes from process to process.
+_LETTERS = "abcdefghij"
+
+
 def _nested() -> spaces.Space[Any]:
     inner = spaces.Tuple((spaces.Discrete(5, start=-2), spaces.Box(0, 1, (2, 2), np.float32)))
     return spaces.Dict({"inner": inner, "mask": spaces.MultiBinary(3), "deep": spaces.Dict({"x": spaces.Discrete(3)})})
 
 
 def _part_odd() -> spaces.Space[Any]:
-    return spaces.Dict({"vector": spaces.Box(-1, 1, (3,), np.float32), "text": spaces.Text(5), "word": Words()})
+    return spaces.Dict({"vector": spaces.Box(-1, 1, (3,), np.float32), "text": spaces.Text(5, charset=_LETTERS), "word": Words()})
 
 
 def _graph() -> spaces.Space[Any]:
     return spaces.Graph(node_space=spaces.Box(-1, 1, (2,)), edge_space=spaces.Discrete(3))
 
 
-_SPACES: dict[str, Any] = {
+_SPACES: dict[str, Callable[[], spaces.Space[Any]]] = {
     "box": lambda: spaces.Box(-1, 1, (3,), np.float32),
     "scalar": lambda: spaces.Box(-1, 1, (), np.float64),
     "float16": lambda: spaces.Box(-1, 1, (3,), np.float16),
     "image": lambda: spaces.Box(0, 255, (8, 6, 3), np.uint8),
     "discrete": lambda: spaces.Discrete(7, start=-3),
     "multidiscrete": lambda: spaces.MultiDiscrete([3, 4, 2]),
-    "grid": lambda: spaces.MultiDiscrete([[3, 4], [5, 6]]),
+    "grid": lambda: spaces.MultiDiscrete(np.array([[3, 4], [5, 6]])),
     "multibinary": lambda: spaces.MultiBinary([2, 3]),
     "nested": _nested,
     "tuple": lambda: spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32))),
-    "text": lambda: spaces.Text(8),
+    "text": lambda: spaces.Text(8, charset=_LETTERS),
     "sequence": lambda: spaces.Sequence(spaces.Box(-1, 1, (2,), np.float32)),
     "stacked_sequence": lambda: spaces.Sequence(spaces.Box(-1, 1, (2,), np.float32), stack=True),
     "graph": _graph,

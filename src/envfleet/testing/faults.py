@@ -242,4 +242,4 @@ class FaultyEnv(CountingEnv):
     def close(self) -> None:
         """Close, or fail."""
         self._act_up("close")
-        super().close()
+        super().close()  # type: ignore[no-untyped-call]  # Gymnasium's

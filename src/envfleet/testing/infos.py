@@ -54,7 +54,7 @@ def _changing(index: int, count: int) -> dict[str, Any]:
     return {} if place == len(values) else {"key": values[place], "other": count}
 
 
-def _reserved(index: int, count: int) -> dict[str, Any]:
+def _reserved(index: int, count: int) -> dict[Any, Any]:
     """Keys a vector environment has its own meaning for, and keys that are not text."""
     return {"episode": {"r": float(index), "l": count, "t": 0.5}, "_under": count, 3: count}
 

@@ -49,7 +49,7 @@ def run_worker(job: Mapping[str, Any], channel: int, fds: list[int]) -> NoReturn
     code = 1
     try:
         # An owner that lost the nursery before it heard our pid starts another worker; two must not serve its pipes.
-        if os.read(channel, 1) != GO:
+        if not _may_go(channel):
             os._exit(0)
         os.register_at_fork(after_in_child=lambda: _close(channel))
         set_signals()
@@ -89,6 +89,12 @@ def print_failure() -> None:
     """Print the traceback of the exception being handled."""
     with contextlib.suppress(Exception):
         sys.stderr.write(f"envfleet: worker process {os.getpid()} failed:\n{traceback.format_exc()}")
+
+
+def _may_go(channel: int) -> bool:
+    with contextlib.suppress(OSError):  # the owner closed its end with something unread
+        return os.read(channel, 1) == GO
+    return False
 
 
 def _take_surroundings(job: Mapping[str, Any]) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.failures import StepInterrupted
-from envfleet.core.group import TICK, EnvGroup, GroupInfo
+from envfleet.core.env_group import EnvGroup
+from envfleet.core.group import TICK, GroupInfo
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import Completion, Reply, Request, Verb
 from envfleet.core.serve import Server
@@ -107,7 +108,7 @@ class InlineTransport:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
-    def restart(self, worker: int, lost: str, timeout_s: float) -> None:
+    def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
         """Never needed: the caller's thread does not end on its own."""
 
     def interrupt(self, worker: int) -> None:

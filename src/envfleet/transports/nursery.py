@@ -124,6 +124,7 @@ class Nursery:
         self._wake_read, self._wake_write = _wake_on_child_end()
         self._owner = open_pidfd(owner_pid)
         self._is_orphan = os.getppid() != owner_pid  # it may have gone before its pidfd was opened
+        self._is_at_end = False  # of the control socket
         self._poll = select.poll()
         for fd in (control.fileno(), self._wake_read, self._owner):
             if fd >= 0:
@@ -133,6 +134,8 @@ class Nursery:
         """Work until the owner is gone or wants no more, then see every worker off."""
         while not self._is_orphan:
             self._wait(None)
+        while not self._is_at_end and is_readable(self._control.fileno()):
+            self._answer_request()  # the owner may have gone before its last requests were read
         self._poll.unregister(self._control)
         if self._owner >= 0:
             self._poll.unregister(self._owner)
@@ -178,16 +181,18 @@ class Nursery:
         with contextlib.suppress(OSError):
             data, fds = receive_descriptors(self._control, REQUEST.size, MAX_DESCRIPTORS)
         if len(data) < REQUEST.size:
-            self._is_orphan = True
+            self._is_orphan = self._is_at_end = True
             return
         kind, num_fds, pid = REQUEST.unpack(data)
         if len(fds) != num_fds:
             close_quietly(fds)  # out of descriptors: the owner sees its channel close
-        elif kind == PRELOAD:
-            _preload(fds[0])
         elif kind == ADOPT:
             self._adopted[fds[0]] = pid
             self._poll.register(fds[0], select.POLLIN)
+        elif self._is_orphan:
+            close_quietly(fds)
+        elif kind == PRELOAD:
+            _preload(fds[0])
         else:
             self._start_worker(kind, fds)
 

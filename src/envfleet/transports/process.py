@@ -38,6 +38,7 @@ DESCRIPTORS_PER_WORKER = 8
 """Pipe ends, sentinel and stack file of a worker, with room for the moment in which it starts."""
 
 KILL_WAIT_S = 5.0
+RETIRE_WAIT_S = 10.0
 
 
 class _Link:
@@ -279,13 +280,27 @@ class ProcessTransport:
             running = rows[row] if 0 <= row < len(rows) else None
         return WorkerDied(link.index, rows, link.handle.exitcode(), running)
 
-    def restart(self, worker: int, lost: str, timeout_s: float) -> None:
-        """Start a new process in the place of one that ended."""
+    def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
+        """Start a new process in the place of one that ended, or that is ended now in peace."""
+        if not self._links[worker].is_dead:
+            self._retire(worker)
         self._links[worker].close()
         plan = self._plans[worker] = self._plans[worker].again(lost)
         self._links[worker] = self._open_link(plan)
         self._links[worker].write_message(self._spec)
         self._await_built([worker], timeout_s)
+
+    def _retire(self, worker: int) -> None:
+        """Have an idle worker close its sub-environments and end."""
+        link = self._links[worker]
+        self.submit(worker, Request(Verb.CLOSE, 0))
+        if not link.handle.join(RETIRE_WAIT_S):
+            link.handle.kill()
+            link.handle.join(KILL_WAIT_S)
+        last_words: list[Completion] = []
+        self._read_records(last_words)
+        self._early += [completion for completion in last_words if completion.worker != worker]
+        self._poller.unregister(link.handle.sentinel_fd)
 
     def interrupt(self, worker: int) -> None:
         """Raise inside the stuck sub-environment, by a signal."""

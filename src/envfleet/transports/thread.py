@@ -15,7 +15,8 @@ from typing import Any
 from envfleet.core.arrays import ArraysSpec, FleetArrays
 from envfleet.core.checks import check_distinct
 from envfleet.core.failures import StepInterrupted, make_failure
-from envfleet.core.group import EnvGroup, GroupInfo
+from envfleet.core.env_group import EnvGroup
+from envfleet.core.group import GroupInfo
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.serve import Server, serve
@@ -152,7 +153,7 @@ class ThreadTransport:
         except queue.Empty:
             return found
 
-    def restart(self, worker: int, lost: str, timeout_s: float) -> None:
+    def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
         """Start a new thread in the place of an abandoned one."""
         plan = self._plans[worker] = self._plans[worker].again(lost)
         replacement = _Worker(plan, self._shared, queue.SimpleQueue())

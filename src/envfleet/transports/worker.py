@@ -7,14 +7,14 @@ import faulthandler
 import os
 import pickle
 import signal
-import sys
 from typing import Any
 
 import cloudpickle
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.failures import StepInterrupted, make_failure
-from envfleet.core.group import TICK, EnvGroup
+from envfleet.core.env_group import EnvGroup
+from envfleet.core.group import TICK
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.memory import SharedBlock
 from envfleet.core.messages import ALL_ROWS, Reply, Request, Verb

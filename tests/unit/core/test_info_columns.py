@@ -33,6 +33,7 @@ class Wire:
         self.present = np.ones((2, MAX_COLUMNS, self.num_envs), np.bool_)
         self.reader = ColumnReader(list(self.values), list(self.present), spans)
         self.writers = [self.start(start, stop) for start, stop in spans]
+        self.specs: list[list[ColumnSpec]] = [[] for _ in spans]
         self.num_sparse = 0
 
     def start(self, start: int, stop: int) -> ColumnWriter:
@@ -41,7 +42,8 @@ class Wire:
     def announce(self, worker: int) -> None:
         specs = self.writers[worker].take_new()
         if specs:
-            self.reader.add(worker, pickle.loads(pickle.dumps(specs)))
+            self.specs[worker] += pickle.loads(pickle.dumps(specs))
+            self.reader.know(worker, self.specs[worker])
 
     def step(self, generation: int, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
         """One step of all workers; returns the fleet's infos."""
@@ -188,7 +190,8 @@ def test_a_new_worker_begins_anew():
     wire = Wire()
     wire.step(0, {1: {"a": 1}, 2: {"b": 2, "a": 3}, 4: {"c": 3}})
     wire.step(1, {1: {"a": 1}, 2: {"b": 2, "a": 3}, 4: {"c": 3}})
-    wire.reader.forget(1)
+    wire.specs[1] = []
+    wire.reader.know(1, [])
     assert set(build_infos(6, [], wire.reader.snapshot(0))) == {"a", "_a", "c", "_c"}
     wire.writers[1] = wire.start(*SPANS[1])
     infos: dict[int, dict[str, Any]] = {1: {"a": 5}, 2: {"z": 0.5, "b": 1.5}}

@@ -99,7 +99,7 @@ def test_target_that_cannot_be_imported(method: StartMethod, capfd: pytest.Captu
     assert "ModuleNotFoundError: No module named 'no_such_module'" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGALRM])
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGVTALRM])
 def test_death_by_signal_is_seen_at_once(start: Start, pipe: tuple[int, int], sig: int) -> None:
     handle = start("announce_and_hang", b"sleep", (pipe[1],))
     pid = int(os.read(pipe[0], 100))

@@ -5,10 +5,12 @@ What needs an owner to die, or a nursery of its own, runs in a separate Python.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,35 +88,56 @@ time.sleep(1000)
 """
 
 
-def start_owner(method: str, how: str, more: str = "", **options: Any) -> tuple[subprocess.Popen[str], list[int]]:
-    owner = start_python(OWNER.format(targets=TARGETS, more=more), method, how, **options)
-    assert owner.stdout is not None
-    pids = [int(word) for word in owner.stdout.readline().split()]
-    if len(pids) < 3:
+StartOwner = Callable[..., tuple[subprocess.Popen[str], list[int]]]
+
+
+@pytest.fixture
+def start_owner(method: StartMethod) -> Iterator[StartOwner]:
+    """Start an owner of two workers; returns it and the pids of the workers and the nursery."""
+    owners: list[subprocess.Popen[str]] = []
+    everybody: list[int] = []
+
+    def start(how: str, more: str = "", **options: Any) -> tuple[subprocess.Popen[str], list[int]]:
+        owner = start_python(OWNER.format(targets=TARGETS, more=more), method, how, **options)
+        owners.append(owner)
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        everybody.extend(pids)
+        if len(pids) < 3:
+            owner.kill()
+            pytest.fail(owner.communicate()[1])
+        assert all(map(is_running, pids))
+        return owner, pids
+
+    yield start
+    for pid in everybody:  # only if the test failed
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for owner in owners:
         owner.kill()
-        pytest.fail(owner.communicate()[1])
-    assert all(map(is_running, pids))
-    return owner, pids
+        owner.wait()
+        for stream in (owner.stdout, owner.stderr):
+            assert stream is not None
+            stream.close()
 
 
 @pytest.mark.parametrize("how", ["busy", "sleep", "gil"])
-def test_owner_killed(method: StartMethod, how: str) -> None:
-    owner, pids = start_owner(method, how)
+def test_owner_killed(start_owner: StartOwner, how: str) -> None:
+    owner, pids = start_owner(how)
     owner.kill()
     assert wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S) < 2.0
     out, err = owner.communicate(timeout=5)  # end-of-file: nobody holds its output any more
     assert out + err == ""
 
 
-def test_owner_killed_while_its_forked_child_lives_on(method: StartMethod) -> None:
-    owner, pids = start_owner(method, "busy", more="if os.fork() == 0:\n    time.sleep(8)\n    os._exit(0)")
+def test_owner_killed_while_its_forked_child_lives_on(start_owner: StartOwner) -> None:
+    owner, pids = start_owner("busy", more="if os.fork() == 0:\n    time.sleep(5)\n    os._exit(0)")
     owner.kill()
     assert wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S) < 2.0
-    owner.wait()
 
 
-def test_owner_raises(method: StartMethod) -> None:
-    owner, pids = start_owner(method, "gil")
+def test_owner_raises(start_owner: StartOwner) -> None:
+    owner, pids = start_owner("gil")
     owner.send_signal(signal.SIGINT)  # an exception it does not catch: exit handlers run
     err = owner.communicate(timeout=PATIENCE_S)[1]
     assert err.rstrip().endswith("KeyboardInterrupt")
@@ -122,7 +145,7 @@ def test_owner_raises(method: StartMethod) -> None:
     wait_until(lambda: not any(map(is_running, pids)), 1.0)
 
 
-def test_ctrl_c_reaches_the_owner_only(method: StartMethod) -> None:
+def test_ctrl_c_reaches_the_owner_only(start_owner: StartOwner) -> None:
     more = """
 import signal
 def on_interrupt(*_):
@@ -133,7 +156,7 @@ def on_interrupt(*_):
     os._exit(0)
 signal.signal(signal.SIGINT, on_interrupt)
 """
-    owner, pids = start_owner(method, "sleep", more, start_new_session=True)
+    owner, pids = start_owner("sleep", more, start_new_session=True)
     os.killpg(owner.pid, signal.SIGINT)
     out, err = owner.communicate(timeout=PATIENCE_S)
     assert out.splitlines() == ["[True, True]", "[-9, -9]"]
@@ -141,11 +164,10 @@ signal.signal(signal.SIGINT, on_interrupt)
     assert not any(map(is_running, pids))
 
 
-def test_sigterm_to_the_group(method: StartMethod) -> None:
-    owner, pids = start_owner(method, "busy", start_new_session=True)  # these workers ignore SIGTERM
+def test_sigterm_to_the_group(start_owner: StartOwner) -> None:
+    owner, pids = start_owner("busy", start_new_session=True)  # these workers ignore SIGTERM
     os.killpg(owner.pid, signal.SIGTERM)
     assert wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S) < 2.0
-    owner.communicate()
 
 
 def test_interrupt_while_starting(method: StartMethod) -> None:
@@ -291,11 +313,10 @@ def test_without_pidfd(method: StartMethod, without_pidfd: str) -> None:
     assert (result.stdout, result.stderr) == ("end\n", "")
 
 
-def test_without_pidfd_owner_killed(method: StartMethod, without_pidfd: str) -> None:
-    owner, pids = start_owner(method, "gil", path=without_pidfd)
+def test_without_pidfd_owner_killed(start_owner: StartOwner, without_pidfd: str) -> None:
+    owner, pids = start_owner("gil", path=without_pidfd)
     owner.kill()
     assert wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S) < 2.0
-    owner.communicate()
 
 
 def test_without_pidfd_nursery_killed(method: StartMethod, without_pidfd: str) -> None:

@@ -1,0 +1,25 @@
+"""The command line: `envfleet bench`, `tune`, `doctor`, `envs`, `replay`."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line; the console script `envfleet`."""
+    try:
+        from envfleet.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in {"typer", "rich"}:
+            raise
+        sys.stderr.write(
+            f"The envfleet command needs {error.name}, which is not installed.\n"
+            "Install it with: pip install 'envfleet[cli]' (or 'envfleet[cli,bench]' to measure, too).\n"
+        )
+        sys.exit(2)
+    # As with python -m: an environment in the current folder is found by its module's name.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    app()
+    sys.exit(0)

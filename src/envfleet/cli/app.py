@@ -1,0 +1,221 @@
+"""The commands: parse, call, print. What they call is imported when they run, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envfleet.cli.console import make_console, progress_bar, readable_errors
+from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
+
+app = typer.Typer(
+    name="envfleet",
+    help="Step many Gymnasium environments as one: measure, tune, find out what is slow.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Env = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV",
+        help="A Gymnasium id (CartPole-v1, mypackage:MyEnv-v0), a callable (mypackage.envs:make_env), or a built-in "
+        "workload (cheap, lunar, medium, image, dict, infos).",
+        show_default=False,
+    ),
+]
+EnvArgs = Annotated[
+    list[str], typer.Option("--env-arg", "-a", metavar="NAME=VALUE", help="Argument of the environment; repeatable.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to a JSON file.")]
+
+
+def _print_version(*, is_wanted: bool) -> None:
+    if is_wanted:
+        from envfleet import __version__
+
+        typer.echo(f"envfleet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=lambda v: _print_version(is_wanted=v)
+        ),
+    ] = False,
+) -> None:
+    """Step many Gymnasium environments as one: measure, tune, find out what is slow."""
+
+
+@app.command()
+def bench(  # noqa: PLR0913 (one parameter per option)
+    env: Env,
+    *,
+    num_envs: Annotated[str, typer.Option("--num-envs", "-n", help="Sub-environments; several with commas.")] = "8",
+    workers: Annotated[
+        str, typer.Option("--workers", "-w", help="Workers; several with commas; else each one's own choice.")
+    ] = "",
+    backends: Annotated[str, typer.Option(help="Of envfleet: auto, serial, thread, process; all; none.")] = "default",
+    peers: Annotated[
+        str,
+        typer.Option(
+            help="loop, loop-default, gymnasium-sync, gymnasium-async, sb3-dummy, sb3-subproc, envpool; all; none."
+        ),
+    ] = "default",
+    seconds: Annotated[float, typer.Option(min=0.01, help="Length of one measurement.")] = 0.5,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements per contender.")] = 3,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
+    json_file: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw them: .png, .pdf or .svg.")] = None,
+) -> None:
+    """Measure fleets of ENV against the usual ways to step many environments."""
+    with readable_errors():
+        from envfleet.bench.bench import bench as run_bench
+        from envfleet.bench.peers import BACKEND_NAMES, DEFAULT_BACKENDS, DEFAULT_PEERS, PEER_NAMES
+        from envfleet.bench.plot import plot_report
+        from envfleet.bench.report import show_report
+        from envfleet.bench.results import Settings
+
+        chosen_peers = choose_names(peers, "--peers", PEER_NAMES, DEFAULT_PEERS)
+        chosen_backends = choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)
+        with progress_bar() as tell:
+            report = run_bench(
+                _resolve(env, env_args),
+                split_counts(num_envs, "--num-envs"),
+                split_counts(workers, "--workers") if workers else [None],
+                [*chosen_peers, *(f"envfleet-{name}" for name in chosen_backends)],
+                Settings(seconds=seconds, rounds=rounds),
+                tell,
+            )
+        console = make_console()
+        show_report(report, console)
+        if json_file is not None:
+            report.save(json_file)
+            console.print(f"[dim]Figures: {json_file}[/dim]", soft_wrap=True)
+        if plot is not None:
+            plot_report(report, plot)
+            console.print(f"[dim]Plot: {plot}[/dim]", soft_wrap=True)
+
+
+@app.command()
+def tune(
+    env: Env,
+    *,
+    num_envs: Annotated[
+        int | None, typer.Option("--num-envs", "-n", min=1, help="Sub-environments; searched over if not given.")
+    ] = None,
+    backends: Annotated[str, typer.Option(help="Which to try: serial, thread, process.")] = "serial,thread,process",
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of the search.")] = 30.0,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
+    json_file: JsonFile = None,
+) -> None:
+    """Find the fastest fleet for ENV: backend, workers, environments a worker, batch size."""
+    with readable_errors():
+        from envfleet.bench.candidates import search_space
+        from envfleet.bench.machine import whole_cores
+        from envfleet.bench.tune import tune as run_tune
+        from envfleet.bench.tune_report import show_tuning
+
+        candidates = search_space(whole_cores(), num_envs, split_names(backends))
+        with progress_bar() as tell:
+            tuning = run_tune(_resolve(env, env_args), candidates, seconds, tell)
+        show_tuning(tuning, make_console())
+        _write(json_file, tuning.to_json)
+
+
+@app.command()
+def doctor(
+    env: Env,
+    *,
+    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=1, help="Sub-environments of your fleet.")] = 8,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", min=1, help="Workers of your fleet; the usable cores if not given.")
+    ] = None,
+    policy_latency_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Time your policy takes for one batch of actions.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="About the length of one measurement.")] = 0.5,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
+    json_file: JsonFile = None,
+) -> None:
+    """Tell why a fleet of ENV is no faster, and what to change."""
+    with readable_errors():
+        from envfleet.bench.doctor import examination_json, examine
+        from envfleet.bench.doctor_report import show_examination
+        from envfleet.bench.findings import diagnose
+
+        policy_s = None if policy_latency_ms is None else policy_latency_ms / 1e3
+        workload = _resolve(env, env_args)
+        with progress_bar() as tell:
+            facts = examine(workload, num_envs, workers, policy_s=policy_s, seconds=seconds, progress=tell)
+        findings = diagnose(facts)
+        show_examination(facts, findings, make_console())
+        _write(json_file, lambda: examination_json(facts, findings))
+
+
+@app.command()
+def envs(
+    pattern: Annotated[str, typer.Argument(help="Only ids that contain this.", show_default=False)] = "",
+    *,
+    modules: Annotated[
+        list[str], typer.Option("--import", "-i", metavar="MODULE", help="Import this first; it registers its own ids.")
+    ] = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """List what can be vectorized here: registered environments, by namespace."""
+    with readable_errors():
+        from envfleet.bench.catalogue import catalogue, show_catalogue
+        from envfleet.errors import InvalidArgument
+
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise InvalidArgument(f"--import {name}: it cannot be imported ({error}). Install it first.") from error
+        entries = catalogue(pattern)
+        if not entries:
+            raise InvalidArgument(
+                f"no registered id contains {pattern!r}. Environments of other packages register when their module is "
+                "imported: envfleet envs --import ale_py."
+            )
+        show_catalogue(entries, make_console())
+
+
+@app.command()
+def replay(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The file that an error message names.")
+    ],
+) -> None:
+    """Run a failed episode again in this process; exit code 0 if it fails again, 1 if it does not."""
+    with readable_errors():
+        run_replay = importlib.import_module("envfleet.core.replay").replay
+        report: Any = run_replay(file)
+        typer.echo(report.text)
+        if not report.reproduced:
+            raise typer.Exit(1)
+
+
+def _resolve(env: str, env_args: list[str]) -> Any:
+    """Find the workload and check that what it needs is installed."""
+    from envfleet.bench.workloads import require_buildable, resolve
+
+    workload = resolve(env, parse_env_kwargs(env_args))
+    require_buildable(workload)
+    return workload
+
+
+def _write(file: Path | None, text: Any) -> None:
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text(), encoding="utf-8")
+        make_console().print(f"[dim]Figures: {file}[/dim]", soft_wrap=True)

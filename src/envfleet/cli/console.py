@@ -1,0 +1,56 @@
+"""How commands talk: results to standard output, progress and errors to standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Iterator
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from envfleet.errors import EnvfleetError
+
+_FILE_WIDTH = 110  # when the output goes to a file or a pipe, which has no width
+
+
+def make_console() -> Console:
+    """Make the console for results."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Show an `EnvfleetError` as one panel (exit code 2) and end quietly on Ctrl-C (exit code 130).
+
+    With `ENVFLEET_DEBUG=1` in the environment the traceback is printed above the panel.
+    """
+    try:
+        yield
+    except EnvfleetError as error:
+        console = Console(stderr=True, highlight=False)
+        if os.environ.get("ENVFLEET_DEBUG", "0") not in {"", "0"}:
+            console.print(escape(traceback.format_exc()))
+        title = error.code.replace("_", " ")
+        console.print(Panel(escape(str(error)), title=title, title_align="left", border_style="red"))
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """Show a bar while something is measured; yields what to tell it: a text and the fraction done."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=1.0)
+
+        def tell(text: str, fraction: float) -> None:
+            progress.update(task, description=escape(text), completed=fraction)
+
+        yield tell

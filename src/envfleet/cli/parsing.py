@@ -1,0 +1,69 @@
+"""From what is written on the command line to values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from envfleet.errors import InvalidArgument
+
+
+def split_names(text: str) -> list[str]:
+    """Split a list with commas.
+
+    >>> split_names("serial, process")
+    ['serial', 'process']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def split_counts(text: str, option: str) -> list[int]:
+    """Split a list of positive whole numbers with commas.
+
+    >>> split_counts("1,8,64", "--num-envs")
+    [1, 8, 64]
+    """
+    parts = split_names(text)
+    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise InvalidArgument(f"{option} is {text!r}, expected whole numbers from 1, such as 8 or 1,8,64: write it so.")
+    return [int(part) for part in parts]
+
+
+def parse_env_kwargs(assignments: Iterable[str]) -> dict[str, Any]:
+    """Read `name=value` arguments of an environment; a value is JSON where it reads as such, else text.
+
+    >>> parse_env_kwargs(["gravity=-9.5", "continuous=true", "render_mode=rgb_array"])
+    {'gravity': -9.5, 'continuous': True, 'render_mode': 'rgb_array'}
+    """
+    kwargs: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidArgument(
+                f"--env-arg is {assignment!r}, expected name=value, such as gravity=-9.5: write it so."
+            )
+        try:
+            kwargs[name] = json.loads(text)
+        except ValueError:
+            kwargs[name] = text
+    return kwargs
+
+
+def choose_names(text: str, option: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
+    """Read a list of names: `default`, `all`, `none`, or names with commas.
+
+    Raises:
+        InvalidArgument: A name is not known.
+    """
+    special = {"default": list(default), "all": list(known), "none": []}
+    if text in special:
+        return special[text]
+    names = split_names(text)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidArgument(
+            f"{option} names {', '.join(unknown)}, expected some of {', '.join(known)}, or all, default or none: "
+            "check the spelling."
+        )
+    return names

@@ -1,0 +1,345 @@
+"""The group of Python sub-environments: steps them one after the other. Holds the only Python autoreset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.core.arrays import FleetArrays, Outputs, Progress
+from envfleet.core.builders import EnvBuilder
+from envfleet.core.checks import UNSET, explain_reset, explain_result
+from envfleet.core.env_rows import EnvRows
+from envfleet.core.group import TICK, GroupInfo, GroupOptions, RowState
+from envfleet.core.info_columns import ColumnWriter
+from envfleet.core.infos import own_info
+from envfleet.core.layout import SpaceLayout
+from envfleet.core.messages import CallPayload, Reply, ResetPayload
+from envfleet.core.spares import Spares
+from envfleet.core.state import load_env, save_env
+from envfleet.errors import Failure
+
+
+class EnvGroup:
+    """Python sub-environments, stepped one after the other; implements `Group`.
+
+    Args:
+        builders: One per sub-environment.
+        options: How the group behaves.
+        shared: The fleet's shared data by name.
+
+    Raises:
+        SubEnvError: A sub-environment could not be built; those built before it are closed again.
+    """
+
+    def __init__(self, builders: Sequence[EnvBuilder], options: GroupOptions, shared: Mapping[str, Any]) -> None:
+        self.num_envs = len(builders)
+        self.is_abandoned = False  # set from another thread: this group must not write any more
+        self._options, self._mode = options, options.autoreset_mode
+        self._rows = EnvRows(builders, options, shared)
+        self._spares = Spares(self._rows, self.num_envs) if options.has_spares else None
+        self._awaiting = [False] * self.num_envs
+        self._lost: list[str | None] = [options.lost] * self.num_envs
+        self._reply: Reply | None = None
+        self._tick = 0
+
+    def describe(self) -> GroupInfo:
+        """Check that the sub-environments fit together, and tell what the fleet must know.
+
+        Raises:
+            InvalidArgument: Spaces differ, or two sub-environments are the same object.
+        """
+        return self._rows.describe()
+
+    def attach(self, arrays: FleetArrays, layouts: tuple[SpaceLayout, SpaceLayout]) -> None:
+        """Take the arrays to read actions from and write results to; `layouts` are of observations and actions."""
+        self._layout, self._action_layout = layouts
+        self._outputs, self._actions = arrays.outputs, arrays.actions
+        self._progress = memoryview(arrays.progress[self._options.worker])
+        num_objects = self._layout.num_objects
+        self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
+        self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
+        self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
+        self._final_writers = []
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in self._outputs]
+        self._columns = None
+        values = [out.info_values for out in self._outputs if out.info_values is not None]
+        present = [out.info_present for out in self._outputs if out.info_present is not None]
+        if values:
+            self._columns = ColumnWriter(values, present)
+
+    # ------------------------------------------------------------------ step
+
+    def step(self, generation: int, rows: Sequence[int] | None, objects: list[list[Any]]) -> Reply | None:
+        """Step every sub-environment once, or those in `rows` in that order.
+
+        Args:
+            generation: Which outputs to write.
+            rows: Local indices, or `None` for all.
+            objects: Action leaves that do not fit an array, each with one value per row stepped.
+
+        Returns:
+            What there is to say beyond the arrays, or `None`.
+        """
+        start_ns = time.perf_counter_ns()
+        out, write = self._outputs[generation], self._writers[generation]
+        rewards, terminated_out, truncated_out = out.flat
+        awaiting, lost, progress = self._awaiting, self._lost, self._progress
+        lengths, steps, caught = self._rows.lengths, self._rows.steps, self._rows.caught
+        columns = self._columns
+        if columns is not None:
+            for row in (None,) if rows is None else rows:
+                columns.begin(generation, row)
+        actions = self._read_actions(rows, objects)
+        tick = self._tick
+        for row, action in zip(range(self.num_envs) if rows is None else rows, actions, strict=True):
+            tick += TICK
+            progress[0] = tick + row + 1
+            result = UNSET
+            try:
+                if awaiting[row] or lost[row] is not None:
+                    self._step_ended(row, generation, whole=rows is None)
+                    continue
+                result = steps[row](action)
+                observation, reward, terminated, truncated, info = result
+                write(row, observation)
+                rewards[row] = reward
+                terminated_out[row] = terminated
+                truncated_out[row] = truncated
+                lengths[row] += 1
+                if terminated or truncated:
+                    info = self._end_episode(row, generation, observation, info)
+                if info and (columns is None or not columns.write(row, info)):
+                    self._add_info(row, info)
+            except caught as error:
+                self._handle_failure(row, generation, explain_result(error, result), action, whole=rows is None)
+        self._tick = tick
+        progress[0] = tick
+        progress[Progress.STEPS] += len(actions)
+        progress[Progress.BUSY_NS] += time.perf_counter_ns() - start_ns
+        return self._finish(rows)
+
+    def _read_actions(self, rows: Sequence[int] | None, objects: list[list[Any]]) -> list[Any]:
+        # Copies, because a sub-environment may keep or change the action it is given.
+        leaves = [leaf.copy() if rows is None else leaf[list(rows)] for leaf in self._actions]
+        actions = self._action_layout.reader(leaves, objects, self.num_envs if rows is None else len(rows))
+        self._rows.trace.add(rows, actions)
+        return actions
+
+    def _step_ended(self, row: int, generation: int, whole: bool) -> None:
+        """Step a row whose episode is over: answer as lost, or reset it (`NEXT_STEP`)."""
+        why = self._lost[row]
+        if why is not None:
+            self._lost[row] = None
+            self._write_truncated(row, generation, why, whole)
+            return
+        observation, info = self._autoreset(row)
+        self._writers[generation](row, observation)
+        clear_flags(row, self._outputs[generation])
+        self._add_info(row, info)
+
+    def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        """Apply the autoreset mode to an episode that ended just now; returns the infos of the step."""
+        if self._mode is not AutoresetMode.SAME_STEP:
+            self._awaiting[row] = True
+            return info
+        self._final_writers[generation](row, observation)
+        if self._final_objects:
+            index = self._options.first_index + row
+            self._report().final_objects[index] = [leaf[row] for leaf in self._final_objects]
+        final_info = own_info(info)
+        observation, info = self._autoreset(row)
+        self._writers[generation](row, observation)
+        return {"final_info": final_info, **info}
+
+    def _autoreset(self, row: int) -> tuple[Any, dict[str, Any]]:
+        seed = self._rows.next_seeds[row]
+        if self._spares is None or seed is not None:
+            return self._reset_env(row, seed, None)
+        observation, info = self._spares.swap_in(row)
+        self._begin_episode(row)
+        return observation, info
+
+    def _reset_env(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        env = self._rows.envs[row]
+        self._rows.next_seeds[row] = None
+        self._rows.trace.begin(row, env, seed, options)
+        result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
+        try:
+            observation, info = result
+        except (TypeError, ValueError) as error:
+            raise explain_reset(result) from error
+        self._begin_episode(row)
+        return observation, info
+
+    def _begin_episode(self, row: int) -> None:
+        self._awaiting[row], self._lost[row], self._rows.lengths[row] = False, None, 0
+
+    def _finish(self, rows: Sequence[int] | None) -> Reply | None:
+        reply, self._reply = self._reply, None
+        new_columns = self._columns.take_new() if self._columns is not None else []
+        if self._objects or new_columns:
+            reply = reply or Reply()
+            reply.columns = new_columns
+            first = self._options.first_index
+            for row in range(self.num_envs) if rows is None else rows:
+                values = [leaf[row] for leaf in self._objects]
+                if any(value is not None for value in values):  # a lost sub-environment has not observed anything yet
+                    reply.objects[first + row] = values
+        return reply
+
+    def _report(self) -> Reply:
+        if self._reply is None:
+            self._reply = Reply()
+        return self._reply
+
+    def _add_info(self, row: int, info: dict[str, Any]) -> None:
+        if info:
+            self._report().infos.append((self._options.first_index + row, own_info(info)))
+
+    # ------------------------------------------------------------------ reset
+
+    def reset(self, generation: int, payload: ResetPayload) -> Reply | None:
+        """Reset the sub-environments in `payload`, writing their rows of `generation`."""
+        rows = range(self.num_envs) if payload.indices is None else payload.indices
+        seeds = payload.seeds if payload.seeds is not None else (None,) * len(rows)
+        for row, seed in zip(rows, seeds, strict=True):
+            self._turn_to(row)
+            if seed is None:
+                seed = self._rows.next_seeds[row]
+            try:
+                self._reset_row(row, generation, seed, payload.options)
+            except self._rows.caught as error:
+                self._reset_again(row, generation, seed, payload.options, error)
+        self._progress[0] = self._tick
+        return self._finish(rows)
+
+    def _reset_row(self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None) -> None:
+        observation, info = self._reset_env(row, seed, options)
+        self._writers[generation](row, observation)
+        clear_flags(row, self._outputs[generation])
+        self._add_info(row, info)
+
+    def _reset_again(
+        self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None, error: BaseException
+    ) -> None:
+        """Give a sub-environment whose reset raised a second chance after a rebuild, if failures restart."""
+        failure = self._rows.describe_failure(row, "reset", error)
+        if self._options.on_failure == "raise":
+            self._report().failures.append(failure)
+        elif self._rebuild(row, failure):
+            try:
+                self._reset_row(row, generation, seed, options)
+            except self._rows.caught as second:
+                self._report().failures.append(self._rows.describe_failure(row, "reset", second))
+
+    # ------------------------------------------------------------------ failures
+
+    def _handle_failure(self, row: int, generation: int, error: BaseException, action: Any, whole: bool) -> None:
+        if self.is_abandoned:
+            raise error
+        failure = self._rows.describe_failure(row, "step", error, action)
+        if self._options.on_failure == "raise":
+            self._report().failures.append(failure)
+        elif self._rebuild(row, failure):
+            try:
+                self._write_truncated(row, generation, failure.summary(), whole)
+            except self._rows.caught as second:
+                self._report().failures.append(self._rows.describe_failure(row, "reset", second))
+
+    def _rebuild(self, row: int, failure: Failure) -> bool:
+        """Rebuild a sub-environment that failed; False, and one more failure to report, if that fails too."""
+        self._report().restarts.append(failure)
+        second = self._rows.rebuild(row)
+        if second is not None:
+            self._report().failures.append(second)
+        return second is None
+
+    def _write_truncated(self, row: int, generation: int, why: str, whole: bool) -> None:
+        """Answer a step of a sub-environment that was lost: its last observation again, reward 0, truncated."""
+        out = self._outputs[generation]
+        # A step of all rows alternates generations, so the last observation lies in the other one.
+        last = self._outputs[1 - generation] if whole else out
+        for leaf, last_leaf in zip(out.observations, last.observations, strict=True):
+            leaf[row] = last_leaf[row]
+        clear_flags(row, out)
+        out.truncated[row] = True
+        if self._rows.next_seeds[row] is None:
+            self._rows.next_seeds[row] = self._rows.derive_seed(row)
+        info: dict[str, Any] = {"env_error": why, "restarted": True}
+        if self._mode is AutoresetMode.SAME_STEP:
+            observation = self._layout.row(out.observations, self._objects, row)
+            info = self._end_episode(row, generation, observation, {}) | info
+        else:
+            self._awaiting[row] = True
+        self._add_info(row, info)
+
+    # ------------------------------------------------------------------ everything else
+
+    def call(self, payload: CallPayload, rows: Sequence[int] | None) -> Reply:
+        """Look `payload.name` up on every sub-environment, call it if it can be called."""
+        return self._for_each(rows, "call", lambda row: self._rows.call(row, payload))
+
+    def set_attr(self, name: str, values: Sequence[Any], rows: Sequence[int] | None) -> Reply:
+        """Set an attribute on every sub-environment, one value each."""
+        wanted = dict(zip(range(self.num_envs) if rows is None else rows, values, strict=True))
+        return self._for_each(
+            rows, "set_attr", lambda row: self._rows.envs[row].set_wrapper_attr(name, wanted[row])
+        )
+
+    def get_state(self, generation: int, rows: Sequence[int]) -> Reply:
+        """Save sub-environments; the reply's value is one `RowState` per row."""
+        out = self._outputs[generation]
+
+        def save(row: int) -> RowState:
+            observation = self._layout.row(out.observations, self._objects, row)
+            return RowState(save_env(self._rows.envs[row]), observation, self._awaiting[row], self._rows.lengths[row])
+
+        return self._for_each(rows, "get_state", save)
+
+    def set_state(self, generation: int, states: Sequence[tuple[int, RowState]]) -> Reply:
+        """Bring saved sub-environments back and write their last observations."""
+
+        def load(row: int) -> None:
+            state = wanted[row]
+            self._awaiting[row], self._lost[row] = state.is_awaiting, None
+            if state.env is None:
+                self._rows.next_seeds[row] = self._rows.derive_seed(row)
+                return
+            self._rows.install(row, load_env(self._rows.envs[row], state.env))
+            self._rows.trace.forget(row)
+            self._rows.lengths[row], self._rows.next_seeds[row] = state.length, None
+            self._writers[generation](row, state.observation)
+            clear_flags(row, self._outputs[generation])
+
+        wanted = dict(states)
+        reply = self._for_each(list(wanted), "set_state", load)
+        first = self._options.first_index
+        reply.objects = {first + row: [leaf[row] for leaf in self._objects] for row in wanted if self._objects}
+        return reply
+
+    def _for_each(self, rows: Iterable[int] | None, verb: str, action: Callable[[int], Any]) -> Reply:
+        def turn_and_act(row: int) -> Any:
+            self._turn_to(row)
+            return action(row)
+
+        reply = self._rows.for_each(range(self.num_envs) if rows is None else rows, verb, turn_and_act)
+        self._progress[0] = self._tick
+        return reply
+
+    def _turn_to(self, row: int) -> None:
+        self._tick += TICK
+        self._progress[0] = self._tick + row + 1
+
+    def close(self) -> list[Failure]:
+        """Close every sub-environment, also after one of them raised; returns what they raised."""
+        spare_failures = self._spares.close() if self._spares is not None else []
+        return self._rows.close() + spare_failures
+
+
+def clear_flags(row: int, out: Outputs) -> None:
+    """Write a row of no reward and no end, as a reset has."""
+    out.rewards[row], out.terminated[row], out.truncated[row] = 0.0, False, False
