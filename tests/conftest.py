@@ -93,7 +93,7 @@ def take_stock() -> Resources:
 def _children() -> Iterator[str]:
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            yield f"{child.pid} {child.status()} {' '.join(child.cmdline())[:120]}"
+            yield f"{child.pid} {' '.join(child.cmdline())[:120]}"
 
 
 def _descriptors() -> Iterator[str]:

@@ -19,6 +19,11 @@ class EnvfleetError(Exception):
 
     code: ClassVar[str] = "envfleet_error"
 
+    @property
+    def summary(self) -> str:
+        """What happened, without advice."""
+        return str(self)
+
 
 class InvalidArgument(EnvfleetError, ValueError):
     """An argument cannot be used; the message says what was given, what was expected and what to do."""
@@ -177,24 +182,38 @@ class WorkerDied(EnvfleetError):
         worker: Its index.
         env_indices: The sub-environments it held.
         exitcode: As `subprocess`: negative is a signal; `None` if unknown.
-        env_index: The sub-environment it was stepping when it died, if known.
+        env_index: The sub-environment it was running when it died, if known.
+        pid: Its process.
+        action: `repr` of the last action given to that sub-environment, if known.
     """
 
     code = "worker_died"
 
     def __init__(
-        self, worker: int, env_indices: Sequence[int], exitcode: int | None, env_index: int | None = None
+        self,
+        worker: int,
+        env_indices: Sequence[int],
+        exitcode: int | None,
+        env_index: int | None = None,
+        pid: int | None = None,
+        action: str | None = None,
     ) -> None:
         self.worker, self.env_indices, self.exitcode = worker, tuple(env_indices), exitcode
-        self.env_index = env_index
-        at = "" if env_index is None else f", while running sub-environment {env_index}"
-        super().__init__(
-            f"worker {worker} {describe_exit(exitcode)}{at}; it held sub-environments {list(self.env_indices)}. "
-            'Pass on_failure="restart" to have lost workers rebuilt.'
+        self.env_index, self.pid, self.action = env_index, pid, action
+        super().__init__(f'{self.summary}. Pass on_failure="restart" to have lost workers rebuilt.')
+
+    @property
+    def summary(self) -> str:
+        """What happened, without advice."""
+        running = "" if self.env_index is None else f", while running sub-environment {self.env_index}"
+        action = "" if self.action is None else f" (action {self.action})"
+        return (
+            f"worker {self.worker} (pid {self.pid}) {describe_exit(self.exitcode)}{running}{action}; "
+            f"it held sub-environments {list(self.env_indices)}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.worker, self.env_indices, self.exitcode, self.env_index)
+        return type(self), (self.worker, self.env_indices, self.exitcode, self.env_index, self.pid, self.action)
 
 
 class StepTimeout(EnvfleetError, TimeoutError):
@@ -211,10 +230,14 @@ class StepTimeout(EnvfleetError, TimeoutError):
 
     def __init__(self, worker: int, env_index: int, timeout_s: float, stack: str) -> None:
         self.worker, self.env_index, self.timeout_s, self.stack = worker, env_index, timeout_s, stack
-        super().__init__(
-            f"sub-environment {env_index} (worker {worker}) ran longer than step_timeout_s={timeout_s:g}. "
-            'Pass on_failure="restart" to have it rebuilt, or raise step_timeout_s.\n'
-            f"Where it was:\n{stack}"
+        super().__init__(f'{self.summary}\nPass on_failure="restart" to have it rebuilt, or raise step_timeout_s.')
+
+    @property
+    def summary(self) -> str:
+        """What happened, without advice."""
+        return (
+            f"sub-environment {self.env_index} (worker {self.worker}) ran longer than "
+            f"step_timeout_s={self.timeout_s:g}. Where it was:\n{self.stack}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

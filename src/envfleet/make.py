@@ -56,10 +56,10 @@ def make(
         workers: Threads or processes; by default one per usable core.
         envs_per_worker: Sub-environments of each.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
-        copy: Whether returned arrays are the caller's own. With False they are views, valid until the next-but-one call.
+        copy: Whether returned arrays are the caller's own. If not, they are views, valid until the next-but-one call.
         batch_size: Rows that `recv` waits for; all by default.
-        on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, dies or hangs ends its episode as truncated
-            with `infos["env_error"]` and is rebuilt; the others do not notice.
+        on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, dies or hangs ends its episode as
+            truncated with `infos["env_error"]` and is rebuilt; the others do not notice.
         max_restarts: Restarts allowed within any hour.
         step_timeout_s: Seconds a sub-environment may take for one step or reset; `None` for as long as it takes.
         start_timeout_s: Seconds in which all sub-environments must be built.

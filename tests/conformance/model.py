@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from envfleet.testing.envs import SavableEnv
+
 
 class ModelRow:
     """One plain environment with its autoreset."""
@@ -48,10 +50,17 @@ class ModelRow:
         return observation, reward, terminated, truncated, info
 
     def get_state(self) -> Any:
-        return copy.deepcopy(vars(self))
+        state = {name: value for name, value in vars(self).items() if name != "env"}
+        env = self.env.unwrapped
+        return state, env.get_state() if isinstance(env, SavableEnv) else copy.deepcopy(self.env)
 
     def set_state(self, state: Any) -> None:
-        vars(self).update(copy.deepcopy(state))
+        own, env_state = copy.deepcopy(state)
+        vars(self).update(own)
+        if isinstance(self.env.unwrapped, SavableEnv):
+            self.env.unwrapped.set_state(env_state)
+        else:
+            self.env = env_state
 
 
 class ModelFleet:

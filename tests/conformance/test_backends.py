@@ -11,7 +11,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.conftest import BACKENDS, SERIAL, Backend
 
-from envfleet.testing import CASES, ConformanceError, check_backend
+from envfleet.testing import CASES, Case, ConformanceError, CountingEnv, check_backend
+from envfleet.testing.checks import Trial, check_rollout
 
 THOROUGH = (SERIAL, Backend("process", 2))  # five sub-environments over two workers: an uneven split
 
@@ -31,26 +32,34 @@ def test_one_sub_environment(backend: Backend) -> None:
     check_backend(backend, cases=CASES[:3], num_envs=1)
 
 
-class _Flawed(SyncVectorEnv):
-    """Loses the last sub-environment's seed, and hands out its own buffer."""
+class _SeedsAlike(SyncVectorEnv):
+    """Gives all sub-environments one seed, and drops the infos of a reset."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        seed = seed if seed is None else [seed, *[seed + 1] * (self.num_envs - 1)] if isinstance(seed, int) else seed
-        super().reset(seed=seed, options=options)
-        return self._observations, {}
+        seeds: Any = [seed] * self.num_envs if isinstance(seed, int) else seed
+        return super().reset(seed=seeds, options=options)[0], {}
 
 
-def test_finds_flaws() -> None:
+class _LendsItsBuffer(SyncVectorEnv):
+    """Says copy=True and hands out its own array."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        infos = super().reset(seed=seed, options=options)[1]
+        return self._observations, infos
+
+
+@pytest.mark.parametrize(
+    ("flawed", "clues"),
+    [
+        (_SeedsAlike, ("reset(seed=0, options=None): observations", "infos['episodes']", "[closing]", "[metadata]")),
+        (_LendsItsBuffer, ("observations, looked at again later", "became float64 array")),
+    ],
+)
+def test_finds_flaws(flawed: type[SyncVectorEnv], clues: tuple[str, ...]) -> None:
     with pytest.raises(ConformanceError) as caught:
-        check_backend(_Flawed, cases=CASES[:1], autoreset_modes=[AutoresetMode.NEXT_STEP])
-    text = str(caught.value)
-    for clue in (
-        "reset(seed=0, options=None): observations",
-        "infos['episodes']",
-        "looked at again later",
-        "[closing]",
-    ):
-        assert clue in text
+        check_backend(flawed, cases=CASES[:1], autoreset_modes=[AutoresetMode.NEXT_STEP])
+    for clue in clues:
+        assert clue in str(caught.value)
 
 
 class _Raising(SyncVectorEnv):
@@ -69,11 +78,6 @@ ENV_IDS = ("CartPole-v1", "Taxi-v3", "Blackjack-v1", "Pendulum-v1")
 @pytest.mark.parametrize("env_id", ENV_IDS)
 def test_gymnasium_environments(env_id: str, backend: Backend, autoreset_mode: AutoresetMode) -> None:
     """Gymnasium's own environments, wrappers and all, over enough steps that episodes end."""
-    import envfleet
-    from envfleet.testing.cases import Case
-    from envfleet.testing.checks import Trial, check_rollout
-
-    del envfleet
     differences: list[Any] = []
     trial = Trial(backend, autoreset_mode, False, 3, 40, 11, differences)
     check_rollout(trial, Case(env_id, functools.partial(_make, env_id)))
@@ -97,8 +101,6 @@ def test_same_trajectories_everywhere(mode: AutoresetMode) -> None:
 
 
 def _trajectory(backend: Backend, mode: AutoresetMode) -> list[np.ndarray]:
-    from envfleet.testing import CountingEnv
-
     env_fns = [functools.partial(CountingEnv, 6, vary=True, ends="alternate")] * 7
     rng = np.random.default_rng(3)
     rows = []

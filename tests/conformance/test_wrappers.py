@@ -46,7 +46,10 @@ CASES: dict[str, tuple[Callable[[], Any], Wrap]] = {
     "NumpyToTorch": (in_dict, to_torch),
     "DictInfoToList": (functools.partial(InfoEnv, "nested", 1, 3), wrappers.DictInfoToList),
     "ClipAction": (acting, wrappers.ClipAction),
-    "RescaleAction": (acting, functools.partial(wrappers.RescaleAction, min_action=-0.5, max_action=2.0)),
+    "RescaleAction": (
+        acting,
+        functools.partial(wrappers.RescaleAction, min_action=np.float32(-0.5), max_action=np.float32(2)),
+    ),
     "ClipReward": (counting, functools.partial(wrappers.ClipReward, min_reward=0, max_reward=2)),
     "TransformObservation": (
         counting,
@@ -55,7 +58,7 @@ CASES: dict[str, tuple[Callable[[], Any], Wrap]] = {
     "TransformReward": (counting, functools.partial(wrappers.TransformReward, func=lambda reward: reward - 1)),
     "FlattenObservation": (picture, wrappers.FlattenObservation),
     "GrayscaleObservation": (picture, wrappers.GrayscaleObservation),
-    "DtypeObservation": (counting, functools.partial(wrappers.DtypeObservation, dtype=np.float32)),
+    "DtypeObservation": (unit_box, functools.partial(wrappers.DtypeObservation, dtype=np.float64)),
     "FilterObservation": (in_dict, functools.partial(wrappers.FilterObservation, filter_keys=["vector"])),
     "RescaleObservation": (
         unit_box,

@@ -199,7 +199,7 @@ def replay(
     """Run a failed episode again in this process; exit code 0 if it fails again, 1 if it does not."""
     with readable_errors():
         run_replay = importlib.import_module("envfleet.core.replay").replay
-        report: Any = run_replay(file)
+        report: Any = run_replay(str(file))
         typer.echo(report.text)
         if not report.reproduced:
             raise typer.Exit(1)

@@ -84,9 +84,10 @@ class Outputs:
     info_present: NDArray[np.bool_] | None
 
     @functools.cached_property
-    def flat(self) -> tuple[memoryview, memoryview, memoryview]:
+    def flat(self) -> tuple[Any, Any, Any]:
         """Rewards, terminated and truncated as memoryviews, which take a scalar faster than arrays do."""
-        return memoryview(self.rewards), memoryview(self.terminated), memoryview(self.truncated)
+        arrays: Any = (self.rewards, self.terminated, self.truncated)  # numpy does not type its arrays as buffers
+        return memoryview(arrays[0]), memoryview(arrays[1]), memoryview(arrays[2])
 
 
 @dataclasses.dataclass

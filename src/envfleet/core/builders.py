@@ -36,9 +36,10 @@ class EnvBuilder:
             InvalidArgument: The callable returned something else than a Gymnasium environment.
         """
         args = () if self.seed is None else (self.seed if seed is None else seed,)
-        env = self.function(*args, **{name: shared[name] for name in self.shared_names})
+        env: Any = self.function(*args, **{name: shared[name] for name in self.shared_names})
         if isinstance(env, gym.Env):
-            return env
+            found: gym.Env[Any, Any] = env
+            return found
         if isinstance(env, gym.vector.VectorEnv):
             hint = "a vector environment cannot be a sub-environment: return a single one"
         elif env is None:

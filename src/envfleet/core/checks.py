@@ -71,6 +71,7 @@ def explain_result(error: BaseException, result: Any) -> BaseException:
 
 
 def explain_reset(result: Any) -> InvalidArgument:
+    """Say what is wrong with what `reset` returned."""
     return InvalidArgument(f"reset() returned {_shape_of(result)}, expected (observation, info)")
 
 

@@ -29,7 +29,7 @@ class RestartBudget:
         self.limit, self.spent = limit, 0
         self._times: collections.deque[float] = collections.deque()
 
-    def spend(self, cause: str) -> None:
+    def spend(self, cause: EnvfleetError) -> None:
         """Count one restart.
 
         Raises:
@@ -42,7 +42,7 @@ class RestartBudget:
             raise RestartBudgetSpent(
                 f"{len(self._times)} restarts within the last hour, max_restarts={self.limit}: mend the environment "
                 f"or raise max_restarts. The last failure: {cause}"
-            )
+            ) from cause
         self._times.append(now)
         self.spent += 1
 
@@ -154,9 +154,9 @@ class Dispatcher:
         if self._on_failure == "raise":
             self.ready[worker].append(Completion(worker, 0, ALL_ROWS, death=death))
             return
-        self.budget.spend(str(death))
+        self.budget.spend(death)
         self.restarts[worker] += 1
-        self.transport.restart(worker, str(death), self._start_timeout_s)
+        self.transport.restart(worker, death.summary, self._start_timeout_s)
         for seq, pending in undone.items():
             request = pending.request
             if request.verb not in (Verb.STEP, Verb.RESET):

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.dispatch import Dispatcher, RestartBudget
-from envfleet.core.failures import original_exception
+from envfleet.core.failures import sub_env_error
 from envfleet.core.group import GroupInfo
 from envfleet.core.info_columns import ColumnSpec
 from envfleet.core.layout import SpaceLayout
@@ -164,25 +164,13 @@ class Engine:
             RestartBudgetSpent: A failure was one too many to repair.
             TimeoutError: `timeout_s` passed. Nothing is lost: call again.
         """
-        ready, pump, replies = self.dispatcher.ready, self.dispatcher.pump, call.replies
         start_s = time.perf_counter()
         try:
             while True:
-                missing = []
-                for worker in call.missing:
-                    if not ready[worker]:
-                        missing.append(worker)
-                        continue
-                    completion = ready[worker].popleft()
-                    if completion.reply is not None or completion.death is not None:
-                        replies.append((worker, self.open(completion)))
-                call.missing = missing
-                if not missing:
+                self._gather(call)
+                if not call.missing:
                     break
-                left_s = None if timeout_s is None else start_s + timeout_s - time.perf_counter()
-                if left_s is not None and left_s <= 0:
-                    raise CallTimeout(call.verb.name.lower(), missing, timeout_s or 0.0)
-                pump(left_s)
+                self.pump(start_s, timeout_s, call.verb.name.lower(), call.missing)
         except CallTimeout:
             raise
         except EnvfleetError as error:
@@ -194,8 +182,37 @@ class Engine:
             raise
         finally:
             self.wait_s += time.perf_counter() - start_s
-        self.raise_failures([failure for _, reply in replies for failure in reply.failures])
-        return replies
+        self.raise_failures([failure for _, reply in call.replies for failure in reply.failures])
+        return call.replies
+
+    def _gather(self, call: Call) -> None:
+        """Take in what the workers of a call completed."""
+        ready, missing = self.dispatcher.ready, []
+        for worker in call.missing:
+            if not ready[worker]:
+                missing.append(worker)
+                continue
+            completion = ready[worker].popleft()
+            if completion.reply is not None or completion.death is not None:
+                call.replies.append((worker, self.open(completion)))
+        call.missing = missing
+
+    def pump(self, start_s: float, timeout_s: float | None, verb: str, workers: Sequence[int]) -> None:
+        """Wait for completions of any call, at least taking in those that are there.
+
+        Args:
+            start_s: When the wait began.
+            timeout_s: How long it may last in all; `None` for as long as it takes.
+            verb: What is waited for.
+            workers: Whom it is waited for.
+
+        Raises:
+            CallTimeout: Nothing came, and the time is up.
+        """
+        left_s = None if timeout_s is None else max(start_s + timeout_s - time.perf_counter(), 0.0)
+        came = self.dispatcher.pump(left_s)
+        if not came and timeout_s is not None and time.perf_counter() - start_s >= timeout_s:
+            raise CallTimeout(verb, workers, timeout_s)
 
     def exchange(
         self, workers: Sequence[int], verb: Verb, generation: int = 0, payloads: Sequence[Any] | None = None
@@ -209,7 +226,7 @@ class Engine:
             raise completion.death
         reply = completion.reply or Reply()
         for failure in reply.restarts:
-            self.budget.spend(failure.summary())
+            self.budget.spend(SubEnvError([failure]))
         return reply
 
     def learn_columns(self, worker: int, specs: Sequence[ColumnSpec]) -> None:
@@ -233,8 +250,7 @@ class Engine:
         if first.is_timeout:
             timeout_s = self.options.step_timeout_s or 0.0
             self.give_up(StepTimeout(first.worker, first.env_index, timeout_s, first.traceback))
-        error = SubEnvError(ordered, write_replay(first))
-        error.__cause__ = original_exception(first)
+        error = sub_env_error(ordered, write_replay(first))
         self.give_up(error, breaks=first.verb not in ("call", "set_attr", "get_state", "set_state"))
 
     def give_up(self, error: EnvfleetError, breaks: bool = True) -> NoReturn:
@@ -291,9 +307,7 @@ class Engine:
         finally:
             self._release()
         if failures:
-            error = SubEnvError(failures)
-            error.__cause__ = original_exception(failures[0])
-            raise error
+            raise sub_env_error(failures)
 
 
 def _end(transport: Transport, release: Callable[[], None]) -> None:

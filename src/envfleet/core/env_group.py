@@ -57,7 +57,8 @@ class EnvGroup:
         """Take the arrays to read actions from and write results to; `layouts` are of observations and actions."""
         self._layout, self._action_layout = layouts
         self._outputs, self._actions = arrays.outputs, arrays.actions
-        self._progress = memoryview(arrays.progress[self._options.worker])
+        line: Any = arrays.progress[self._options.worker]  # numpy does not type its arrays as buffers
+        self._progress = memoryview(line)
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
@@ -208,12 +209,11 @@ class EnvGroup:
         seeds = payload.seeds if payload.seeds is not None else (None,) * len(rows)
         for row, seed in zip(rows, seeds, strict=True):
             self._turn_to(row)
-            if seed is None:
-                seed = self._rows.next_seeds[row]
+            effective = self._rows.next_seeds[row] if seed is None else seed
             try:
-                self._reset_row(row, generation, seed, payload.options)
+                self._reset_row(row, generation, effective, payload.options)
             except self._rows.caught as error:
-                self._reset_again(row, generation, seed, payload.options, error)
+                self._reset_again(row, generation, effective, payload.options, error)
         self._progress[0] = self._tick
         return self._finish(rows)
 
@@ -246,7 +246,8 @@ class EnvGroup:
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
             try:
-                self._write_truncated(row, generation, failure.summary(), whole)
+                why = f"{failure.summary()}\n{failure.traceback}" if failure.is_timeout else failure.summary()
+                self._write_truncated(row, generation, why, whole)
             except self._rows.caught as second:
                 self._report().failures.append(self._rows.describe_failure(row, "reset", second))
 
@@ -286,9 +287,7 @@ class EnvGroup:
     def set_attr(self, name: str, values: Sequence[Any], rows: Sequence[int] | None) -> Reply:
         """Set an attribute on every sub-environment, one value each."""
         wanted = dict(zip(range(self.num_envs) if rows is None else rows, values, strict=True))
-        return self._for_each(
-            rows, "set_attr", lambda row: self._rows.envs[row].set_wrapper_attr(name, wanted[row])
-        )
+        return self._for_each(rows, "set_attr", lambda row: self._rows.envs[row].set_wrapper_attr(name, wanted[row]))
 
     def get_state(self, generation: int, rows: Sequence[int]) -> Reply:
         """Save sub-environments; the reply's value is one `RowState` per row."""

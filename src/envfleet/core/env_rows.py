@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from envfleet.core.failures import StepInterrupted, make_failure, replay_bytes
 from envfleet.core.group import GroupInfo, GroupOptions
 from envfleet.core.messages import CallPayload, Reply
 from envfleet.core.trace import Trace
-from envfleet.errors import Failure, SubEnvError
+from envfleet.errors import Failure, InvalidArgument, SubEnvError
 
 
 class EnvRows:
@@ -55,6 +56,9 @@ class EnvRows:
             seed = self.derive_seed(row) if options.incarnation else None
             try:
                 self.envs.append(self.build(row, seed))
+            except InvalidArgument:
+                self.close()
+                raise
             except self.caught as error:
                 failure = self.describe_failure(row, "make", error)
                 self.close()
@@ -80,9 +84,7 @@ class EnvRows:
         if all(space == spaces[0] for space in spaces):
             spaces = spaces[:1]
         metadata = dict(first.metadata)
-        return GroupInfo(
-            spaces, first.action_space, metadata, first.spec, first.render_mode, os.getpid(), identities
-        )
+        return GroupInfo(spaces, first.action_space, metadata, first.spec, first.render_mode, os.getpid(), identities)
 
     def install(self, row: int, env: gym.Env[Any, Any]) -> None:
         """Put `env` in the place of the sub-environment of `row`."""
@@ -95,10 +97,8 @@ class EnvRows:
             What went wrong if it cannot be built again.
         """
         self._rebuilds[row] += 1
-        try:
+        with contextlib.suppress(*self.caught):  # it is broken already, and the failure that matters is reported
             self.envs[row].close()
-        except self.caught:  # it is broken already, and the failure that matters is reported
-            pass
         seed = self.derive_seed(row)
         try:
             self.install(row, self.build(row, seed))

@@ -62,8 +62,8 @@ class EpisodeState(NamedTuple):
 class Episodes:
     """Keeps the episode of every sub-environment, and owns the arrays it keeps them in.
 
-    The `k`-th episode of sub-environment `i` has the number `i + k * stride`: unique in the fleet, and the same on every
-    backend in whatever order sub-environments are stepped.
+    The `k`-th episode of sub-environment `i` has the number `i + k * stride`: unique in the fleet, and the same on
+    every backend in whatever order sub-environments are stepped.
 
     Args:
         num_envs: Number of sub-environments.
@@ -74,9 +74,7 @@ class Episodes:
         stride: Number of sub-environments of the whole fleet, `num_envs` if not given.
     """
 
-    def __init__(
-        self, num_envs: int, autoreset_mode: AutoresetMode, first: int = 0, stride: int | None = None
-    ) -> None:
+    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode, first: int = 0, stride: int | None = None) -> None:
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
         self._stride = stride or num_envs

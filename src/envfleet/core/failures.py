@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
@@ -12,13 +13,16 @@ import cloudpickle
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.replay import ReplayRecord
 from envfleet.core.trace import Trace
-from envfleet.errors import Failure
+from envfleet.errors import EnvfleetError, Failure, InvalidArgument, SubEnvError
 
 MAX_TEXT = 200
 
 
 class StepInterrupted(BaseException):
-    """Raised inside a sub-environment that overran its deadline; a `BaseException`, so that no `except Exception` of its own keeps it."""
+    """Raised inside a sub-environment that overran its deadline.
+
+    A `BaseException`, so that no `except Exception` of the environment's own keeps it.
+    """
 
 
 def make_failure(
@@ -43,7 +47,7 @@ def make_failure(
         pid=os.getpid(),
         seed=seed,
         step=step,
-        action=None if action is None else _shorten(action),
+        action=None if action is None else shorten(action),
         pickled=_pickle(error),
         replay=replay,
         is_timeout=isinstance(error, StepInterrupted),
@@ -56,9 +60,22 @@ def original_exception(failure: Failure) -> BaseException | None:
         return None
     try:
         error = cloudpickle.loads(failure.pickled)
-    except Exception:  # whatever a foreign __reduce__ may raise; the failure's text says all that matters
+    except Exception:  # noqa: BLE001 - whatever a foreign __reduce__ may raise; the failure's text says it all
         return None
     return error if isinstance(error, BaseException) else None
+
+
+def sub_env_error(failures: Sequence[Failure], replay_file: str | None = None) -> SubEnvError:
+    """The error for some failures, chained to the original of the first where that survived."""
+    error = SubEnvError(failures, replay_file)
+    error.__cause__ = original_exception(error.failures[0])
+    return error
+
+
+def build_error(failures: Sequence[Failure]) -> EnvfleetError:
+    """The error for sub-environments that were not built: a mistake in what was given is told as just that."""
+    original = original_exception(failures[0])
+    return original if isinstance(original, InvalidArgument) else sub_env_error(failures)
 
 
 def replay_bytes(
@@ -70,31 +87,33 @@ def replay_bytes(
         return None
     record = ReplayRecord(builder, origin, actions, verb, type(error).__qualname__, _text_of(error), env_index)
     try:
-        return cloudpickle.dumps(record)
-    except Exception:  # an action or option that does not pickle: there is nothing to write
+        data: bytes = cloudpickle.dumps(record)
+    except Exception:  # noqa: BLE001 - an action or option that does not pickle: there is nothing to write
         return None
+    return data
 
 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as second:  # an exception whose own __str__ is broken must not hide itself
+    except Exception as second:  # noqa: BLE001 - an exception whose own __str__ is broken must not hide itself
         return f"(its text cannot be shown: {second!r})"
 
 
-def _shorten(action: Any) -> str:
+def shorten(action: Any) -> str:
+    """`repr` of an action, cut to what fits a message."""
     try:
         text = repr(action)
-    except Exception as error:  # as above
+    except Exception as error:  # noqa: BLE001 - as above
         text = f"(cannot be shown: {error!r})"
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 def _pickle(error: BaseException) -> bytes | None:
     try:
-        data = cloudpickle.dumps(error)
+        data: bytes = cloudpickle.dumps(error)
         # An exception whose __init__ takes other arguments than it hands to Exception pickles but does not unpickle.
         pickle.loads(data)
-    except Exception:
+    except Exception:  # noqa: BLE001 - any type may fail in its own way; then the text has to do
         return None
     return data

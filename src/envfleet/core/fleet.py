@@ -6,11 +6,10 @@ import enum
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -83,7 +82,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     # ------------------------------------------------------------------ reset and step
 
-    def reset(  # type: ignore[override]  # Gymnasium's own vector environments take lists of seeds, too
+    def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset every sub-environment, or those in `options["reset_mask"]`.
@@ -113,8 +112,6 @@ class Fleet(VectorEnv[Any, Any, Any]):
             options = {key: value for key, value in options.items() if key != "reset_mask"}
         if len(indices) < self.num_envs:
             self._check("reset with a mask", is_started=True)
-        if isinstance(seed, (int, np.integer)):
-            self._np_random, self._np_random_seed = seeding.np_random(int(seed))
         return self._start_reset_rows(indices, [seeds[i] for i in indices], options), indices
 
     def _finish_reset(
@@ -330,6 +327,16 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Get an attribute of every sub-environment."""
         return self.call(name)
 
+    @property  # type: ignore[misc]  # there is no one generator to set
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # as SyncVectorEnv, unlike its base
+        """The generator of every sub-environment (copies, if those live in other processes)."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]  # as above
+        """The seed that every sub-environment's generator was last given."""
+        return self.get_attr("np_random_seed")
+
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every sub-environment, on the outermost wrapper that has it.
 
@@ -358,7 +365,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def get_state(self, indices: Sequence[int] | NDArray[np.integer[Any]] | None = None) -> list[Any]:
         """Save sub-environments in the middle of their episodes, with their wrappers and generators.
 
-        By the environment's own `get_state`/`set_state`, else by pickling it, else (not across processes) by copying it.
+        By the environment's own `get_state`/`set_state`, else by pickling it, else (not across processes) by copying.
 
         Args:
             indices: Which; `None` for all.
@@ -488,9 +495,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     def __repr__(self) -> str:
         name = self.spec.id if self.spec is not None else "custom environment"
-        part = "" if self._owner is None else f", part {self._rows.indices.start}–{self._rows.indices.stop - 1}"
         mode = self._engine.options.autoreset_mode.name
-        return f"<Fleet {name}: {self.num_envs} sub-environments{part}, {self.plan.describe()}, {mode}, {self._state.value}>"
+        where = self.plan.describe()
+        if self._owner is not None:
+            where = f"part {self._rows.indices.start}–{self._rows.indices.stop - 1} of {where}"
+        count = "1 sub-environment" if self.num_envs == 1 else f"{self.num_envs} sub-environments"
+        return f"<{type(self).__name__} {name}: {count}, {where}, {mode}, {self._state.value}>"
 
     # ------------------------------------------------------------------ the end
 
@@ -513,7 +523,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         if self._owner is None:
             self._engine.close(0.0 if terminate else CLOSE_TIMEOUT_S if timeout is None else timeout)
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Self:
         """Return the fleet itself."""
         return self
 
@@ -524,7 +534,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def __del__(self) -> None:
         """Warn of a fleet that nobody closed; its workers are ended by the engine's finalizer."""
         if getattr(self, "_owner", self) is None and self._state is not Lifecycle.CLOSED:
-            warnings.warn(f"{self!r} was not closed: call close() or use `with`", ResourceWarning, source=self)
+            warnings.warn(
+                f"{self!r} was not closed: call close() or use `with`", ResourceWarning, stacklevel=2, source=self
+            )
 
 
 def _is_state(state: Any) -> bool:

@@ -55,6 +55,7 @@ class GroupOptions:
         lost: Why the predecessor ended; every sub-environment then answers its first step as truncated.
         same_bounds: Observation spaces must be equal, not only of one shape and type.
         is_inline: The group runs in the owner's thread.
+        step_timeout_s: Deadline of a step or reset, for the message of one that overran it.
         has_spares: Every sub-environment has a second one that is reset in the background.
     """
 
@@ -67,6 +68,7 @@ class GroupOptions:
     lost: str | None = None
     same_bounds: bool = True
     is_inline: bool = False
+    step_timeout_s: float | None = None
     has_spares: bool = False
 
 
@@ -75,15 +77,41 @@ class Group(Protocol):
 
     num_envs: int
 
-    def describe(self) -> GroupInfo: ...
-    def attach(self, arrays: FleetArrays, layouts: tuple[SpaceLayout, SpaceLayout]) -> None: ...
-    def step(self, generation: int, rows: Sequence[int] | None, objects: list[list[Any]]) -> Reply | None: ...
-    def reset(self, generation: int, payload: ResetPayload) -> Reply | None: ...
-    def call(self, payload: CallPayload, rows: Sequence[int] | None) -> Reply: ...
-    def set_attr(self, name: str, values: Sequence[Any], rows: Sequence[int] | None) -> Reply: ...
-    def get_state(self, generation: int, rows: Sequence[int]) -> Reply: ...
-    def set_state(self, generation: int, states: Sequence[tuple[int, Any]]) -> Reply: ...
-    def close(self) -> list[Failure]: ...
+    def describe(self) -> GroupInfo:
+        """Check that the sub-environments fit together, and tell what the fleet must know."""
+        ...
+
+    def attach(self, arrays: FleetArrays, layouts: tuple[SpaceLayout, SpaceLayout]) -> None:
+        """Take the arrays to read actions from and write results to, and the layouts of observations and actions."""
+        ...
+
+    def step(self, generation: int, rows: Sequence[int] | None, objects: list[list[Any]]) -> Reply | None:
+        """Step all sub-environments, or those in `rows`."""
+        ...
+
+    def reset(self, generation: int, payload: ResetPayload) -> Reply | None:
+        """Reset the sub-environments that the payload names."""
+        ...
+
+    def call(self, payload: CallPayload, rows: Sequence[int] | None) -> Reply:
+        """Call a method of sub-environments, or get an attribute."""
+        ...
+
+    def set_attr(self, name: str, values: Sequence[Any], rows: Sequence[int] | None) -> Reply:
+        """Set an attribute of sub-environments, one value each."""
+        ...
+
+    def get_state(self, generation: int, rows: Sequence[int]) -> Reply:
+        """Save sub-environments; the value has one state each."""
+        ...
+
+    def set_state(self, generation: int, states: Sequence[tuple[int, Any]]) -> Reply:
+        """Bring sub-environments back, given as (row, state)."""
+        ...
+
+    def close(self) -> list[Failure]:
+        """Close all sub-environments; returns what they raised."""
+        ...
 
 
 class RowState(NamedTuple):

@@ -6,7 +6,6 @@ or a visit from the kernel's out-of-memory killer. So what is available is looke
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import mmap
@@ -114,11 +113,9 @@ class SharedBlock:
 
         While numpy views of the memory exist it stays mapped, and goes with the last of them.
         """
-        block, self._map = self._map, None
+        # Never unmapped by hand: numpy does not tell the map that arrays still look at it.
+        self._map = None
         self._file.close()
-        if block is not None:
-            with contextlib.suppress(BufferError):
-                block.close()
 
     def __enter__(self) -> Self:
         return self

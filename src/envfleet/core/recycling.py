@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -24,8 +25,8 @@ class Recycler:
 
     A worker is due once its sub-environments have ended `after_episodes` episodes, or its process has grown above
     `above_bytes`. It is replaced right after a step in which one of its episodes ended. Sub-environments at the end of
-    an episode are built afresh; those in the middle of one move with their state. If a state cannot be moved, the worker
-    stays until all its sub-environments end at once.
+    an episode are built afresh; those in the middle of one move with their state. If a state cannot be moved, the
+    worker stays until all its sub-environments end at once.
 
     Args:
         engine: The workers.
@@ -101,5 +102,4 @@ def make_recycler(engine: Engine) -> Recycler | None:
 
 def resident_bytes(pid: int) -> int:
     """Memory a process holds in RAM, from `/proc`."""
-    with open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

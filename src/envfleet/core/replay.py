@@ -6,6 +6,7 @@ import dataclasses
 import os
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -76,7 +77,7 @@ def write_replay(failure: Failure) -> str | None:
             file.write(failure.replay)
     except OSError:
         if path is not None:
-            os.unlink(path)
+            Path(path).unlink()
         return None
     return path
 
@@ -88,8 +89,7 @@ def load_replay(path: str) -> ReplayRecord:
         ReplayUnavailable: The file is missing, is no replay file, or needs code that cannot be imported here.
     """
     try:
-        with open(path, "rb") as file:
-            record = cloudpickle.loads(file.read())
+        record = cloudpickle.loads(Path(path).read_bytes())
     except OSError as error:
         raise ReplayUnavailable(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:
@@ -120,7 +120,7 @@ def replay(path: str) -> ReplayReport:
         done = _run(record)
     except InvalidArgument:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the failure that is being looked for
         text = "".join(traceback.format_exception(error))
         same = _name(error) == record.type_name
         verdict = "reproduced" if same else f"a different error than the recorded {record.type_name}"

@@ -26,7 +26,7 @@ def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int, offset: 
         return [None] * num_envs
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         return [int(seed) + offset + i for i in range(num_envs)]
-    if isinstance(seed, (str, bytes)) or not hasattr(seed, "__len__"):
+    if not isinstance(seed, (Sequence, np.ndarray)) or isinstance(seed, (str, bytes)):
         raise InvalidArgument(f"seed={seed!r}: pass None, an int, or one seed per sub-environment")
     if len(seed) != num_envs:
         raise InvalidArgument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -41,9 +42,7 @@ class Rows:
         self.generation = 0
         self.objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
         self.final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
-        self.episodes = Episodes(
-            self.num_envs, self.options.autoreset_mode, indices.start, engine.spec.num_envs
-        )
+        self.episodes = Episodes(self.num_envs, self.options.autoreset_mode, indices.start, engine.spec.num_envs)
         self.is_disabled = self.options.autoreset_mode is AutoresetMode.DISABLED
         self.clock = Clock()
         self._find_workers()
@@ -189,11 +188,11 @@ def carry_over(before: Outputs, after: Outputs) -> None:
 
 
 def cut(spans: Sequence[range], num_envs: int, num_parts: int) -> list[tuple[int, int]]:
-    """Cut rows into parts, between workers where the parts stay about equal, so that parts wait for nobody else's worker."""
+    """Cut rows into about equal parts; between workers if that is possible, so that no part waits for another's."""
     edges = [span.start for span in spans] + [num_envs]
     if (len(edges) - 1) % num_parts == 0:
         every = (len(edges) - 1) // num_parts
         bounds = edges[::every]
     else:
         bounds = [num_envs * k // num_parts for k in range(num_parts + 1)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))

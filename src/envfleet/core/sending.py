@@ -109,10 +109,7 @@ class SendQueue:
         try:
             self._gather()
             while len(self._arrived) < wanted:
-                left_s = None if timeout_s is None else start_s + timeout_s - time.perf_counter()
-                if left_s is not None and left_s <= 0:
-                    raise CallTimeout("recv", self._rows.workers, timeout_s or 0.0)
-                engine.dispatcher.pump(left_s)
+                engine.pump(start_s, timeout_s, "recv", self._rows.workers)
                 self._gather()
         except CallTimeout:
             raise

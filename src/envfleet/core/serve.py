@@ -43,9 +43,7 @@ class Server:
             self._complete(seq, ALL_ROWS, self._guard(Verb.STEP, lambda: self.group.step(generation, rows, objects)))
             return
         for k, row in enumerate(range(self.group.num_envs) if rows is None else rows):
-            reply = self._guard(
-                Verb.STEP, lambda: self.group.step(generation, (row,), [[leaf[k]] for leaf in objects])
-            )  # noqa: B023
+            reply = self._guard(Verb.STEP, lambda: self.group.step(generation, (row,), [[leaf[k]] for leaf in objects]))  # noqa: B023
             self._complete(seq, row, reply)
 
     def _dispatch(self, verb: Verb, generation: int, payload: Any) -> Reply | None:
@@ -68,7 +66,7 @@ class Server:
             return action()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the fleet must hear of it
             failure = make_failure(error, verb=verb.name.lower(), env_index=self._first_index, worker=self._worker)
             return Reply(failures=[failure])
 

@@ -53,7 +53,9 @@ class Spares:
         env, self._idle[row] = self._idle[row], None
         return self._executor.submit(self._reset, row, env, self._rows.derive_seed(row, self._episodes[row]))
 
-    def _reset(self, row: int, env: gym.Env[Any, Any] | None, seed: int) -> tuple[gym.Env[Any, Any], Any, dict[str, Any]]:
+    def _reset(
+        self, row: int, env: gym.Env[Any, Any] | None, seed: int
+    ) -> tuple[gym.Env[Any, Any], Any, dict[str, Any]]:
         if env is None:
             env = self._rows.build(row, seed)
         observation, info = env.reset(seed=seed)

@@ -35,7 +35,7 @@ def save_env(env: gym.Env[Any, Any]) -> EnvState:
         return EnvState("own", copy.deepcopy(env.unwrapped.get_state()), [_layer(layer) for layer in _layers(env)])
     try:
         return EnvState("pickle", cloudpickle.dumps(env), [])
-    except Exception as pickle_error:
+    except Exception as pickle_error:  # noqa: BLE001 - any type may fail in its own way
         try:
             return EnvState("copy", copy.deepcopy(env), [])
         except Exception as copy_error:

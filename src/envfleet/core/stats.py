@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Literal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Plan:
     num_workers: int
     envs_per_worker: tuple[int, ...]
     reason: str
-    start_method: str | None = None
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None
     trials: tuple[tuple[str, float], ...] = ()
 
     def describe(self) -> str:
@@ -43,7 +43,8 @@ class Clock:
     copy_s: float = 0.0
 
 
-class WorkerStats(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class WorkerStats:
     """What one worker did.
 
     Attributes:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
+
+from gymnasium.vector import AutoresetMode
 
 from envfleet.core.arrays import ArraysSpec
 from envfleet.core.builders import EnvBuilder
@@ -19,7 +22,6 @@ from envfleet.transports.inline import InlineTransport
 from envfleet.transports.launch import StartMethod, default_start_method
 from envfleet.transports.process import ProcessTransport
 from envfleet.transports.thread import ThreadTransport
-from gymnasium.vector import AutoresetMode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +58,11 @@ class Blueprint:
         shared = self.shared.to_processes() if plan.backend == "process" else self.shared
         try:
             transport = self._transport(plan, groups, shared)
-            infos = transport.start(self.options.start_timeout_s)
         except BaseException:
             shared.close()
             raise
         try:
+            infos = transport.start(self.options.start_timeout_s)
             self._check_infos(infos, groups)
             first = infos[0]
             spec = ArraysSpec(
@@ -89,6 +91,7 @@ class Blueprint:
                 root_seed=self.options.root_seed,
                 same_bounds=self.same_bounds,
                 is_inline=plan.backend == "serial",
+                step_timeout_s=self.options.step_timeout_s,
                 has_spares=self.options.has_spares,
             )
             groups.append(GroupPlan(self.builders[start : start + size], options))
@@ -121,8 +124,7 @@ def usable_cores() -> int:
     """Cores this process may use: its affinity and its cgroup's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
 from envfleet.core.fleet import Fleet
 from envfleet.core.stats import Plan
 from envfleet.making.assembly import Blueprint, usable_cores
-from envfleet.transports.launch import default_start_method
+from envfleet.transports.launch import StartMethod, default_start_method
 
 TRIAL_S = 0.03
 """How long one round of one candidate is stepped."""
@@ -24,7 +25,12 @@ MARGIN = 1.1
 
 
 def fixed_plan(
-    backend: str, num_envs: int, workers: int | None, envs_per_worker: int | None, start_method: str | None, reason: str
+    backend: str,
+    num_envs: int,
+    workers: int | None,
+    envs_per_worker: int | None,
+    start_method: StartMethod | None,
+    reason: str,
 ) -> Plan:
     """The plan that the arguments ask for; workers default to one per usable core."""
     if backend == "serial":
@@ -44,8 +50,8 @@ def choose(blueprint: Blueprint, workers: int | None, envs_per_worker: int | Non
     """Build the fastest fleet: step the candidates for a few milliseconds each and keep the best.
 
     One thread is tried first. Processes are tried if a step takes long enough for them to help and there is more than
-    one usable core: with one worker per core (or as many as asked for), in alternating rounds with the serial fleet, and
-    kept if they are faster by more than a tenth. `fleet.plan` holds what was measured.
+    one usable core: with one worker per core (or as many as asked for), in alternating rounds with the serial fleet,
+    and kept if they are faster by more than a tenth. `fleet.plan` holds what was measured.
 
     Args:
         blueprint: What to build.
@@ -73,15 +79,13 @@ def choose(blueprint: Blueprint, workers: int | None, envs_per_worker: int | Non
         serial.close(terminate=True)
         raise
     try:
-        ratios = []
-        for _ in range(ROUNDS):
-            process_s, serial_s = _step_s(process, TRIAL_S), _step_s(serial, TRIAL_S)
-            ratios.append(serial_s / process_s)
+        rounds = [(_step_s(process, TRIAL_S), _step_s(serial, TRIAL_S)) for _ in range(ROUNDS)]
     except BaseException:
         serial.close(terminate=True)
         process.close(terminate=True)
         raise
-    ratio = sorted(ratios)[ROUNDS // 2]
+    process_s, serial_s = sorted(rounds, key=lambda times: times[1] / times[0])[ROUNDS // 2]
+    ratio = serial_s / process_s
     trials = [("serial", num_envs / serial_s), (plan.describe(), num_envs / process_s)]
     winner, loser = (process, serial) if ratio > MARGIN else (serial, process)
     loser.close()
@@ -107,7 +111,5 @@ def _step(fleet: Fleet, actions: Any) -> None:
 
 
 def _settle(fleet: Fleet, reason: str, trials: list[tuple[str, float]]) -> Fleet:
-    import dataclasses
-
     plan = dataclasses.replace(fleet.plan, reason=f"auto: {reason}", trials=tuple(trials))
     return fleet.as_new(plan)

@@ -31,6 +31,7 @@ class SpecMaker:
         self._kwargs = {"disable_env_checker": True, **kwargs}
 
     def __call__(self, **shared: Any) -> gym.Env[Any, Any]:
+        """Make one; `shared` are shared arrays, as more arguments."""
         return gym.make(self._spec, **self._kwargs, **shared)
 
 
@@ -57,7 +58,7 @@ def builders_of(
             f"keyword arguments {sorted(env_kwargs)} are neither make()'s nor can they go to a callable: check their "
             "spelling, or bind them with functools.partial"
         )
-    functions = list(source) if isinstance(source, Sequence) else [source] * num_envs
+    functions: list[Any] = list(source) if isinstance(source, Sequence) else [source] * num_envs
     signatures: dict[int, tuple[bool, tuple[str, ...]]] = {}
     builders = []
     for index, function in enumerate(functions):
@@ -127,7 +128,7 @@ def count_envs(source: EnvSource, num_envs: int | None, workers: int | None, env
         )
     if workers is not None and envs_per_worker is not None and -(-num_envs // envs_per_worker) != workers:
         raise InvalidArgument(
-            f"workers={workers} × envs_per_worker={envs_per_worker} does not hold num_envs={num_envs} sub-environments: "
-            "leave one of the three out"
+            f"workers={workers} × envs_per_worker={envs_per_worker} does not hold num_envs={num_envs} "
+            "sub-environments: leave one of the three out"
         )
     return num_envs

@@ -106,7 +106,7 @@ def _take_surroundings(job: Mapping[str, Any]) -> None:
         if os.environ.get(key) != value:
             os.environ[key] = value
     sys.path[:] = job["path"]
-    sys.path_importer_cache.clear()  # modules may have been written since the nursery looked
+    _forget_directories()
     sys.argv[:] = job["argv"]
     if job["cwd"] is not None:
         os.chdir(job["cwd"])
@@ -115,6 +115,16 @@ def _take_surroundings(job: Mapping[str, Any]) -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+
+
+def _forget_directories() -> None:
+    # Modules and directories may have appeared since the nursery looked. `importlib.invalidate_caches` would import
+    # importlib.metadata for it; clearing the whole cache frees, and so copies, many pages.
+    for path, finder in list(sys.path_importer_cache.items()):
+        if finder is None:
+            del sys.path_importer_cache[path]
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
 
 
 def _take_limits(job: Mapping[str, Any]) -> None:

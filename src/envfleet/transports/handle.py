@@ -131,14 +131,24 @@ class WorkerHandle:
             self._reap()  # the nursery went first; its orphans are ours if we are process 1 or a subreaper
 
     def _reap(self) -> None:
-        id_type, id_ = (os.P_PIDFD, self._pidfd) if self._pidfd >= 0 else (os.P_PID, self.pid)
         try:
-            result = os.waitid(id_type, id_, os.WEXITED | os.WNOHANG)
+            exitcode = _wait_by_pidfd(self._pidfd) if self._pidfd >= 0 else _wait_by_pid(self.pid)
         except ChildProcessError:
             self._is_over = True  # not ours, or somebody else waited for it
             return
-        if result is None:
+        if exitcode is None:
             time.sleep(0.001)  # its descriptors close a moment before it can be waited for
-            return
-        self._exitcode = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-        self._is_over = True
+        else:
+            self._exitcode, self._is_over = exitcode, True
+
+
+def _wait_by_pidfd(pidfd: int) -> int | None:
+    result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def _wait_by_pid(pid: int) -> int | None:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None

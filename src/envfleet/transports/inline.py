@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
-from envfleet.core.failures import StepInterrupted
 from envfleet.core.env_group import EnvGroup
+from envfleet.core.failures import StepInterrupted
 from envfleet.core.group import TICK, GroupInfo
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import Completion, Reply, Request, Verb
@@ -121,7 +121,7 @@ class InlineTransport:
         """The stacks of this process's threads."""
         return "".join(
             f"thread {ident}:\n{''.join(traceback.format_stack(frame))}"
-            for ident, frame in sys._current_frames().items()
+            for ident, frame in sys._current_frames().items()  # noqa: SLF001 - how the standard library offers it
         )
 
     def pid(self, worker: int) -> int:

@@ -284,11 +284,11 @@ def _preload(payload: int) -> None:
     job = _read_job(payload)
     sys.path[:] = job["path"]
     gc.disable()  # importing makes many objects and little garbage
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in job["modules"]:
-            with contextlib.suppress(Exception):  # the worker meets it too, and tells the owner
-                importlib.import_module(name)
+    show_warning, warnings.showwarning = warnings.showwarning, lambda *_, **__: None  # the owner has seen them
+    for name in job["modules"]:
+        with contextlib.suppress(Exception):  # the worker meets it too, and tells the owner
+            importlib.import_module(name)
+    warnings.showwarning = show_warning
     gc.freeze()  # collecting in the workers must not touch, and so copy, the pages they share
 
 
@@ -299,8 +299,10 @@ def main(control_fd: int, owner_pid: int) -> NoReturn:
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
+        # One is open per worker. The workers themselves get the owner's limit.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one is open per worker; workers get the owner's own
+        soft = 10_240 if hard == resource.RLIM_INFINITY else hard
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     flags = sys.orig_argv[1 : -len(sys.argv)]
     Nursery(control, owner_pid, [sys.executable, *flags]).serve()
     os._exit(0)

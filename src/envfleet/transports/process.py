@@ -17,18 +17,20 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.failures import build_error, shorten
 from envfleet.core.group import TICK, GroupInfo
 from envfleet.core.memory import SharedBlock, UnsizedBlock
 from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
-from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, SubEnvError, WorkerDied
-from envfleet.transports.launch import WorkerHandle, launch, require_descriptors
+from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, WorkerDied
+from envfleet.transports.launch import StartMethod, WorkerHandle, launch, require_descriptors
 from envfleet.transports.wire import HAS_REPLY, LENGTH, RECORD, encode_request
 
 STACK_SIGNAL = signal.SIGUSR1
@@ -45,7 +47,7 @@ class _Link:
     """The owner's ends of everything that ties it to one worker."""
 
     def __init__(
-        self, index: int, block_fd: int, done_fd: int, shared_fd: int | None, start_method: str
+        self, index: int, block_fd: int, done_fd: int, shared_fd: int | None, start_method: StartMethod
     ) -> None:
         self.index = index
         self.is_dead = False
@@ -165,7 +167,7 @@ class ProcessTransport:
 
     name = "process"
 
-    def __init__(self, plans: Sequence[GroupPlan], shared: SharedArrays, start_method: str) -> None:
+    def __init__(self, plans: Sequence[GroupPlan], shared: SharedArrays, start_method: StartMethod) -> None:
         require_descriptors(DESCRIPTORS_PER_WORKER * len(plans) + 16)
         self._plans, self._shared, self._start_method = list(plans), shared, start_method
         self.num_workers = len(self._plans)
@@ -217,12 +219,13 @@ class ProcessTransport:
                 if completion.worker not in workers:
                     self._early.append(completion)
                 elif completion.death is not None:
-                    raise completion.death
+                    if completion.worker not in replies:  # else it ended because it could not build: it said why
+                        raise completion.death
                 elif completion.reply is not None:
                     replies[completion.worker] = completion.reply
         failures = [failure for worker in workers for failure in replies[worker].failures]
         if failures:
-            raise SubEnvError(failures)
+            raise build_error(failures)
         return [replies[worker].value for worker in workers]
 
     def rows_view(self, rows: slice) -> FleetArrays:
@@ -274,11 +277,14 @@ class ProcessTransport:
 
     def _describe_death(self, link: _Link) -> WorkerDied:
         rows = self._plans[link.index].rows
-        running = None
+        running = action = None
         if self._block is not None:
-            row = int(self.rows_view(slice(None)).progress[link.index, Progress.ROW]) % TICK - 1
-            running = rows[row] if 0 <= row < len(rows) else None
-        return WorkerDied(link.index, rows, link.handle.exitcode(), running)
+            arrays = self.rows_view(slice(None))
+            row = int(arrays.progress[link.index, Progress.ROW]) % TICK - 1
+            if 0 <= row < len(rows):
+                running = rows[row]
+                action = shorten([leaf[running] for leaf in arrays.actions])
+        return WorkerDied(link.index, rows, link.handle.exitcode(), running, link.handle.pid, action)
 
     def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
         """Start a new process in the place of one that ended, or that is ended now in peace."""
@@ -365,5 +371,5 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 def _unlinked_file() -> int:
     handle, path = tempfile.mkstemp(prefix="envfleet-stack-")
-    os.unlink(path)
+    Path(path).unlink()
     return handle

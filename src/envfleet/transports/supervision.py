@@ -148,7 +148,8 @@ class Supervision:
                 self._link = NurseryLink()
                 for handle in self._handles:
                     if handle.is_alive():
-                        self._link.request(nursery.ADOPT, [handle.sentinel_fd], handle.pid)
+                        with contextlib.suppress(NurseryLost):  # the next launch finds out
+                            self._link.request(nursery.ADOPT, [handle.sentinel_fd], handle.pid)
             return self._link
 
     def add(self, pid: int, pidfd: int, channel: socket.socket, *, is_child: bool) -> WorkerHandle:
@@ -156,12 +157,7 @@ class Supervision:
         handle = WorkerHandle(pid, pidfd, channel, is_child=is_child, on_close=self._remove)
         with self._lock:
             if is_child:
-                link = self.link()
-                try:
-                    link.request(nursery.ADOPT, [handle.sentinel_fd], pid)
-                except NurseryLost:
-                    link.has_ended()
-                    self.link().request(nursery.ADOPT, [handle.sentinel_fd], pid)
+                self._adopt(handle)
             self._handles.add(handle)
         return handle
 
@@ -181,6 +177,17 @@ class Supervision:
         if self._link is not None:
             self._link.forget()
             self._link = None
+
+    def _adopt(self, handle: WorkerHandle) -> None:
+        for is_last in (False, True):
+            link = self.link()
+            try:
+                link.request(nursery.ADOPT, [handle.sentinel_fd], handle.pid)
+                return
+            except NurseryLost:
+                link.has_ended()
+                if is_last:
+                    raise lost_error(link) from None
 
     def _remove(self, handle: WorkerHandle) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import queue
@@ -14,14 +15,17 @@ from typing import Any
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays
 from envfleet.core.checks import check_distinct
-from envfleet.core.failures import StepInterrupted, make_failure
 from envfleet.core.env_group import EnvGroup
+from envfleet.core.failures import StepInterrupted, build_error, make_failure
 from envfleet.core.group import GroupInfo
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.serve import Server, serve
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import EnvfleetError, Failure, StartTimeout, SubEnvError
+
+IDLE_WAIT_S = 0.2
+"""What an idle thread may take to end, however short the time its fleet was given to close."""
 
 
 class _Worker:
@@ -47,11 +51,12 @@ class _Worker:
             reply = Reply(value=group.describe())
         except SubEnvError as error:
             reply = Reply(failures=list(error.failures))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever goes wrong here must reach the owner
             reply = Reply(failures=[make_failure(error, verb="make", env_index=options.first_index, worker=self.index)])
         self._complete(0, ALL_ROWS, reply)
         if not reply.failures:
-            serve(Server(group, self.index, options.first_index, self._complete), self.inbox.get)
+            with contextlib.suppress(StepInterrupted):  # abandoned: see `abandon`
+                serve(Server(group, self.index, options.first_index, self._complete), self.inbox.get)
 
     def attach(self, spec: ArraysSpec, buffer: Any) -> None:
         """Give the group, which is built and waits, its arrays."""
@@ -127,7 +132,7 @@ class ThreadTransport:
                 replies[worker.index] = completion.reply
         failures = [failure for worker in workers for failure in replies[worker.index].failures]
         if failures:
-            raise SubEnvError(failures)
+            raise build_error(failures)
         return [replies[worker.index].value for worker in workers]
 
     def rows_view(self, rows: slice) -> FleetArrays:
@@ -177,7 +182,9 @@ class ThreadTransport:
 
     def stack(self, worker: int) -> str:
         """The thread's Python stack."""
-        frame = sys._current_frames().get(self._workers[worker].thread.ident or 0)
+        frame = sys._current_frames().get(  # noqa: SLF001 - how the standard library offers it
+            self._workers[worker].thread.ident or 0
+        )
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
     def pid(self, worker: int) -> int:
@@ -191,7 +198,7 @@ class ThreadTransport:
         for worker in self._workers:
             worker.inbox.put(Request(Verb.CLOSE, -1))
         for worker in self._workers:
-            worker.thread.join(max(deadline_s - time.monotonic(), 0))
+            worker.thread.join(max(deadline_s - time.monotonic(), IDLE_WAIT_S))
             if worker.thread.is_alive():
                 worker.abandon()
         while not self._outbox.empty():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import struct
 
@@ -27,7 +28,7 @@ def encode_request(request: Request) -> bytes:
     verb, seq, generation, payload = request
     if payload is None:
         return HEADER.pack(verb, generation, 0, 0, seq)
-    body = cloudpickle.dumps(payload)
+    body: bytes = cloudpickle.dumps(payload)
     return HEADER.pack(verb, generation, 0, len(body), seq) + body
 
 
@@ -39,12 +40,11 @@ def decode_request(header: tuple[int, ...], body: bytes) -> Request:
 
 def encode_reply(reply: Reply, worker: int, first_index: int) -> bytes:
     """Pickle a reply; what does not pickle in it is replaced by a `Failure` that says so."""
-    try:
+    with contextlib.suppress(Exception):  # any type may fail in its own way; cloudpickle takes more of them
         return pickle.dumps(reply, protocol=5)
-    except Exception:  # noqa: BLE001 - any type may fail in its own way; cloudpickle takes more of them
-        pass
     try:
-        return cloudpickle.dumps(reply)
+        body: bytes = cloudpickle.dumps(reply)
+        return body
     except Exception as error:  # noqa: BLE001 - as above
         return pickle.dumps(_without_unpicklable(reply, worker, first_index, error), protocol=5)
 

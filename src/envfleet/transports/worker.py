@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
-from envfleet.core.failures import StepInterrupted, make_failure
 from envfleet.core.env_group import EnvGroup
+from envfleet.core.failures import StepInterrupted, make_failure
 from envfleet.core.group import TICK
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.memory import SharedBlock
@@ -82,13 +82,14 @@ def run(args: bytes, fds: list[int]) -> None:
     request_fd, reply_fd, done_fd, block_fd, stack_fd, *shared_fds = fds
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
     channel = _Channel(pickle.loads(args), request_fd, reply_fd, done_fd)
-    with contextlib.suppress(BrokenPipeError):  # the owner is gone; there is nobody to tell
-        server = _build(channel, block_fd, shared_fds)
+    # The owner may be gone at any point; then there is nobody to tell.
+    with contextlib.ExitStack() as resources, contextlib.suppress(BrokenPipeError):
+        server = _build(channel, block_fd, shared_fds, resources)
         if server is not None:
             serve(server, channel.receive)
 
 
-def _build(channel: _Channel, block_fd: int, shared_fds: list[int]) -> Server | None:
+def _build(channel: _Channel, block_fd: int, shared_fds: list[int], resources: contextlib.ExitStack) -> Server | None:
     boot = channel.read_message()
     if boot is None:
         return None
@@ -96,8 +97,11 @@ def _build(channel: _Channel, block_fd: int, shared_fds: list[int]) -> Server | 
         plan, shared_layout = cloudpickle.loads(boot)
         options = plan.options
         channel.first_index = options.first_index
-        shared = SharedArrays.attach(shared_fds[0], shared_layout).arrays if shared_fds else {}
-        group = EnvGroup(plan.builders, options, shared)
+        shared = SharedArrays.local(None)
+        if shared_fds:
+            shared = SharedArrays.attach(shared_fds[0], shared_layout)
+            resources.callback(shared.close)
+        group = EnvGroup(plan.builders, options, shared.arrays)
         info = group.describe()
     except SubEnvError as error:
         channel.complete(0, ALL_ROWS, Reply(failures=list(error.failures)))
@@ -112,17 +116,17 @@ def _build(channel: _Channel, block_fd: int, shared_fds: list[int]) -> Server | 
         group.close()
         return None
     spec: ArraysSpec = cloudpickle.loads(message)
-    block = SharedBlock.attach(block_fd, spec.block_layout().size_bytes)
+    block = resources.enter_context(SharedBlock.attach(block_fd, spec.block_layout().size_bytes))
     arrays = FleetArrays.bind(spec, block.buffer, slice(plan.rows.start, plan.rows.stop))
     group.attach(arrays, (SpaceLayout(spec.observation_space), SpaceLayout(spec.action_space)))
-    _allow_interrupts(arrays.progress[channel.worker])
+    _allow_interrupts(arrays.progress[channel.worker], options.step_timeout_s)
     return Server(group, channel.worker, options.first_index, channel.complete)
 
 
-def _allow_interrupts(progress: Any) -> None:
+def _allow_interrupts(progress: Any, timeout_s: float | None) -> None:
     def interrupt(signum: int, frame: Any) -> None:
         word = int(progress[Progress.ROW])
         if word % TICK and word == progress[Progress.INTERRUPT]:
-            raise StepInterrupted("ran longer than step_timeout_s")
+            raise StepInterrupted(f"ran longer than step_timeout_s={timeout_s or 0:g}")
 
     signal.signal(signal.SIGUSR2, interrupt)

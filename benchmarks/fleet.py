@@ -1,0 +1,168 @@
+"""The full comparison: sizes × workloads × workers, envfleet and its peers in the same runs.
+
+    python benchmarks/fleet.py OUT            # everything, about half an hour
+    python benchmarks/fleet.py OUT --quick    # a subset, about two minutes
+
+Writes OUT/fleet.json (see envfleet.bench.results for its form), OUT/fleet.png, a plot per workload and OUT/report.txt.
+How to read them: benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from envfleet.bench.machine import describe_machine, whole_cores
+from envfleet.bench.peers import PEER_NAMES, Contender, EnvFleet, find_contenders
+from envfleet.bench.plot import plot_report
+from envfleet.bench.report import machine_line, show_report
+from envfleet.bench.results import Report, Run, Settings
+from envfleet.bench.rounds import Case, run_case
+from envfleet.bench.workloads import BUILT_IN_NAMES, missing_module, resolve
+
+SIZES = (1, 2, 8, 64, 256)
+QUICK = (("cheap", (8, 64)), ("medium", (8,)), ("image", (8,)), ("dict", (8,)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """A floor of design.md: `ours` must make at least `floor` times the steps/s of `theirs`."""
+
+    title: str
+    workload: str
+    num_envs: int
+    ours: str
+    theirs: str
+    floor: float
+
+
+BUDGETS = (
+    Budget("serial against the bare loop", "cheap", 8, "envfleet-serial", "loop", 0.85),
+    Budget("process against Gymnasium AsyncVectorEnv", "cheap", 8, "envfleet-process", "gymnasium-async", 4.0),
+    Budget("process against SB3 SubprocVecEnv", "cheap", 8, "envfleet-process", "sb3-subproc", 5.0),
+    # 0.9 of what two bare cores make. LunarLander is Box2D as hockey is, and cheaper, which makes it harder.
+    Budget("process against one bare core, Box2D", "lunar", 64, "envfleet-process", "loop", 1.8),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 1 if --strict was given and a budget was missed."""
+    options = _parse(arguments)
+    settings = Settings(seconds=0.25, rounds=3) if options.quick else Settings(seconds=options.seconds)
+    plan = list(QUICK) if options.quick else [(name, options.sizes) for name in options.workloads]
+    runs: list[Run] = []
+    started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    packages = [name for contender in _contenders() for name in contender.packages]
+    machine = describe_machine(packages)
+    for case in _cases(plan, runs):
+        runs.append(run_case(case, settings, _tell))
+        report = Report(started_at, machine, settings, tuple(runs))
+        report.save(options.out / "fleet.json")  # after every run: a long benchmark that is stopped keeps its figures
+    sys.stderr.write("\n")
+    _write_text(report, options.out / "report.txt")
+    _draw(report, options.out)
+    console = Console(highlight=False)
+    console.print(f"[dim]{machine_line(machine)}[/dim]", soft_wrap=True)
+    met = [_show_budget(budget, report, console) for budget in BUDGETS]
+    console.print(f"Figures, plots and tables: {options.out}", soft_wrap=True)
+    return 1 if options.strict and False in met else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure envfleet against its peers.")
+    parser.add_argument("out", type=Path, help="folder for figures, plots and tables")
+    parser.add_argument("--quick", action="store_true", help="a subset in about two minutes")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a budget is missed")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of one measurement")
+    parser.add_argument("--workloads", nargs="+", default=list(BUILT_IN_NAMES), choices=BUILT_IN_NAMES)
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="numbers of sub-environments")
+    return parser.parse_args(arguments)
+
+
+def _contenders() -> list[Contender]:
+    """List the peers, our backends with a worker a core, and our processes below and above the core count."""
+    cores = whole_cores()
+    ours: list[Contender] = [EnvFleet("serial"), EnvFleet("thread"), EnvFleet("process"), EnvFleet("auto")]
+    counts = sorted({1, 2 * cores} - {cores})
+    ours += [EnvFleet("process", (("workers", count),), tag=_worker_tag(count)) for count in counts]
+    return [*find_contenders(PEER_NAMES), *ours]
+
+
+def _worker_tag(count: int) -> str:
+    return f"{count}-worker" + ("" if count == 1 else "s")
+
+
+def _cases(plan: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run]) -> Iterator[Case]:
+    """Make the cases one at a time, so that a later one can leave out who was hopeless in an earlier one."""
+    contenders = _contenders()
+    for name, sizes in plan:
+        workload = resolve(name)
+        missing = missing_module(workload.spec)
+        if missing is not None:
+            sys.stderr.write(f"{name} is left out: it needs {missing}, which is not installed.\n")
+            continue
+        for num_envs in sizes:
+            reasons = {contender.name: reason for contender in contenders if (reason := _too_many(contender, num_envs))}
+            reasons |= _hopeless(contenders, num_envs, runs)
+            yield Case(workload, num_envs, whole_cores(), contenders, reasons)
+
+
+def _too_many(contender: Contender, num_envs: int) -> str | None:
+    workers = dict(contender.options).get("workers", 1) if isinstance(contender, EnvFleet) else 1
+    return f"{workers} workers for {num_envs} sub-environments" if workers > num_envs else None
+
+
+def _hopeless(contenders: Sequence[Contender], num_envs: int, runs: Sequence[Run]) -> dict[str, str]:
+    """Leave out whoever would not start within the time, going by its time a sub-environment so far."""
+    limit_s = Settings().start_timeout_s
+    reasons = {}
+    for contender in contenders:
+        measured = [(run, entry) for run in runs if (entry := run.find(contender.name)) and run.num_envs >= 8]
+        pace_s = min((entry.start_s / run.num_envs for run, entry in measured if entry.start_s), default=0.0)
+        if pace_s * num_envs > limit_s:
+            reasons[contender.name] = (
+                f"would take about {pace_s * num_envs:.0f} s to start {num_envs} sub-environments "
+                f"({pace_s:.1f} s each with fewer)"
+            )
+    return reasons
+
+
+def _tell(text: str, fraction: float) -> None:
+    del fraction
+    sys.stderr.write(f"\r\033[K{text}" if sys.stderr.isatty() else f"{text}\n")
+    sys.stderr.flush()
+
+
+def _write_text(report: Report, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        show_report(report, Console(file=file, width=110, highlight=False))
+
+
+def _draw(report: Report, out: Path) -> None:
+    plot_report(report, out / "fleet.png")
+    for name in dict.fromkeys(run.workload for run in report.runs):
+        runs = tuple(run for run in report.runs if run.workload == name)
+        plot_report(dataclasses.replace(report, runs=runs), out / f"{name}.png")
+
+
+def _show_budget(budget: Budget, report: Report, console: Console) -> bool | None:
+    runs = [run for run in report.runs if (run.workload, run.num_envs) == (budget.workload, budget.num_envs)]
+    ratio = runs[0].ratio(budget.ours, budget.theirs) if runs else None
+    where = f"{budget.num_envs} × {budget.workload}"
+    if ratio is None:
+        console.print(f"[dim]not measured  {budget.title}, {where}[/dim]")
+        return None
+    met = ratio >= budget.floor
+    mark = "[green]met   [/green]" if met else "[red]missed[/red]"
+    console.print(f"{mark}  {ratio:5.2f}×, at least {budget.floor:.2f}×: {budget.title}, {where}")
+    return met
+
+
+if __name__ == "__main__":
+    sys.exit(main())

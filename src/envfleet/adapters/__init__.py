@@ -1,0 +1,5 @@
+"""A fleet in the shape of somebody else's vector environment, for code that was written for theirs.
+
+`envfleet.adapters.gymnasium` has the shape of Gymnasium's `AsyncVectorEnv` and `SyncVectorEnv`, `envfleet.adapters.sb3`
+that of Stable-Baselines3's `VecEnv`. Importing this package imports neither.
+"""

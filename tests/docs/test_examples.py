@@ -1,0 +1,160 @@
+"""The documentation is true: every Python block runs, every `envfleet` command line parses, the cheap ones run.
+
+The Python blocks of a page run in order as one script, so what one defines the next can use. A block
+
+    ```text title="output"
+    …
+    ```
+
+behind a Python block is what that one prints; `…` stands for anything. `<!-- needs: NAME -->` skips a page where a
+module is not installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+OUTPUT = 'text title="output"'
+END_OF_BLOCK = "\x1e"
+PAGE_LIMIT_S = 60.0
+CHEAP_COMMANDS = {"--version", "--help", "envs"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block: what its fence says, the line (from 0) of its first line, its lines without indentation."""
+
+    info: str
+    start: int
+    lines: list[str]
+
+
+def blocks_of(text: str) -> list[Block]:
+    """Find the fenced blocks of a page, indented ones too."""
+    blocks, current, fence = list[Block](), None, ""
+    for number, line in enumerate(text.splitlines()):
+        opening = re.fullmatch(r"( *)(`{3,})([^`]*)", line)
+        if current is None and opening:
+            indent, fence = opening[1], opening[2]
+            current = Block(opening[3].strip(), number + 1, [])
+        elif current is not None and line.strip() == fence:
+            blocks.append(current)
+            current = None
+        elif current is not None:
+            current.lines.append(line.removeprefix(indent))
+    assert current is None, f"the block that begins in line {current and current.start} has no end"
+    return blocks
+
+
+def script_of(blocks: list[Block]) -> str:
+    """Put the Python blocks of a page into one script in which every line has the number it has on the page."""
+    lines: list[str] = []
+    for block in blocks:
+        if block.info == "python":
+            lines += [""] * (block.start - len(lines))
+            lines += [*block.lines, f"print({END_OF_BLOCK!r})"]
+    return "\n".join(lines)
+
+
+def outputs_of(blocks: list[Block]) -> list[str | None]:
+    """What each Python block is said to print, `None` if nothing is said."""
+    outputs: list[str | None] = []
+    for block, following in zip(blocks, [*blocks[1:], Block("", 0, [])], strict=True):
+        if block.info == "python":
+            outputs.append("\n".join([*following.lines, ""]) if following.info == OUTPUT else None)
+    return outputs
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def pages_with(info: str) -> list[ParameterSet]:
+    found = [page for page in PAGES if any(block.info == info for block in blocks_of(page.read_text()))]
+    return [pytest.param(page, id=name_of(page)) for page in found]
+
+
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    text = page.read_text()
+    for module in re.findall(r"<!-- needs: (\w+) -->", text):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    blocks = blocks_of(text)
+    script = tmp_path / f"{page.stem.lower()}.py"
+    script.write_text(script_of(blocks))
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PAGE_LIMIT_S,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), f"line numbers are those of {name_of(page)}:\n{ran.stderr}"
+    checker = doctest.OutputChecker()
+    printed = [part.removeprefix("\n") for part in ran.stdout.split(END_OF_BLOCK)]
+    for want, got in zip(outputs_of(blocks), printed, strict=False):
+        if want is not None:
+            options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            assert checker.check_output(want.replace("…", "..."), got, options), f"it printed:\n{got}"
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The arguments of each `$ envfleet …` line of a page."""
+    lines = [line for block in blocks_of(page.read_text()) if block.info == "console" for line in block.lines]
+    return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("$ envfleet")]
+
+
+@pytest.mark.parametrize("page", pages_with("console"))
+def test_commands_parse_and_the_cheap_ones_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typer = pytest.importorskip("typer")
+    from envfleet.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    for arguments in commands_of(page):
+        command = typer.main.get_command(app)
+        name, *rest = arguments
+        if name == "replay":
+            rest = [str(tmp_path / "replay.pkl")]
+            Path(rest[0]).touch()
+        if name in CHEAP_COMMANDS:
+            assert command.main([name, *rest], standalone_mode=False) in (None, 0), arguments
+        else:
+            command.commands[name].make_context(name, rest)  # raises a UsageError that names what is wrong
+    capsys.readouterr()
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    typer = pytest.importorskip("typer")
+    from envfleet.cli.app import app
+
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    for name, command in typer.main.get_command(app).commands.items():
+        assert f"## envfleet {name}" in text
+        section = text.split(f"## envfleet {name}\n")[1].split("\n## ")[0]
+        options = [max(parameter.opts, key=len) for parameter in command.params if parameter.param_type_name == "option"]
+        missing = [option for option in options if f"`{option}" not in section and option != "--help"]
+        assert not missing, f"{name}: {missing}"
+
+
+def test_blocks_are_found_with_their_lines_and_outputs() -> None:
+    page = "text\n```python\nx = 1\n```\n\n!!! note\n    ```python\n    print(x)\n    ```\n\n" f"```{OUTPUT}\n1\n```\n"
+    blocks = blocks_of(page)
+    assert [block.start for block in blocks] == [2, 7, 11]
+    assert script_of(blocks).splitlines()[2:8:5] == ["x = 1", "print(x)"]
+    assert outputs_of(blocks) == [None, "1\n"]
