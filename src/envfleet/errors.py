@@ -31,6 +31,23 @@ class InvalidArgument(EnvfleetError, ValueError):
     code = "invalid_argument"
 
 
+class SpacesDiffer(InvalidArgument):
+    """Sub-environments do not share their spaces.
+
+    Attributes:
+        space: Which: `"observation_space"` or `"action_space"`.
+    """
+
+    code = "spaces_differ"
+
+    def __init__(self, message: str, space: str = "observation_space") -> None:
+        super().__init__(message)
+        self.space = space
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.space)
+
+
 class FleetClosed(EnvfleetError):
     """The fleet was used after `close()`."""
 

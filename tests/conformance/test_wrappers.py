@@ -35,6 +35,7 @@ NUM_ENVS = 3
 
 counting = functools.partial(CountingEnv, 3)
 in_dict = functools.partial(CountingEnv, 3, dict_obs=True)
+halved: dict[str, Any] = {"min_action": np.float32(-0.5), "max_action": np.float32(2)}
 unit: dict[str, Any] = {"min_obs": np.float32(0), "max_obs": np.float32(10)}
 acting = functools.partial(ActionKeeperEnv, 3)
 picture = functools.partial(SpaceEnv, "image", "discrete", 3)
@@ -48,7 +49,7 @@ CASES: dict[str, tuple[Callable[[], Any], Wrap]] = {
     "ClipAction": (acting, wrappers.ClipAction),
     "RescaleAction": (
         acting,
-        functools.partial(wrappers.RescaleAction, min_action=np.float32(-0.5), max_action=np.float32(2)),
+        functools.partial(wrappers.RescaleAction, **halved),
     ),
     "ClipReward": (counting, functools.partial(wrappers.ClipReward, min_reward=0, max_reward=2)),
     "TransformObservation": (

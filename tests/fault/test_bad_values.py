@@ -25,7 +25,7 @@ BAD_RESULTS: dict[str, tuple[str, ...]] = {
     "wrong_dtype": ("float64",),
     "no_observation": ("None",),
     "wrong_key": ("dict",),
-    "too_few_values": ("4", "5"),
+    "too_few_values": ("tuple of 4", "truncated"),
     "text_reward": ("much",),
     "info_not_a_dict": ("info", "list"),
 }

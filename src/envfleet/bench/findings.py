@@ -115,7 +115,8 @@ def _slow_reset(facts: Facts) -> Finding | None:
         f"A reset takes {duration(env.reset_s)}, a step {duration(env.step_s)}, and an episode lasts "
         f"{env.episode_steps:.0f} steps under random actions (a trained policy's may last longer).",
         "Make reset cheaper: load and build once in __init__, not in every reset. While one sub-environment resets, a "
-        "synchronous step waits for it: batch_size=… with send and recv acts on the others meanwhile.",
+        "synchronous step waits for it: spares=True keeps a second copy of each, reset in the background; or act on "
+        "the others meanwhile, with batch_size=…, send and recv.",
         1 / (1 - share),
     )
 

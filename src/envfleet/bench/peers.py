@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
@@ -130,10 +131,12 @@ class BareLoop:
 class _VectorRunner:
     """Any `gymnasium.vector.VectorEnv` in its own autoreset mode."""
 
-    def __init__(self, envs: Any, *, skips_reset_rows: bool = True) -> None:
+    def __init__(self, envs: Any, num_envs: int) -> None:
         self._envs = envs
-        self._num_envs: int = envs.num_envs
-        self._skips_reset_rows = skips_reset_rows
+        self._num_envs = num_envs
+        # EnvPool says nothing of its mode; it is next-step.
+        mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._has_reset_rows = mode == AutoresetMode.NEXT_STEP
         self._ended = 0
 
     def reset(self, seed: int) -> None:
@@ -143,7 +146,7 @@ class _VectorRunner:
     def step(self, actions: Any) -> int:
         _, _, terminated, truncated, _ = self._envs.step(actions)
         transitions = self._num_envs - self._ended
-        if self._skips_reset_rows:
+        if self._has_reset_rows:
             self._ended = int(np.count_nonzero(terminated | truncated))
         return transitions
 
@@ -181,7 +184,8 @@ class GymnasiumVector:
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `gymnasium.make_vec`; it has no number of workers."""
         del workers
-        return _VectorRunner(gymnasium.make_vec(workload.spec, num_envs=num_envs, vectorization_mode=self.mode))
+        envs = gymnasium.make_vec(workload.spec, num_envs=num_envs, vectorization_mode=self.mode)
+        return _VectorRunner(envs, num_envs)
 
 
 # --- Stable-Baselines3 ------------------------------------------------------------------------------------------------
@@ -262,14 +266,10 @@ class EnvPool:
         """Call `envpool.make_gymnasium`; `workers` becomes `num_threads`."""
         envpool = importlib.import_module("envpool")
         threads = {} if workers is None else {"num_threads": min(workers, num_envs)}
-        return _EnvPoolRunner(envpool.make_gymnasium(workload.spec.id, num_envs=num_envs, seed=0, **threads))
+        return _EnvPoolRunner(envpool.make_gymnasium(workload.spec.id, num_envs=num_envs, seed=0, **threads), num_envs)
 
 
 class _EnvPoolRunner(_VectorRunner):
-    def __init__(self, envs: Any) -> None:
-        self._num_envs = int(envs.config["num_envs"])
-        self._envs, self._skips_reset_rows, self._ended = envs, True, 0
-
     def reset(self, seed: int) -> None:
         del seed  # EnvPool takes its seed when it is made
         self._envs.reset()
@@ -347,7 +347,7 @@ class EnvFleet:
             options.setdefault("workers", min(workers, num_envs))
         fleet = make(workload.spec, num_envs, backend=self.backend, **options)
         is_batched = options.get("batch_size") not in (None, num_envs)
-        return _BatchRunner(fleet) if is_batched else _VectorRunner(fleet)
+        return _BatchRunner(fleet) if is_batched else _VectorRunner(fleet, num_envs)
 
 
 BASELINE = "loop"

@@ -26,15 +26,15 @@ class Workload:
         about: One line on what it stands for.
         spec: How Gymnasium builds one; `spec.kwargs` included.
         argument: What a person passes to `envfleet.make`, as source text.
-        import_line: What that needs imported; empty if nothing.
-        env_kwargs: The person's own arguments of the environment.
+        import_lines: What that needs imported.
+        env_kwargs: The person's own arguments of the environment, for `envfleet.make` to pass on.
     """
 
     name: str
     about: str
     spec: EnvSpec
     argument: str
-    import_line: str = ""
+    import_lines: tuple[str, ...] = ()
     env_kwargs: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -49,8 +49,7 @@ class Workload:
             arguments: What follows the environment, such as `"num_envs=8"`.
         """
         kwargs = "".join(f", {name}={value!r}" for name, value in self.env_kwargs)
-        lines = [f"envfleet.make({self.argument}, {arguments}{kwargs})"]
-        return [self.import_line, *lines] if self.import_line else lines
+        return [*self.import_lines, f"envfleet.make({self.argument}, {arguments}{kwargs})"]
 
     def build(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         """Build one sub-environment as `gymnasium.make` does."""
@@ -87,8 +86,7 @@ def synthetic(class_name: str, /, *, name: str | None = None, about: str = "", *
         max_episode_steps=200,
         kwargs=kwargs,
     )
-    import_line = f"from envfleet.bench.synthetic import {class_name}"
-    return Workload(name or class_name, about, spec, class_name, import_line, tuple(kwargs.items()))
+    return Workload(name or class_name, about, spec, *_source_of("envfleet.bench.synthetic", class_name, kwargs))
 
 
 def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
@@ -185,7 +183,16 @@ def _from_callable(name: str, attribute: str, factory: Callable[..., Any], kwarg
     )
     module_name = name.partition(":")[0]
     about = (factory.__doc__ or "").strip().partition("\n")[0]
-    return Workload(name, about, spec, attribute, f"from {module_name} import {attribute}", tuple(kwargs.items()))
+    return Workload(name, about, spec, *_source_of(module_name, attribute, kwargs))
+
+
+def _source_of(module_name: str, attribute: str, kwargs: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Write a callable as source text, and what must be imported for it."""
+    import_line = f"from {module_name} import {attribute}"
+    if not kwargs:
+        return attribute, (import_line,)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+    return f"functools.partial({attribute}, {arguments})", ("import functools", import_line)
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Workload:

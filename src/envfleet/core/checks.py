@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, SpacesDiffer
 
 UNSET: Any = object()
 """Stands for "the environment returned nothing yet", which `None` cannot."""
@@ -24,7 +24,7 @@ def check_same_spaces(first_index: int, first: Any, index: int, other: Any, same
         same_bounds: Whether observation spaces must be equal, or only of one shape and type.
 
     Raises:
-        InvalidArgument: Their spaces differ; names both and what differs.
+        SpacesDiffer: Their spaces differ; names both and what differs.
     """
     ours, theirs = first.observation_space, other.observation_space
     fits = ours == theirs if same_bounds else is_space_dtype_shape_equiv(ours, theirs)
@@ -35,9 +35,10 @@ def check_same_spaces(first_index: int, first: Any, index: int, other: Any, same
         if is_same:
             continue
         hint = ', or pass observation_mode="different" if only bounds differ' if name == "observation_space" else ""
-        raise InvalidArgument(
+        raise SpacesDiffer(
             f"{name} of sub-environment {index} is {yours}, but sub-environment {first_index} has {mine}: "
-            f"all sub-environments of a fleet share their spaces; wrap them so that they do{hint}"
+            f"all sub-environments of a fleet share their spaces; wrap them so that they do{hint}",
+            name,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,10 @@ INTERRUPT_GRACE_S = 1.0
 """How long a worker has to give up a sub-environment that overran, before the worker itself is replaced."""
 
 BUDGET_WINDOW_S = 3600.0
+
+
+Inbox: TypeAlias = collections.deque[Completion]
+"""Where the completions of one call, or of all that a part of a fleet sent, arrive in order."""
 
 
 class RestartBudget:
@@ -49,7 +53,9 @@ class RestartBudget:
 
 @dataclasses.dataclass(slots=True)
 class _Pending:
+    worker: int
     request: Request
+    inbox: Inbox
     rows_left: set[int] | None  # of a STEP that completes row by row
 
 
@@ -73,7 +79,6 @@ class Dispatcher:
         start_timeout_s: Limit for a replacement to get ready.
 
     Attributes:
-        ready: Completions per worker, in order, for the fleet to take.
         restarts: How often each worker was replaced.
     """
 
@@ -91,30 +96,32 @@ class Dispatcher:
         self.transport, self.budget = transport, budget
         self._progress, self._first_indices = progress, first_indices
         self._step_timeout_s, self._on_failure, self._start_timeout_s = step_timeout_s, on_failure, start_timeout_s
-        self._pending: list[dict[int, _Pending]] = [{} for _ in first_indices]
+        self._pending: dict[int, _Pending] = {}
+        self._deaths: dict[int, EnvfleetError] = {}
         self._watches = [_Watch() for _ in first_indices]
         self._seq = 0
-        self.ready: list[collections.deque[Completion]] = [collections.deque() for _ in first_indices]
         self.restarts = [0] * len(first_indices)
 
-    def submit(self, worker: int, verb: Verb, generation: int = 0, payload: Any = None) -> int:
-        """Send a request; returns its number."""
+    def submit(self, inbox: Inbox, worker: int, verb: Verb, generation: int = 0, payload: Any = None) -> None:
+        """Send a request, whose completions will go to `inbox`."""
         self._seq += 1
         rows_left = None
         if verb is Verb.STEP and payload is not None and payload.one_by_one:
             rows_left = set(payload.rows)
         request = Request(verb, self._seq, generation, payload)
-        self._pending[worker][self._seq] = _Pending(request, rows_left)
+        if worker in self._deaths:
+            inbox.append(Completion(worker, self._seq, ALL_ROWS, death=self._deaths[worker]))
+            return
+        self._pending[self._seq] = _Pending(worker, request, inbox, rows_left)
         self.transport.submit(worker, request)
-        return self._seq
 
-    def abandon(self, worker: int) -> None:
-        """Forget what a worker still owes: it will be dropped when it comes."""
-        self._pending[worker].clear()
-        self.ready[worker].clear()
+    def abandon(self, inbox: Inbox) -> None:
+        """Forget what is still to come to `inbox`: it will be dropped when it comes."""
+        self._pending = {seq: pending for seq, pending in self._pending.items() if pending.inbox is not inbox}
+        inbox.clear()
 
     def pump(self, timeout_s: float | None) -> bool:
-        """Wait for completions and sort them into `ready`; False if `timeout_s` (or a moment to look around) passed.
+        """Wait for completions and sort them into their inboxes; False if the time, or a moment to look around, passed.
 
         Raises:
             RestartBudgetSpent: A worker had to be replaced once too often.
@@ -131,40 +138,38 @@ class Dispatcher:
         return bool(completions)
 
     def _accept(self, completion: Completion) -> None:
-        worker, seq, row = completion.worker, completion.seq, completion.row
-        pending = self._pending[worker]
         if completion.death is not None:
-            self._bury(worker, completion.death)
+            self._bury(completion.worker, completion.death)
             return
-        found = pending.get(seq)
-        if found is None:
+        pending = self._pending.get(completion.seq)
+        if pending is None:
             return  # late: the call it belongs to was given up
-        if row == ALL_ROWS:
-            del pending[seq]
-        elif found.rows_left is not None:
-            found.rows_left.discard(row)
-            if not found.rows_left:
-                del pending[seq]
-        self.ready[worker].append(completion)
+        if completion.row == ALL_ROWS:
+            del self._pending[completion.seq]
+        elif pending.rows_left is not None:
+            pending.rows_left.discard(completion.row)
+            if not pending.rows_left:
+                del self._pending[completion.seq]
+        pending.inbox.append(completion)
 
     def _bury(self, worker: int, death: EnvfleetError) -> None:
         """Replace a dead worker and repeat what it left undone, or report it."""
         self._watches[worker] = _Watch()
-        undone, self._pending[worker] = self._pending[worker], {}
-        if self._on_failure == "raise":
-            self.ready[worker].append(Completion(worker, 0, ALL_ROWS, death=death))
-            return
-        self.budget.spend(death)
-        self.restarts[worker] += 1
-        self.transport.restart(worker, death.summary, self._start_timeout_s)
+        undone = {seq: pending for seq, pending in self._pending.items() if pending.worker == worker}
+        if self._on_failure == "restart":
+            self.budget.spend(death)
+            self.restarts[worker] += 1
+            self.transport.restart(worker, death.summary, self._start_timeout_s)
+        else:
+            self._deaths[worker] = death
         for seq, pending in undone.items():
             request = pending.request
-            if request.verb not in (Verb.STEP, Verb.RESET):
-                self.ready[worker].append(Completion(worker, seq, ALL_ROWS, death=death))
+            if self._on_failure == "raise" or request.verb not in (Verb.STEP, Verb.RESET):
+                del self._pending[seq]
+                pending.inbox.append(Completion(worker, seq, ALL_ROWS, death=death))
                 continue
             if pending.rows_left is not None:
-                request = request._replace(payload=_only(request.payload, pending.rows_left))
-            self._pending[worker][seq] = _Pending(request, pending.rows_left)
+                request = pending.request = request._replace(payload=_only(request.payload, pending.rows_left))
             self.transport.submit(worker, request)
 
     def replace(self, worker: int) -> None:
@@ -174,10 +179,11 @@ class Dispatcher:
 
     def _look_for_overruns(self, timeout_s: float) -> None:
         now = time.monotonic()
-        for worker, pending in enumerate(self._pending):
+        busy = {pending.worker for pending in self._pending.values()}
+        for worker in range(len(self._watches)):
             watch, word = self._watches[worker], int(self._progress[worker, Progress.ROW])
             row = word % TICK - 1
-            if not pending or row < 0:
+            if worker not in busy or row < 0:
                 watch.word = 0
             elif word != watch.word:
                 self._watches[worker] = _Watch(word, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
 import weakref
@@ -13,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
-from envfleet.core.dispatch import Dispatcher, RestartBudget
+from envfleet.core.dispatch import Dispatcher, Inbox, RestartBudget
 from envfleet.core.failures import sub_env_error
 from envfleet.core.group import GroupInfo
 from envfleet.core.info_columns import ColumnSpec
@@ -65,8 +66,9 @@ class Call:
     """Something asked of several workers: who has not completed yet, and what the others said."""
 
     verb: Verb
-    missing: list[int]
-    replies: list[tuple[int, Reply]]
+    missing: set[int]
+    inbox: Inbox = dataclasses.field(default_factory=collections.deque)
+    replies: list[tuple[int, Reply]] = dataclasses.field(default_factory=list)
 
 
 class Engine:
@@ -96,7 +98,7 @@ class Engine:
         self.worker_rows = list(worker_rows)
         self.observation_layout = SpaceLayout(spec.observation_space)
         self.action_layout = SpaceLayout(spec.action_space)
-        self._transport, self._release = transport, release
+        self.transport, self._release = transport, release
         self.failure: EnvfleetError | None = None
         self.is_closed = False
         self.wait_s = 0.0
@@ -129,7 +131,7 @@ class Engine:
 
     def view(self, rows: range) -> FleetArrays:
         """The arrays restricted to `rows`."""
-        return self._transport.rows_view(slice(rows.start, rows.stop))
+        return self.transport.rows_view(slice(rows.start, rows.stop))
 
     def start(
         self, workers: Sequence[int], verb: Verb, generation: int = 0, payloads: Sequence[Any] | None = None
@@ -142,14 +144,11 @@ class Engine:
             generation: Which outputs to write.
             payloads: One per worker, or `None` for none.
         """
-        submit = self.dispatcher.submit
-        if payloads is None:
-            for worker in workers:
-                submit(worker, verb, generation)
-        else:
-            for worker, payload in zip(workers, payloads, strict=True):
-                submit(worker, verb, generation, payload)
-        return Call(verb, list(workers), [])
+        call = Call(verb, set(workers))
+        submit, inbox = self.dispatcher.submit, call.inbox
+        for worker, payload in zip(workers, payloads or [None] * len(workers), strict=True):
+            submit(inbox, worker, verb, generation, payload)
+        return call
 
     def finish(self, call: Call, timeout_s: float | None = None) -> list[tuple[int, Reply]]:
         """Wait until every worker asked has completed.
@@ -170,15 +169,14 @@ class Engine:
                 self._gather(call)
                 if not call.missing:
                     break
-                self.pump(start_s, timeout_s, call.verb.name.lower(), call.missing)
+                self.pump(start_s, timeout_s, call.verb.name.lower(), sorted(call.missing))
         except CallTimeout:
             raise
         except EnvfleetError as error:
             self.give_up(error)
         except BaseException:
             # Ctrl-C while waiting: what is still under way must not be taken for a later call's.
-            for worker in call.missing:
-                self.dispatcher.abandon(worker)
+            self.dispatcher.abandon(call.inbox)
             raise
         finally:
             self.wait_s += time.perf_counter() - start_s
@@ -187,15 +185,11 @@ class Engine:
 
     def _gather(self, call: Call) -> None:
         """Take in what the workers of a call completed."""
-        ready, missing = self.dispatcher.ready, []
-        for worker in call.missing:
-            if not ready[worker]:
-                missing.append(worker)
-                continue
-            completion = ready[worker].popleft()
+        while call.inbox:
+            completion = call.inbox.popleft()
+            call.missing.discard(completion.worker)
             if completion.reply is not None or completion.death is not None:
-                call.replies.append((worker, self.open(completion)))
-        call.missing = missing
+                call.replies.append((completion.worker, self.open(completion)))
 
     def pump(self, start_s: float, timeout_s: float | None, verb: str, workers: Sequence[int]) -> None:
         """Wait for completions of any call, at least taking in those that are there.
@@ -274,11 +268,11 @@ class Engine:
 
     def stack(self, worker: int) -> str:
         """The worker's Python stack, now."""
-        return self._transport.stack(worker)
+        return self.transport.stack(worker)
 
     def pid(self, worker: int) -> int:
         """The worker's process."""
-        return self._transport.pid(worker)
+        return self.transport.pid(worker)
 
     def worker_stats(self, worker: int) -> WorkerStats:
         """What the worker did so far."""
@@ -286,7 +280,7 @@ class Engine:
         return WorkerStats(
             worker,
             self.worker_rows[worker],
-            self._transport.pid(worker),
+            self.transport.pid(worker),
             int(line[Progress.STEPS]),
             int(line[Progress.BUSY_NS]) / 1e9,
             self.dispatcher.restarts[worker],
@@ -303,7 +297,7 @@ class Engine:
         self.is_closed = True
         self._finalizer.detach()
         try:
-            failures = self._transport.close(timeout_s)
+            failures = self.transport.close(timeout_s)
         finally:
             self._release()
         if failures:

@@ -205,17 +205,15 @@ class EnvGroup:
 
     def reset(self, generation: int, payload: ResetPayload) -> Reply | None:
         """Reset the sub-environments in `payload`, writing their rows of `generation`."""
-        rows = range(self.num_envs) if payload.indices is None else payload.indices
-        seeds = payload.seeds if payload.seeds is not None else (None,) * len(rows)
-        for row, seed in zip(rows, seeds, strict=True):
+        for row, seed, options in zip(*payload, strict=True):
             self._turn_to(row)
             effective = self._rows.next_seeds[row] if seed is None else seed
             try:
-                self._reset_row(row, generation, effective, payload.options)
+                self._reset_row(row, generation, effective, options)
             except self._rows.caught as error:
-                self._reset_again(row, generation, effective, payload.options, error)
+                self._reset_again(row, generation, effective, options, error)
         self._progress[0] = self._tick
-        return self._finish(rows)
+        return self._finish(payload.indices)
 
     def _reset_row(self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None) -> None:
         observation, info = self._reset_env(row, seed, options)

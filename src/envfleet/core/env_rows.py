@@ -132,7 +132,9 @@ class EnvRows:
         )
 
     def call(self, row: int, payload: CallPayload) -> Any:
-        """Look a name up on the sub-environment, and call it if it can be called."""
+        """Look a name up on the sub-environment, and call it if it can be called; or call a function of it."""
+        if not isinstance(payload.name, str):
+            return payload.name(self.envs[row], *payload.args, **payload.kwargs)
         found = self.envs[row].get_wrapper_attr(payload.name)
         return found(*payload.args, **payload.kwargs) if callable(found) else found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import gymnasium as gym
@@ -124,37 +124,51 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self,
         indices: Sequence[int] | NDArray[np.integer[Any]],
         seeds: Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset some sub-environments.
+        """Reset some sub-environments; others may be under way meanwhile.
 
         Args:
-            indices: Which.
+            indices: Which; all of them, if there was no reset yet.
             seeds: One for each, or `None`.
-            options: Passed to each.
+            options: For each of them alike, or a sequence of one for each.
 
         Returns:
             Their observations and infos, aligned with `indices`; the caller's own.
         """
-        self._check("reset_envs")
+        self._check("reset_envs", is_idle=self._step_call is not None)
         chosen = check_indices(indices, self.num_envs)
+        self._queue.check_idle(chosen)
         if seeds is not None and len(seeds) != len(chosen):
             raise InvalidArgument(
                 f"seeds has {len(seeds)} entries, expected one per index ({len(chosen)}): pass a seed or None for each"
             )
         if len(chosen) < self.num_envs:
-            self._check("reset_envs of some", is_started=True)
-        call = self._start_reset_rows(chosen, list(seeds or [None] * len(chosen)), options)
+            self._check("reset_envs of some", is_idle=False, is_started=True)
+        each = options if options is None or isinstance(options, dict) else tuple(options)
+        if isinstance(each, tuple) and len(each) != len(chosen):
+            raise InvalidArgument(
+                f"options has {len(each)} entries, expected one per index ({len(chosen)}): or pass one dict for all"
+            )
+        call = self._start_reset_rows(chosen, list(seeds or [None] * len(chosen)), each)
         replies = self._finish_reset_rows(call, chosen, None)
         return self._rows.take(np.asarray(chosen)), self._rows.infos(replies, chosen)
 
     def _start_reset_rows(
-        self, indices: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
+        self,
+        indices: Sequence[int],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | tuple[dict[str, Any] | None, ...] | None,
     ) -> Call:
         rows = self._rows
-        rows.turn(len(indices))
+        if not self._queue:  # else the others are writing the current generation
+            rows.turn(len(indices))
         payloads = {
-            worker: ResetPayload(local, tuple(seeds[k] for k in positions), options)
+            worker: ResetPayload(
+                local,
+                tuple(seeds[k] for k in positions),
+                tuple(options[k] for k in positions) if isinstance(options, tuple) else (options,) * len(positions),
+            )
             for worker, positions, local in rows.locate(indices)
         }
         return self._engine.start(list(payloads), Verb.RESET, rows.generation, list(payloads.values()))
@@ -323,6 +337,43 @@ class Fleet(VectorEnv[Any, Any, Any]):
         values = {worker: reply.value for worker, reply in self._engine.finish(call, timeout_s)}
         return tuple(value for worker in self._rows.workers for value in values[worker])
 
+    def apply(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        indices: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Run `function(sub_env, *args, **kwargs)` for some sub-environments, where they live.
+
+        Args:
+            function: Takes the sub-environment with its wrappers first; pickled (by cloudpickle) for other processes.
+            *args: For the function.
+            indices: Which; `None` for all.
+            **kwargs: For the function.
+
+        Returns:
+            One result per index.
+        """
+        self._check("apply")
+        chosen = list(range(self.num_envs)) if indices is None else check_indices(indices, self.num_envs)
+        payload = CallPayload(function, args, kwargs)
+        return self._ask_rows(Verb.CALL, chosen, lambda local, positions: (payload, local))
+
+    def _ask_rows(
+        self, verb: Verb, chosen: Sequence[int], payload_of: Callable[[tuple[int, ...], list[int]], Any]
+    ) -> list[Any]:
+        """Ask for one value for each of `chosen`; `payload_of` takes local rows and their positions in `chosen`."""
+        payloads, places = {}, {}
+        for worker, positions, local in self._rows.locate(chosen):
+            payloads[worker], places[worker] = payload_of(local, positions), positions
+        replies = dict(self._engine.exchange(list(payloads), verb, self._rows.generation, list(payloads.values())))
+        values: list[Any] = [None] * len(chosen)
+        for worker, positions in places.items():
+            for k, value in zip(positions, replies[worker].value, strict=True):
+                values[k] = value
+        return values
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Get an attribute of every sub-environment."""
         return self.call(name)
@@ -360,6 +411,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every sub-environment; one frame each, as its `render_mode` says."""
+        self._check("render", is_started=True)
         return self.call("render")
 
     def get_state(self, indices: Sequence[int] | NDArray[np.integer[Any]] | None = None) -> list[Any]:
@@ -378,17 +430,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         self._check("get_state", is_started=True)
         chosen = list(range(self.num_envs)) if indices is None else check_indices(indices, self.num_envs)
-        workers, payloads, places = [], [], []
-        for worker, positions, local in self._rows.locate(chosen):
-            workers.append(worker)
-            payloads.append(local)
-            places.append(positions)
-        replies = dict(self._engine.exchange(workers, Verb.GET_STATE, self._rows.generation, payloads))
-        states: list[Any] = [None] * len(chosen)
-        for worker, positions in zip(workers, places, strict=True):
-            for k, state in zip(positions, replies[worker].value, strict=True):
-                states[k] = (state, self._rows.episodes.get(chosen[k]))
-        return states
+        states = self._ask_rows(Verb.GET_STATE, chosen, lambda local, positions: local)
+        return [(state, self._rows.episodes.get(index)) for state, index in zip(states, chosen, strict=True)]
 
     def set_state(self, states: Sequence[Any], indices: Sequence[int] | NDArray[np.integer[Any]] | None = None) -> Any:
         """Bring saved sub-environments back; they go on exactly as they would have.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from envfleet.core.info_columns import ColumnSpec
@@ -54,17 +55,17 @@ class StepPayload(NamedTuple):
 
 
 class ResetPayload(NamedTuple):
-    """Payload of `RESET`: local indices (`None`: all), a seed for each, and the options for all of them."""
+    """Payload of `RESET`: local indices, and seed and options for each."""
 
-    indices: tuple[int, ...] | None
-    seeds: tuple[int | None, ...] | None
-    options: dict[str, Any] | None
+    indices: tuple[int, ...]
+    seeds: tuple[int | None, ...]
+    options: tuple[dict[str, Any] | None, ...]
 
 
 class CallPayload(NamedTuple):
-    """Payload of `CALL`: attribute or method to look up on every sub-environment, and its arguments."""
+    """Payload of `CALL`: attribute or method to look up, or a function of the sub-environment; and its arguments."""
 
-    name: str
+    name: str | Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 

@@ -85,7 +85,7 @@ class Recycler:
         engine.exchange([worker], Verb.SET_STATE, generation, [[*zip(moving, states, strict=True), *begun]])
         replies = []
         if rows.options.autoreset_mode is AutoresetMode.SAME_STEP:
-            payload = ResetPayload(tuple(i for i, _ in begun), None, None)
+            payload = ResetPayload(tuple(i for i, _ in begun), (None,) * len(begun), (None,) * len(begun))
             replies = engine.exchange([worker], Verb.RESET, generation, [payload])
         for array, kept in zip((out.rewards, out.terminated, out.truncated), flags, strict=True):
             array[rows_slice] = kept

@@ -91,6 +91,7 @@ class Rows:
     # ------------------------------------------------------------------ results
 
     def step_payloads(self, objects: list[list[Any]]) -> list[StepPayload]:
+        """Payloads, one per worker, of a step of all rows that is not the plain one."""
         return [
             StepPayload(local, [leaf[span.start : span.stop] for leaf in objects], one_by_one=False)
             for local, span in zip(self.local_rows, self.worker_spans, strict=True)

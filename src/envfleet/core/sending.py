@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import collections
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.messages import ALL_ROWS, Reply, StepPayload, Verb
+from envfleet.core.dispatch import Inbox
+from envfleet.core.messages import Reply, StepPayload, Verb
 from envfleet.core.recycling import Recycler
 from envfleet.core.rows import Rows
 from envfleet.errors import CallPending, CallTimeout, EnvfleetError
 
 
 class Batch(NamedTuple):
-    """What `recv` returns: one row per sub-environment that was ready, in the order they became so.
+    """What `recv` returns: one row per sub-environment that was ready.
+
+    In the order they became so, or in their own order if they are all.
 
     Attributes:
-        observations: Leading dimension `batch_size`; the caller's own.
+        observations: Leading dimension `batch_size`. The caller's own, except those of a whole fleet made with
+            `copy=False`, which are views as those of `step` are.
         rewards: float64, `(batch_size,)`.
         terminated: bool, `(batch_size,)`.
         truncated: bool, `(batch_size,)`.
@@ -46,24 +51,26 @@ class SendQueue:
     def __init__(self, rows: Rows, recycler: Recycler | None) -> None:
         self._rows, self._recycler = rows, recycler
         self._under_way: set[int] = set()
+        self._inbox: Inbox = collections.deque()
         self._arrived: collections.deque[tuple[int, int, Reply | None]] = collections.deque()
 
     def __bool__(self) -> bool:
         return bool(self._under_way)
 
-    def clear(self) -> None:
-        """Forget all that is under way."""
-        self._under_way.clear()
-        self._arrived.clear()
+    def check_idle(self, indices: Sequence[int]) -> None:
+        """Check that nothing of `indices` is under way.
+
+        Raises:
+            CallPending: Something is.
+        """
+        busy = self._under_way.intersection(indices)
+        if busy:
+            raise CallPending(f"sub-environments {sorted(busy)} are under way: call recv() until it returned them")
 
     def send(self, actions: Any, indices: list[int]) -> None:
         """Start stepping `indices`, each of which will arrive by itself; see `Fleet.send`."""
         rows = self._rows
-        busy = self._under_way.intersection(indices)
-        if busy:
-            raise CallPending(
-                f"sub-environments {sorted(busy)} were sent actions already: call recv() until it returns them"
-            )
+        self.check_idle(indices)
         which = np.asarray(indices, np.int64)
         if rows.is_disabled:
             rows.refuse_ended(which)
@@ -72,7 +79,7 @@ class SendQueue:
             target[which] = leaf
         for worker, positions, local in rows.locate(indices):
             payload = StepPayload(local, [[leaf[k] for k in positions] for leaf in objects], one_by_one=True)
-            rows.engine.dispatcher.submit(worker, Verb.STEP, rows.generation, payload)
+            rows.engine.dispatcher.submit(self._inbox, worker, Verb.STEP, rows.generation, payload)
         self._under_way.update(indices)
 
     def recv(self, batch_size: int, timeout_s: float | None) -> Batch:
@@ -115,6 +122,11 @@ class SendQueue:
             raise
         except EnvfleetError as error:
             engine.give_up(error)
+        except BaseException:
+            self._under_way.clear()  # Ctrl-C: what was under way is given up, and a reset is needed
+            self._arrived.clear()
+            engine.dispatcher.abandon(self._inbox)
+            raise
         finally:
             engine.wait_s += time.perf_counter() - start_s
 
@@ -122,14 +134,11 @@ class SendQueue:
         """Take in what the workers completed."""
         engine, first = self._rows.engine, self._rows.indices.start
         failures = []
-        for worker in self._rows.workers:
-            ready = engine.dispatcher.ready[worker]
-            while ready:
-                completion = ready.popleft()
-                reply = engine.open(completion) if completion.reply or completion.death else None
-                if reply is not None:
-                    failures += reply.failures
-                if completion.row != ALL_ROWS:
-                    index = engine.worker_rows[worker].start + completion.row - first
-                    self._arrived.append((index, worker, reply))
+        while self._inbox:
+            completion = self._inbox.popleft()
+            reply = engine.open(completion) if completion.reply or completion.death else None
+            if reply is not None:
+                failures += reply.failures
+            index = engine.worker_rows[completion.worker].start + completion.row - first
+            self._arrived.append((index, completion.worker, reply))
         engine.raise_failures(failures)

@@ -110,7 +110,12 @@ def count_envs(source: EnvSource, num_envs: int | None, workers: int | None, env
     Raises:
         InvalidArgument: Not at least one, or numbers that contradict each other.
     """
-    for name, value in (("num_envs", num_envs), ("workers", workers), ("envs_per_worker", envs_per_worker)):
+    counts: tuple[tuple[str, Any], ...] = (
+        ("num_envs", num_envs),
+        ("workers", workers),
+        ("envs_per_worker", envs_per_worker),
+    )
+    for name, value in counts:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InvalidArgument(f"{name}={value!r}: pass a whole number of at least 1")
     if isinstance(source, Sequence) and not isinstance(source, str):

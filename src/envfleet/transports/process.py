@@ -321,6 +321,11 @@ class ProcessTransport:
         """The Python stacks of the process's threads, also while it is stuck in C code."""
         return "" if self._links[worker].is_dead else self._links[worker].stack()
 
+    @property
+    def handles(self) -> tuple[WorkerHandle, ...]:
+        """The worker processes."""
+        return tuple(link.handle for link in self._links)
+
     def pid(self, worker: int) -> int:
         """The worker's process."""
         return self._links[worker].handle.pid

@@ -1,0 +1,152 @@
+"""Contenders and environments with a planted fault; a module of its own, since child processes import it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from envfleet.bench.child import State
+from envfleet.bench.synthetic import NullEnv, SpinEnv
+from envfleet.bench.workloads import Workload
+
+
+def echo(state: State, value: Any) -> Any:
+    return value
+
+
+def remember(state: State, value: Any = None) -> Any:
+    """Return what the last call stored, and store this."""
+    previous = state.get("value")
+    state["value"] = value
+    return previous
+
+
+def raise_error(state: State) -> None:
+    raise ValueError("first line\nsecond line")
+
+
+def exit_now(state: State) -> None:
+    sys.stderr.write("about to leave\n")
+    sys.stderr.flush()
+    os._exit(7)
+
+
+def hang(state: State) -> None:
+    time.sleep(600)
+
+
+def spawn_and_hang(state: State) -> None:
+    """Start a grandchild that holds the pipe open, say its id, and die without it."""
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    sys.stderr.write(f"grandchild {grandchild.pid}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def shout(state: State) -> str:
+    """Write to standard output, as environments do."""
+    sys.stdout.write("hello from an environment\n" * 1_000)
+    sys.stdout.flush()
+    os.write(1, b"and from its C code\n")
+    return "heard"
+
+
+class FakeRunner:
+    def __init__(self, num_envs: int, fault: str) -> None:
+        self.num_envs, self.fault, self.steps = num_envs, fault, 0
+
+    def reset(self, seed: int) -> None:
+        if self.fault == "reset":
+            raise RuntimeError("planted in reset")
+
+    def step(self, actions: Any) -> int:
+        self.steps += 1
+        if self.fault == "step" and self.steps > 3:
+            raise RuntimeError("planted in step")
+        return self.num_envs
+
+    def close(self) -> None:
+        if self.fault == "close":
+            raise RuntimeError("planted in close")
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeContender:
+    name: str
+    fault: str = ""
+    packages: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"the {self.name}"
+
+    def absence(self, workload: Workload) -> str | None:
+        return "planted absence" if self.fault == "absent" else None
+
+    def make(self, workload: Workload, num_envs: int, workers: int | None) -> FakeRunner:
+        if self.fault == "make":
+            raise RuntimeError("planted in make")
+        if self.fault == "die":
+            os._exit(9)
+        return FakeRunner(num_envs, self.fault)
+
+
+def slow_reset() -> gymnasium.Env[Any, Any]:
+    """Resets take a thousand times a step, and episodes are short."""
+    return gymnasium.wrappers.TimeLimit(SpinEnv(step_us=10, reset_us=10_000), 10)
+
+
+def huge_observation() -> gymnasium.Env[Any, Any]:
+    return NullEnv(observation_bytes=4_000_000)
+
+
+class Threaded(NullEnv):
+    """Starts threads of its own, as environments around a native library do."""
+
+    def __init__(self, num_threads: int = 6) -> None:
+        super().__init__()
+        self._is_closed = threading.Event()
+        self._threads = [threading.Thread(target=self._is_closed.wait) for _ in range(num_threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._is_closed.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class DearWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        end = time.thread_time_ns() + 500_000
+        while time.thread_time_ns() < end:
+            pass
+        return self.env.step(action)
+
+
+def dearly_wrapped() -> gymnasium.Env[Any, Any]:
+    return DearWrapper(NullEnv())
+
+
+class Ragged(NullEnv):
+    """Observations without a fixed shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3))
+
+    def _observe(self) -> Any:
+        return (np.int64(1),)
+
+
+def broken() -> gymnasium.Env[Any, Any]:
+    raise RuntimeError("planted in the constructor")

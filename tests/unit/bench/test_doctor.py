@@ -1,0 +1,182 @@
+"""Environments with a planted problem, and what the doctor says of them."""
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+from tests.unit.bench.samples import facts
+
+from envfleet.bench.child import ChildFailed
+from envfleet.bench.doctor import examination_json, examine
+from envfleet.bench.doctor_report import show_examination
+from envfleet.bench.findings import diagnose, reset_share, straggler_loss
+from envfleet.bench.probes import WrapperCost, probe_env
+from envfleet.bench.workloads import resolve, synthetic
+
+
+def codes(found):
+    return [finding.code for finding in found]
+
+
+def diagnose_env(name, **changes):
+    """Measure a planted environment in this process, put it into otherwise ordinary facts."""
+    env_facts = probe_env({}, resolve(f"tests.unit.bench.fakes:{name}"), 0.05)
+    return diagnose(dataclasses.replace(facts(**changes), env_facts=env_facts))
+
+
+def test_slow_reset():
+    found = diagnose_env("slow_reset")
+    assert found[0].code == "slow_reset"
+    assert found[0].gain > 2
+    assert "spares=True" in found[0].advice
+
+
+def test_huge_observation():
+    found = diagnose_env("huge_observation")
+    assert "big_observation" in codes(found)
+    finding = next(finding for finding in found if finding.code == "big_observation")
+    assert "4.0 MB" in finding.title
+    assert "float32" in finding.advice
+
+
+def test_threads():
+    found = diagnose_env("Threaded")
+    finding = next(finding for finding in found if finding.code == "threads")
+    assert "6 threads" in finding.title
+    assert "48 threads" in finding.evidence
+
+
+def test_dear_wrapper():
+    found = diagnose_env("dearly_wrapped")
+    assert found[0].code == "dear_wrapper"
+    assert "DearWrapper" in found[0].title
+
+
+def test_observations_without_a_shape():
+    assert "object_observation" in codes(diagnose_env("Ragged"))
+
+
+def test_many_infos():
+    measured = probe_env({}, synthetic("InfoEnv", num_keys=40), 0.05)
+    assert measured.num_infos == 40
+    found = diagnose(facts(num_infos=40.0, fleet={"serial_without_infos": 27_000.0}))
+    assert found[0].code == "many_infos"
+    assert found[0].gain == pytest.approx(3.0)
+    assert not diagnose_infos_that_cost_nothing()
+
+
+def diagnose_infos_that_cost_nothing():
+    return [
+        code
+        for code in codes(diagnose(facts(num_infos=3.0, fleet={"serial_without_infos": 9_100.0})))
+        if "info" in code
+    ]
+
+
+def test_too_cheap_for_processes():
+    found = diagnose(facts(step_s=5e-6, reset_s=1e-6, fleet={"serial": 120_000.0, "process": 60_000.0}))
+    assert found[0].code == "too_cheap"
+    assert found[0].gain == pytest.approx(2.0)
+    assert "From about 22 sub-environments" in found[0].advice
+
+
+def test_processes_pay():
+    found = diagnose(facts(fleet={"process": 17_000.0}))
+    assert found[0].code == "processes_pay"
+    assert 'backend="process", workers=2' in found[0].advice
+
+
+def test_no_problem_but_even():
+    assert codes(diagnose(facts())) == ["processes_even"]
+
+
+def test_stragglers():
+    times = (100e-6,) * 9 + (10e-3,)
+    unlucky = facts(step_s=sum(times) / 10, step_times=times)
+    assert straggler_loss(unlucky) > 1.3
+    assert "stragglers" in codes(diagnose(unlucky))
+    assert straggler_loss(facts()) == pytest.approx(1.0)
+
+
+def test_seeded_resets():
+    found = diagnose(facts(reset_s=10e-6, seeded_reset_s=200e-6, episode_steps=5.0))
+    assert "seeded_resets" in codes(found)
+
+
+def test_memory_and_a_failed_fleet_come_first():
+    found = diagnose(facts(memory_bytes=400_000_000, fleet={"process": None, "problems": ("envfleet process: boom",)}))
+    assert set(codes(found)[:2]) == {"memory", "fleet_failed"}
+    assert "boom" in next(finding for finding in found if finding.code == "fleet_failed").evidence
+
+
+def test_one_core():
+    one = dataclasses.replace(facts().machine, usable_cores=1.0)
+    found = diagnose(dataclasses.replace(facts(), machine=one, quota=1.0))
+    assert found[0].code == "one_core"
+    assert "control group grants 1 cores" in found[0].evidence
+
+
+def test_busy_machine():
+    found = diagnose(dataclasses.replace(facts(fleet={"process": 17_000.0}), busy_cores=3.0))
+    busy = next(finding for finding in found if finding.code == "busy_machine")
+    assert busy.gain == pytest.approx(2.0)
+
+
+def test_policy():
+    # One step of the fleet takes 8 / 9000 s; with a policy as long, working at once doubles the speed.
+    found = diagnose(facts(policy_s=8 / 9_000))
+    assert found[0].code == "policy"
+    assert found[0].gain == pytest.approx(2.0)
+    assert "split(2)" in found[0].advice
+
+
+def test_gains_shrink_with_a_slow_policy():
+    alone = diagnose(facts(fleet={"process": 18_000.0}))[0]
+    found = diagnose(facts(policy_s=1.0, fleet={"process": 18_000.0}))
+    with_policy = next(finding for finding in found if finding.code == "processes_pay")
+    assert alone.gain == pytest.approx(2.0)
+    assert with_policy.gain < 1.01
+
+
+def test_reset_share_without_an_episode_is_none():
+    assert reset_share(facts(is_episode_seen=False)) == 0.0
+
+
+def test_wrappers_are_listed_outermost_first():
+    measured = probe_env({}, resolve("CartPole-v1"), 0.02)
+    assert [wrapper.name for wrapper in measured.wrappers] == ["TimeLimit", "OrderEnforcing", "PassiveEnvChecker"]
+
+
+def test_a_passive_checker_that_costs_is_named():
+    found = diagnose(facts(wrappers=(WrapperCost("PassiveEnvChecker", 60e-6),)))
+    assert "disable_env_checker=True" in found[0].advice
+
+
+def test_an_env_that_cannot_be_built():
+    with pytest.raises(ChildFailed, match="planted in the constructor"):
+        examine(resolve("tests.unit.bench.fakes:broken"), 2, progress=lambda text, fraction: None)
+
+
+def test_a_whole_examination(capsys):
+    fractions = []
+    found_facts = examine(
+        synthetic("InfoEnv"),
+        2,
+        1,
+        policy_s=0.001,
+        seconds=0.05,
+        progress=lambda text, fraction: fractions.append(fraction),
+    )
+    assert fractions == sorted(fractions)
+    found = diagnose(found_facts)
+    assert not found_facts.fleet_facts.problems
+    data = json.loads(examination_json(found_facts, found))
+    assert (data["kind"], data["schema_version"]) == ("envfleet.doctor", 1)
+    assert data["facts"]["env_facts"]["num_infos"] == 3
+    console = Console(file=io.StringIO(), width=100)
+    show_examination(found_facts, found, console)
+    text = console.file.getvalue()
+    for words in ("One envfleet-bench/Info-v0", "envfleet serial", "with your policy", "1. "):
+        assert words in text

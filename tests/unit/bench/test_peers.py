@@ -1,0 +1,99 @@
+"""Every contender counts the same thing: transitions, not rows that were only resets."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from envfleet.bench import peers
+from envfleet.bench.measure import draw_actions, measure_steps
+from envfleet.bench.peers import BareLoop, EnvFleet, EnvPool, GymnasiumVector, StableBaselines3, find_contenders
+from envfleet.bench.workloads import resolve, synthetic
+from envfleet.errors import InvalidArgument
+
+# Episodes of 200 steps in lockstep: after 402 vector steps a next-step fleet has spent two on resets.
+STEPS, NUM_ENVS = 402, 2
+WITH_RESET_ROWS, WITHOUT = NUM_ENVS * (STEPS - 2), NUM_ENVS * STEPS
+
+IN_PROCESS = [
+    (BareLoop(), WITHOUT),
+    (BareLoop(is_checked=True), WITHOUT),
+    (GymnasiumVector("sync"), WITH_RESET_ROWS),
+    (EnvFleet("serial"), WITH_RESET_ROWS),
+    (EnvFleet("thread"), WITH_RESET_ROWS),
+    (EnvFleet("serial", (("autoreset_mode", AutoresetMode.SAME_STEP),)), WITHOUT),
+]
+
+
+@pytest.mark.parametrize(("contender", "expected"), IN_PROCESS, ids=lambda value: getattr(value, "name", ""))
+def test_transitions(contender, expected):
+    runner = contender.make(synthetic("NullEnv"), NUM_ENVS, None)
+    runner.reset(seed=0)
+    actions = np.zeros(NUM_ENVS, np.int64)
+    try:
+        assert sum(runner.step(actions) for _ in range(STEPS)) == expected
+    finally:
+        runner.close()
+
+
+def test_transitions_of_a_fleet_that_acts_on_whoever_is_ready():
+    runner = EnvFleet("thread", (("batch_size", 1),)).make(synthetic("NullEnv"), NUM_ENVS, 2)
+    runner.reset(seed=0)
+    counted = sum(runner.step(np.zeros(NUM_ENVS, np.int64)) for _ in range(NUM_ENVS * STEPS))
+    runner.close()
+    # Every step brings one row. Four resets are among them, give or take whoever happens to be ahead at the end.
+    assert NUM_ENVS * STEPS - 5 <= counted <= NUM_ENVS * STEPS - 3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("stable_baselines3") is None, reason="stable-baselines3 is not installed")
+def test_transitions_of_stable_baselines3():
+    runner = StableBaselines3("dummy").make(synthetic("NullEnv"), NUM_ENVS, None)
+    runner.reset(seed=0)
+    assert sum(runner.step(np.zeros(NUM_ENVS, np.int64)) for _ in range(STEPS)) == WITHOUT
+    runner.close()
+
+
+def test_absent_peers_say_why(monkeypatch):
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    cheap = resolve("cheap")
+    assert "pip install stable-baselines3" in StableBaselines3("dummy").absence(cheap)
+    assert "pip install envpool" in EnvPool().absence(cheap)
+    assert "rewritten in C++" in EnvPool().absence(synthetic("NullEnv"))
+    assert BareLoop().absence(cheap) is None
+
+
+def test_unknown_contender():
+    with pytest.raises(InvalidArgument, match="pufferlib"):
+        find_contenders(["pufferlib"])
+
+
+def test_names_are_unique_and_labels_differ():
+    labels = [contender.label for contender in peers.CONTENDERS.values()]
+    assert len(set(labels)) == len(labels)
+    assert EnvFleet("process", tag="4-workers").label == "envfleet process (4 workers)"
+    assert EnvFleet("process", tag="4-workers").name == "envfleet-process-4-workers"
+
+
+class Counter:
+    def __init__(self):
+        self.seen = []
+
+    def step(self, actions):
+        self.seen.append(actions)
+        return 3
+
+
+def test_measure_steps_counts_what_it_measures():
+    runner = Counter()
+    sample = measure_steps(runner, ["a", "b", "c"], seconds=0.0, warm_up_s=0.0)
+    assert runner.seen == ["a", "b"], "one step of warm-up, one measured, actions in turn"
+    assert (sample.transitions, sample.vector_steps) == (3, 1)
+    assert sample.rate == 3 / sample.seconds
+
+
+def test_actions_are_the_same_for_all():
+    space = synthetic("NullEnv").build().action_space
+    first, second = draw_actions(space, 4), draw_actions(space, 4)
+    np.testing.assert_array_equal(first, second)
+    assert np.asarray(first).shape == (64, 4)

@@ -1,0 +1,77 @@
+"""What a person reads."""
+
+import dataclasses
+import io
+
+from rich.console import Console
+from tests.unit.bench.samples import entry, report, run
+
+from envfleet.bench.report import conclusions, cost_table, notes, show_report
+
+LOOP = entry("loop", 1_000, 1_000, label="bare Python loop")
+ASYNC = entry("gymnasium-async", 500, 500, label="Gymnasium AsyncVectorEnv")
+SERIAL = entry("envfleet-serial", 900, 900)
+PROCESS = entry("envfleet-process", 2_400, 2_400)
+
+
+def text_of(*runs, width=110):
+    console = Console(file=io.StringIO(), width=width)
+    show_report(report(*runs), console)
+    return console.file.getvalue()
+
+
+def test_the_table_has_speeds_and_ratios():
+    lines = text_of(run(LOOP, ASYNC, SERIAL, PROCESS)).splitlines()
+    row = next(line for line in lines if line.startswith("Gymnasium AsyncVectorEnv"))
+    assert row.split()[-2:] == ["0.50", "4.80×"]
+    assert any("a processor · 2 of 4 cores usable" in line for line in lines)
+
+
+def test_fastest_first():
+    text = text_of(run(ASYNC, LOOP, PROCESS))
+    assert text.index("envfleet process") < text.index("bare Python loop") < text.index("Gymnasium AsyncVectorEnv")
+
+
+def test_the_sentence_at_the_end():
+    lines = conclusions(run(LOOP, ASYNC, SERIAL, PROCESS))
+    assert lines[0] == "envfleet process is 4.80× Gymnasium AsyncVectorEnv here."
+    assert "envfleet serial is 0.90× the bare Python loop here." in lines
+    assert "worker processes pay" in lines[-1]
+
+
+def test_it_says_when_processes_do_not_pay():
+    assert 'backend="serial" is the fastest' in conclusions(run(LOOP, SERIAL, entry("envfleet-process", 100)))[-1]
+
+
+def test_missing_and_failed_contenders_are_named():
+    absent = dataclasses.replace(
+        entry("envpool", label="EnvPool"), status="absent", reason="not installed: pip install x"
+    )
+    failed = dataclasses.replace(entry("sb3-dummy", label="SB3 DummyVecEnv"), status="failed", reason="It broke.")
+    lines = notes(run(LOOP, absent, failed))
+    assert lines == ["Left out: EnvPool: not installed: pip install x.", "Failed: SB3 DummyVecEnv: It broke."]
+    assert "EnvPool" in text_of(run(LOOP, absent))
+
+
+def test_a_noisy_machine_is_told():
+    assert "noisy" in notes(run(entry("loop", 1_000, 2_000)))[0]
+    assert not notes(run(LOOP))
+
+
+def test_a_close_that_failed_is_told():
+    assert "did not close" in notes(run(dataclasses.replace(ASYNC, close_s=None)))[0]
+
+
+def test_narrow_terminals_get_fewer_columns():
+    wide, narrow = cost_table(run(LOOP)), cost_table(run(LOOP), is_narrow=True)
+    assert len(narrow.columns) < len(wide.columns)
+    assert max(len(line) for line in text_of(run(LOOP, ASYNC, SERIAL), width=80).splitlines()[3:8]) <= 80
+
+
+def test_nothing_measured_still_prints():
+    failed = dataclasses.replace(entry("loop", label="bare Python loop"), status="failed", reason="boom")
+    assert "Failed: bare Python loop: boom." in text_of(run(failed))
+
+
+def test_markup_in_names_is_text():
+    assert "[red]x" in text_of(run(dataclasses.replace(LOOP, status="failed", reason="[red]x")))

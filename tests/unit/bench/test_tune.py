@@ -1,0 +1,167 @@
+"""The search on a fake whose best fleet is known, with a clock that only the fake moves."""
+
+import itertools
+import json
+import random
+
+import pytest
+from tests.unit.bench.samples import MACHINE
+
+from envfleet.bench.candidates import Candidate, search_space
+from envfleet.bench.child import ChildFailed
+from envfleet.bench.tune import NothingWorked, Trial, Tuning, search, tune
+from envfleet.bench.tune_report import explain
+from envfleet.bench.workloads import synthetic
+from envfleet.errors import InvalidArgument
+
+
+class FakeEvaluator:
+    """Knows every candidate's speed; building takes a fixed time; measurements are noisy, less so if longer."""
+
+    def __init__(self, speed, build_s=0.3, noise=0.0, faulty=()):
+        self.now, self.speed, self.build_s, self.noise, self.faulty = 0.0, speed, build_s, noise, faulty
+        self.opened, self.closed, self.time_on = [], [], {}
+        self.rng = random.Random(0)
+
+    def clock(self):
+        return self.now
+
+    def measure(self, candidate, seconds):
+        if candidate not in self.opened:
+            self.opened.append(candidate)
+            self.now += self.build_s
+        if candidate in self.faulty:
+            raise ChildFailed("planted")
+        self.now += seconds
+        self.time_on[candidate] = self.time_on.get(candidate, 0.0) + seconds
+        return self.speed(candidate) * (1 + self.rng.uniform(-1, 1) * self.noise / (1 + 10 * seconds))
+
+    def close(self, candidate):
+        self.closed.append(candidate)
+
+
+def run_search(evaluator, candidates, seconds=30.0):
+    fractions = []
+    found = search(candidates, evaluator, seconds, lambda text, fraction: fractions.append(fraction), evaluator.clock)
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+    return found
+
+
+SPACE = search_space(4)
+
+
+@pytest.mark.parametrize("best", SPACE[::5], ids=lambda candidate: candidate.key)
+def test_it_finds_the_known_best(best):
+    evaluator = FakeEvaluator(lambda candidate: 2_000.0 if candidate == best else 1_000.0, build_s=0.1, noise=0.3)
+    trials, failures, _ = run_search(evaluator, SPACE)
+    assert trials[0].candidate == best
+    assert not failures
+
+
+def test_it_keeps_to_the_time_and_closes_all_it_opened():
+    evaluator = FakeEvaluator(lambda candidate: 1_000.0)
+    run_search(evaluator, SPACE, seconds=20.0)
+    assert evaluator.now < 20.5
+    assert set(evaluator.opened) <= set(evaluator.closed)
+
+
+def test_with_little_time_the_promising_ones_are_tried_first():
+    evaluator = FakeEvaluator(lambda candidate: 1_000.0, build_s=1.0)
+    trials, _, num_untried = run_search(evaluator, SPACE, seconds=6.0)
+    tried = {trial.candidate for trial in trials}
+    assert num_untried == len(SPACE) - len(tried) > 0
+    assert tried <= set(SPACE[: len(tried)])
+    assert {candidate.backend for candidate in tried} >= {"serial", "process"}
+
+
+def test_more_time_goes_to_the_better_half():
+    evaluator = FakeEvaluator(lambda candidate: 1_000.0 + 100 * SPACE.index(candidate))
+    run_search(evaluator, SPACE)
+    assert evaluator.time_on[SPACE[-1]] > 3 * evaluator.time_on[SPACE[1]]
+
+
+def test_the_best_single_process_stays_to_the_end():
+    evaluator = FakeEvaluator(lambda candidate: 10.0 if candidate.backend == "serial" else 1_000.0 + candidate.num_envs)
+    trials, _, _ = run_search(evaluator, SPACE)
+    last = max(trial.stage for trial in trials)
+    assert [trial.candidate.backend for trial in trials if trial.stage == last].count("serial") == 1
+
+
+def test_within_the_noise_the_simpler_fleet_wins():
+    def speed(candidate):
+        return 1_000.0 if candidate.backend == "serial" else 1_020.0
+
+    trials, _, _ = run_search(FakeEvaluator(speed), SPACE)
+    assert trials[0].candidate.backend == "serial"
+
+
+def test_failures_are_reported_and_never_win():
+    faulty = [candidate for candidate in SPACE if candidate.backend == "process"]
+    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1_000.0, faulty=faulty), SPACE)
+    assert {candidate for candidate, _ in failures} == set(faulty)
+    assert all(trial.candidate.backend != "process" for trial in trials)
+
+
+def test_all_fail():
+    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1.0, faulty=SPACE), SPACE)
+    assert not trials
+    assert len(failures) == len(SPACE)
+
+
+def test_an_env_that_cannot_be_built_is_told():
+    workload = synthetic("NullEnv", no_such_argument=1)
+    with pytest.raises(NothingWorked, match="no_such_argument"):
+        tune(workload, search_space(1, 2, ["serial"]), 5.0, lambda text, fraction: None)
+
+
+def test_a_real_search():
+    lines = []
+    tuning = tune(synthetic("NullEnv"), search_space(2, 4), 3.0, lambda text, fraction: lines.append(text))
+    assert tuning.best.rate > 0
+    assert tuning.best_lines[0] == "from envfleet.bench.synthetic import NullEnv"
+    assert tuning.best_lines[1].startswith("envfleet.make(NullEnv, num_envs=4, backend=")
+    data = json.loads(tuning.to_json())
+    assert (data["kind"], data["schema_version"]) == ("envfleet.tune", 1)
+    assert data["trials"][0]["candidate"]["num_envs"] == 4
+
+
+def test_the_search_space():
+    for cores, num_envs in itertools.product((1, 2, 16, 64), (None, 1, 7, 8)):
+        space = search_space(cores, num_envs)
+        assert len(set(space)) == len(space)
+        for candidate in space:
+            assert 1 <= candidate.workers <= candidate.num_envs
+            assert 1 <= candidate.batch_size <= candidate.num_envs
+            assert num_envs in (None, candidate.num_envs)
+    assert all(candidate.backend == "serial" for candidate in search_space(4, None, ["serial"]))
+    with pytest.raises(InvalidArgument, match="ray"):
+        search_space(4, None, ["ray"])
+    with pytest.raises(InvalidArgument, match="num_envs is 0"):
+        search_space(4, 0)
+
+
+def test_arguments_are_what_make_takes():
+    assert Candidate("serial", 8, 1, 8).arguments() == 'num_envs=8, backend="serial"'
+    assert Candidate("process", 8, 2, 4).arguments() == 'num_envs=8, backend="process", workers=2, batch_size=4'
+
+
+def tuning_of(*trials):
+    return Tuning("Some-v0", ("envfleet.make()",), tuple(Trial(*trial, 1) for trial in trials), (), 0, 10.0, MACHINE)
+
+
+def test_reasons():
+    processes, few = Candidate("process", 64, 2, 64), Candidate("process", 2, 2, 2)
+    batched, serial = Candidate("process", 64, 2, 32), Candidate("serial", 32, 1, 32)
+    text = " ".join(explain(tuning_of((processes, 1_800.0), (serial, 1_000.0), (batched, 900.0), (few, 180.0))))
+    assert "80% more than the runner-up" in text
+    assert "1.80× the best single process" in text
+    assert "32 sub-environments a worker share one wake-up; with 1 it is 0.10×" in text
+    assert "Acting on whoever is ready brings nothing here (0.50×)" in text
+    text = " ".join(explain(tuning_of((serial, 1_000.0), (processes, 400.0))))
+    assert "the best with workers reaches 0.40×" in text
+    text = " ".join(explain(tuning_of((batched, 1_000.0), (processes, 400.0))))
+    assert "fleet.send(actions, env_indices)" in text
+    text = " ".join(explain(tuning_of((serial, 1_000.0), (processes, 990.0))))
+    assert "within the noise (1% apart); this one asks for less: fewer workers" in text
+    assert explain(tuning_of((serial, 1.0))) == ["It is the only one that could be measured."]

@@ -1,0 +1,89 @@
+"""Names become environments, and names that do not are explained."""
+
+import pickle
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import TimeLimit
+
+from envfleet.bench import workloads
+from envfleet.bench.synthetic import NullEnv
+from envfleet.bench.workloads import BUILT_IN_NAMES, require_buildable, resolve, synthetic
+from envfleet.errors import InvalidArgument
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN_NAMES if name != "lunar"])
+def test_built_in_workloads_are_sound_environments(name):
+    workload = pickle.loads(pickle.dumps(resolve(name)))
+    env = workload.build()
+    check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
+    env.close()
+    assert workload.about
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN_NAMES if name != "lunar"])
+def test_the_same_seed_gives_the_same_episode(name):
+    def play():
+        env = resolve(name).build()
+        seen = [env.reset(seed=3)[0]]
+        seen += [env.step(np.int64(action))[0] for action in (0, 1, 1, 0)]
+        env.close()
+        return repr(seen)
+
+    assert play() == play()
+
+
+def test_synthetic_episodes_end_by_the_time_limit():
+    env = synthetic("NullEnv").build()
+    env.reset(seed=0)
+    assert [env.step(np.int64(0))[3] for _ in range(200)][-1]
+    env.close()
+
+
+def test_ids_and_arguments():
+    workload = resolve("CartPole-v1", {"sutton_barto_reward": True})
+    assert workload.build().unwrapped._sutton_barto_reward
+    assert workload.make_lines("num_envs=8") == ['envfleet.make("CartPole-v1", num_envs=8, sutton_barto_reward=True)']
+    assert not resolve("CartPole-v1").spec.kwargs, "arguments must not stick to the registry"
+
+
+def test_a_callable():
+    workload = resolve("tests.unit.bench.fakes:slow_reset")
+    env = workload.build()
+    assert isinstance(env, TimeLimit)
+    assert isinstance(env.unwrapped, NullEnv.__base__)
+    env.close()
+    assert workload.about.startswith("Resets take a thousand times a step")
+    assert workload.make_lines("num_envs=2") == [
+        "from tests.unit.bench.fakes import slow_reset",
+        "envfleet.make(slow_reset, num_envs=2)",
+    ]
+
+
+def test_a_class_with_arguments():
+    lines = resolve("envfleet.bench.synthetic:SpinEnv", {"step_us": 5}).make_lines("num_envs=2")
+    assert lines[0] == "import functools"
+    assert lines[-1] == "envfleet.make(functools.partial(SpinEnv, step_us=5), num_envs=2)"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("CartPole-v7", "Close to it: CartPole-v1"),
+        ("cheep", "Close to it: cheap"),
+        ("qqqqqqqqq", "envfleet envs"),
+        ("no_such_module:make", "'no_such_module', which cannot be imported"),
+        ("json:no_such_function", "module:function"),
+    ],
+)
+def test_unknown_names(name, message):
+    with pytest.raises(InvalidArgument, match=message):
+        resolve(name)
+
+
+def test_what_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(workloads, "_is_installed", lambda name: name != "pygame")
+    with pytest.raises(InvalidArgument, match=r"'pygame', which is not installed.*gymnasium\[box2d\]"):
+        require_buildable(resolve("lunar"))
+    require_buildable(resolve("cheap"))
