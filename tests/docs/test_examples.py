@@ -82,19 +82,19 @@ def name_of(page: Path) -> str:
 
 
 def pages_with(info: str) -> list[ParameterSet]:
-    found = [page for page in PAGES if any(block.info == info for block in blocks_of(page.read_text()))]
+    found = [page for page in PAGES if any(block.info == info for block in blocks_of(page.read_text(encoding="utf-8")))]
     return [pytest.param(page, id=name_of(page)) for page in found]
 
 
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for module in re.findall(r"<!-- needs: (\w+) -->", text):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
     blocks = blocks_of(text)
     script = tmp_path / f"{page.stem.lower()}.py"
-    script.write_text(script_of(blocks))
+    script.write_text(script_of(blocks), encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=tmp_path,
@@ -114,7 +114,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
 
 def commands_of(page: Path) -> list[list[str]]:
     """The arguments of each `$ envfleet …` line of a page."""
-    lines = [line for block in blocks_of(page.read_text()) if block.info == "console" for line in block.lines]
+    lines = [line for block in blocks_of(page.read_text(encoding="utf-8")) if block.info == "console" for line in block.lines]
     return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("$ envfleet")]
 
 
@@ -143,7 +143,7 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     typer = pytest.importorskip("typer")
     from envfleet.cli.app import app
 
-    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     for name, command in typer.main.get_command(app).commands.items():
         assert f"## envfleet {name}" in text
         section = text.split(f"## envfleet {name}\n")[1].split("\n## ")[0]

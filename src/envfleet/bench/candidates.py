@@ -124,7 +124,7 @@ def _batchings(backend: str, num_envs: int, workers: int) -> list[Candidate]:
 def _prior(candidate: Candidate, cores: int) -> tuple[float, ...]:
     """Sort key: what is usually good comes first, since the time may not suffice for all."""
     is_usual = candidate.backend == "serial" or candidate.workers == cores
-    distance = abs(math.log2(candidate.envs_per_worker / 8))
+    distance = abs(math.log2(candidate.num_envs / (8 * cores)))
     return (candidate.is_batched, not is_usual, candidate.backend == "thread", distance)
 
 

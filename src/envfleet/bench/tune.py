@@ -145,9 +145,9 @@ class _Halving:
     def run_stage(self, stage: int, stages: int) -> bool:
         """Step everyone still in, drop the slower half; return whether another stage makes sense."""
         left = self._end - self._clock()
-        # The first stage also builds the fleets, which takes about half of its time: it gets two shares.
-        share = max(0.0, left * 2 / (stages + 1) if stage == 0 else left / (stages - stage))
-        slice_s = share / (_TURNS * len(self._alive)) * (0.5 if stage == 0 else 1.0)
+        # The first stage also builds the fleets, which takes longer than to step them: it gets half of the time.
+        share = max(0.0, left / 2 if stage == 0 and stages > 1 else left / (stages - stage))
+        slice_s = share / (_TURNS * len(self._alive)) * (0.25 if stage == 0 else 1.0)
         rates = self._take_turns(max(_MIN_SLICE_S, slice_s), self._clock() + share)
         for candidate, values in rates.items():
             self.trials[candidate] = Trial(candidate, sum(values) / len(values), stage)

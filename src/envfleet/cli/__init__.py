@@ -11,10 +11,11 @@ def main() -> NoReturn:
     try:
         from envfleet.cli.app import app
     except ModuleNotFoundError as error:
-        if error.name not in {"typer", "rich"}:
+        package = (error.name or "").partition(".")[0]
+        if package not in {"typer", "rich"}:
             raise
         sys.stderr.write(
-            f"The envfleet command needs {error.name}, which is not installed.\n"
+            f"The envfleet command needs {package}, which is not installed.\n"
             "Install it with: pip install 'envfleet[cli]' (or 'envfleet[cli,bench]' to measure, too).\n"
         )
         sys.exit(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from envfleet.errors import InvalidArgument, SpacesDiffer
@@ -60,19 +61,31 @@ def check_distinct(identities: Sequence[int], first_index: int = 0) -> None:
 
 
 def explain_result(error: BaseException, result: Any) -> BaseException:
-    """Say what is wrong with what `step` returned, if that is why unpacking it failed."""
-    if result is UNSET or (isinstance(result, tuple) and len(result) == 5):
+    """Say what is wrong with what `step` returned, if that is why storing it failed; else return `error` itself."""
+    if result is UNSET:
         return error
-    explained = InvalidArgument(
-        f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info); "
-        "an environment of the old gym API must be converted first"
-    )
+    if not (isinstance(result, tuple) and len(result) == 5):
+        problem = (
+            f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info); "
+            "an environment of the old gym API must be converted first"
+        )
+    elif not isinstance(result[1], (int, float, np.number, np.bool_, np.ndarray)):
+        problem = f"step() returned the reward {result[1]!r}, expected a number"
+    elif not isinstance(result[4], dict):
+        problem = f"step() returned the info {result[4]!r} (a {type(result[4]).__name__}), expected a dict"
+    else:
+        return error
+    explained = InvalidArgument(problem)
     explained.__cause__ = error
     return explained
 
 
 def explain_reset(result: Any) -> InvalidArgument:
     """Say what is wrong with what `reset` returned."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return InvalidArgument(
+            f"reset() returned the info {result[1]!r} (a {type(result[1]).__name__}), expected a dict"
+        )
     return InvalidArgument(f"reset() returned {_shape_of(result)}, expected (observation, info)")
 
 

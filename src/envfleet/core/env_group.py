@@ -173,6 +173,8 @@ class EnvGroup:
             observation, info = result
         except (TypeError, ValueError) as error:
             raise explain_reset(result) from error
+        if not isinstance(info, dict):
+            raise explain_reset(result)
         self._begin_episode(row)
         return observation, info
 

@@ -25,6 +25,8 @@ def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int, offset: 
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        if seed < 0:
+            raise InvalidArgument(f"seed={seed}: pass an int of 0 or more")
         return [int(seed) + offset + i for i in range(num_envs)]
     if not isinstance(seed, (Sequence, np.ndarray)) or isinstance(seed, (str, bytes)):
         raise InvalidArgument(f"seed={seed!r}: pass None, an int, or one seed per sub-environment")
@@ -32,7 +34,10 @@ def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int, offset: 
         raise InvalidArgument(
             f"seed has {len(seed)} entries, expected num_envs={num_envs}: pass one int or None per sub-environment"
         )
-    return [None if one is None else int(one) for one in seed]
+    seeds = [None if one is None else int(one) for one in seed]
+    if any(one is not None and one < 0 for one in seeds):
+        raise InvalidArgument(f"seed={seeds}: pass ints of 0 or more, or None")
+    return seeds
 
 
 def check_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:

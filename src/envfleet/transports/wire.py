@@ -38,7 +38,7 @@ def decode_request(header: tuple[int, ...], body: bytes) -> Request:
     return Request(Verb(verb), seq, generation, cloudpickle.loads(body) if body else None)
 
 
-def encode_reply(reply: Reply, worker: int, first_index: int) -> bytes:
+def encode_reply(reply: Reply, verb: str, worker: int, first_index: int) -> bytes:
     """Pickle a reply; what does not pickle in it is replaced by a `Failure` that says so."""
     with contextlib.suppress(Exception):  # any type may fail in its own way; cloudpickle takes more of them
         return pickle.dumps(reply, protocol=5)
@@ -46,10 +46,10 @@ def encode_reply(reply: Reply, worker: int, first_index: int) -> bytes:
         body: bytes = cloudpickle.dumps(reply)
         return body
     except Exception as error:  # noqa: BLE001 - as above
-        return pickle.dumps(_without_unpicklable(reply, worker, first_index, error), protocol=5)
+        return pickle.dumps(_without_unpicklable(reply, verb, worker, first_index, error), protocol=5)
 
 
-def _without_unpicklable(reply: Reply, worker: int, first_index: int, error: Exception) -> Reply:
+def _without_unpicklable(reply: Reply, verb: str, worker: int, first_index: int, error: Exception) -> Reply:
     kept, failures = [], list(reply.failures)
     for index, info in reply.infos:
         bad = [key for key, value in info.items() if not _pickles(value)]
@@ -57,12 +57,12 @@ def _without_unpicklable(reply: Reply, worker: int, first_index: int, error: Exc
             kept.append((index, info))
             continue
         reason = TypeError(f"info keys {bad} cannot be pickled, so they cannot leave the worker process: drop them")
-        failures.append(make_failure(reason, verb="step", env_index=index, worker=worker))
+        failures.append(make_failure(reason, verb=verb, env_index=index, worker=worker))
     if not _pickles(reply.value):
         reason = TypeError(f"the result cannot be pickled, so it cannot leave the worker process: {error}")
-        failures.append(make_failure(reason, verb="call", env_index=first_index, worker=worker))
+        failures.append(make_failure(reason, verb=verb, env_index=first_index, worker=worker))
     if not failures:
-        failures.append(make_failure(error, verb="step", env_index=first_index, worker=worker))
+        failures.append(make_failure(error, verb=verb, env_index=first_index, worker=worker))
     return Reply(infos=kept, failures=failures, restarts=reply.restarts, columns=reply.columns)
 
 

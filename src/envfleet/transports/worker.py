@@ -29,6 +29,7 @@ class _Channel:
 
     def __init__(self, worker: int, request_fd: int, reply_fd: int, done_fd: int) -> None:
         self.worker, self.first_index = worker, 0
+        self._verb = "make"
         self._request_fd, self._reply_fd, self._done_fd = request_fd, reply_fd, done_fd
 
     def read_exactly(self, size: int) -> bytes | None:
@@ -55,6 +56,7 @@ class _Channel:
         if data is None:
             return None
         header = HEADER.unpack(data)
+        self._verb = Verb(header[0]).name.lower()
         if not header[3]:
             return Request(Verb(header[0]), header[4], header[1])
         body = self.read_exactly(header[3])
@@ -65,7 +67,7 @@ class _Channel:
         if reply is None:
             os.write(self._done_fd, RECORD.pack(self.worker, 0, row, seq))
             return
-        body = encode_reply(reply, self.worker, self.first_index)
+        body = encode_reply(reply, self._verb, self.worker, self.first_index)
         os.write(self._done_fd, RECORD.pack(self.worker, HAS_REPLY, row, seq))
         view = memoryview(LENGTH.pack(len(body)) + body)
         while view:

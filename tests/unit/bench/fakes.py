@@ -137,15 +137,19 @@ def dearly_wrapped() -> gymnasium.Env[Any, Any]:
     return DearWrapper(NullEnv())
 
 
-class Ragged(NullEnv):
+class Ragged(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Observations without a fixed shape."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(NullEnv())
         self.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3))
 
-    def _observe(self) -> Any:
+    def observation(self, observation: Any) -> Any:
         return (np.int64(1),)
+
+
+def ragged() -> gymnasium.Env[Any, Any]:
+    return Ragged()
 
 
 def broken() -> gymnasium.Env[Any, Any]:

@@ -44,8 +44,9 @@ def test_the_filter_ignores_case():
 
 
 def test_the_list():
-    console = Console(file=io.StringIO(), width=100)
+    file = io.StringIO()
+    console = Console(file=file, width=100)
     show_catalogue(catalogue(), console)
-    text = console.file.getvalue()
+    text = file.getvalue()
     assert "✓  CartPole-v1" in text
     assert "can be vectorized here" in text

@@ -55,7 +55,7 @@ def test_dear_wrapper():
 
 
 def test_observations_without_a_shape():
-    assert "object_observation" in codes(diagnose_env("Ragged"))
+    assert "object_observation" in codes(diagnose_env("ragged"))
 
 
 def test_many_infos():
@@ -175,8 +175,9 @@ def test_a_whole_examination(capsys):
     data = json.loads(examination_json(found_facts, found))
     assert (data["kind"], data["schema_version"]) == ("envfleet.doctor", 1)
     assert data["facts"]["env_facts"]["num_infos"] == 3
-    console = Console(file=io.StringIO(), width=100)
+    file = io.StringIO()
+    console = Console(file=file, width=100)
     show_examination(found_facts, found, console)
-    text = console.file.getvalue()
+    text = file.getvalue()
     for words in ("One envfleet-bench/Info-v0", "envfleet serial", "with your policy", "1. "):
         assert words in text

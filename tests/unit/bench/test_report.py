@@ -15,9 +15,10 @@ PROCESS = entry("envfleet-process", 2_400, 2_400)
 
 
 def text_of(*runs, width=110):
-    console = Console(file=io.StringIO(), width=width)
+    file = io.StringIO()
+    console = Console(file=file, width=width)
     show_report(report(*runs), console)
-    return console.file.getvalue()
+    return file.getvalue()
 
 
 def test_the_table_has_speeds_and_ratios():

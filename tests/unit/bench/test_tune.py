@@ -76,7 +76,7 @@ def test_with_little_time_the_promising_ones_are_tried_first():
 
 
 def test_more_time_goes_to_the_better_half():
-    evaluator = FakeEvaluator(lambda candidate: 1_000.0 + 100 * SPACE.index(candidate))
+    evaluator = FakeEvaluator(lambda candidate: 1_000.0 + 100 * SPACE.index(candidate), build_s=0.1)
     run_search(evaluator, SPACE)
     assert evaluator.time_on[SPACE[-1]] > 3 * evaluator.time_on[SPACE[1]]
 
@@ -98,13 +98,13 @@ def test_within_the_noise_the_simpler_fleet_wins():
 
 def test_failures_are_reported_and_never_win():
     faulty = [candidate for candidate in SPACE if candidate.backend == "process"]
-    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1_000.0, faulty=faulty), SPACE)
+    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1_000.0, 0.1, faulty=faulty), SPACE)
     assert {candidate for candidate, _ in failures} == set(faulty)
     assert all(trial.candidate.backend != "process" for trial in trials)
 
 
 def test_all_fail():
-    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1.0, faulty=SPACE), SPACE)
+    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1.0, 0.1, faulty=SPACE), SPACE)
     assert not trials
     assert len(failures) == len(SPACE)
 
@@ -147,7 +147,8 @@ def test_arguments_are_what_make_takes():
 
 
 def tuning_of(*trials):
-    return Tuning("Some-v0", ("envfleet.make()",), tuple(Trial(*trial, 1) for trial in trials), (), 0, 10.0, MACHINE)
+    ranked = tuple(Trial(candidate, rate, 1) for candidate, rate in trials)
+    return Tuning("Some-v0", ("envfleet.make()",), ranked, (), 0, 10.0, MACHINE)
 
 
 def test_reasons():

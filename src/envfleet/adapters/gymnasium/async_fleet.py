@@ -1,55 +1,24 @@
-"""Fleets in the shape of Gymnasium's `AsyncVectorEnv` and `SyncVectorEnv`.
-
-Code that constructs one of Gymnasium's classes can construct one of these in its place: constructor, methods, results,
-exceptions and their messages are those of Gymnasium 1.2. What differs, and why, is listed at each class. In all else
-`envfleet.make` is the better door: it knows more, and `AsyncFleet.fleet` is what it returns.
-
-Example:
-    >>> import gymnasium as gym
-    >>> from envfleet.adapters.gymnasium import AsyncFleet
-    >>> with_theirs = gym.vector.AsyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2, context="spawn")  # doctest: +SKIP
-    >>> envs = AsyncFleet([lambda: gym.make("CartPole-v1")] * 2)
-    >>> observations, infos = envs.reset(seed=42)
-    >>> envs.step_async(envs.action_space.sample())
-    >>> observations, rewards, terminations, truncations, infos = envs.step_wait(timeout=10)
-    >>> rewards
-    array([1., 1.])
-    >>> envs.close()
-"""
+"""A fleet of worker processes, in the shape of Gymnasium's `AsyncVectorEnv`."""
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import gymnasium as gym
-import numpy as np
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    CustomSpaceError,
-    NoAsyncCallError,
-)
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.adapters import inside
-from envfleet.adapters.gymnasium_base import FleetAsVectorEnv, MakeEnv, NotOffered, StepResult
+from envfleet.adapters.gymnasium.base import FleetAsVectorEnv, MakeEnv, NotOffered, ObservationMode, SpacesDiffer
+from envfleet.adapters.gymnasium.processes import WorkerProcess
 from envfleet.adapters.originals import raise_original, raising_originals
-from envfleet.adapters.processes import WorkerProcess
+from envfleet.core.engine import CLOSE_TIMEOUT_S
+from envfleet.core.rows import StepResult
 from envfleet.errors import CallTimeout, InvalidArgument, SubEnvError
 from envfleet.make import make
-
-__all__ = [
-    "AlreadyPendingCallError",
-    "AsyncFleet",
-    "AsyncState",
-    "ClosedEnvironmentError",
-    "CustomSpaceError",
-    "NoAsyncCallError",
-    "SyncFleet",
-]
 
 _UNCALLABLE = ("reset", "step", "close", "_setattr", "_check_spaces")
 _CONTEXTS = (None, "forkserver", "spawn", "fork")
@@ -65,16 +34,19 @@ class AsyncFleet(FleetAsVectorEnv):
     - After a `*_wait(timeout)` that timed out the call is still pending: wait again for its result; until then every
       other call raises `AlreadyPendingCallError`. Gymnasium forgets the call and takes its late result for that of the
       next one. `close` works at any time.
-    - No sub-environment is built in the caller's process, and none to learn the spaces from.
+    - No sub-environment is built in the caller's process to learn the spaces from.
     - Any space works, so `CustomSpaceError` is never raised, and `shared_memory=False` changes nothing.
-    - What a sub-environment raises in its constructor, `reset` or `step` arrives under its own type, also for types
-      with odd constructors; those that cannot be pickled arrive as `SubEnvError`. `close` raises, too, after everything
-      is released. Each has a `__cause__` that tells the sub-environment, its worker and the traceback there. A worker
-      that died is `WorkerDied`, not `EOFError`; afterwards the fleet is unusable and says so, and `close` returns.
+    - What a sub-environment raises arrives under its own type, also for types with odd constructors; what cannot be
+      pickled arrives as `SubEnvError`. Its `__cause__` tells the sub-environment, the worker and the traceback there.
+      What is raised in a sub-environment's `close` arrives, too, after everything is released. A worker that died is
+      `WorkerDied`, not `EOFError`; afterwards the fleet is unusable and says so, and `close` returns.
     - `close` waits at most 10 s (or `timeout`) before it ends workers by force.
+    - `AutoresetMode.DISABLED`: stepping an episode that has ended is `gymnasium.error.ResetNeeded`, which names it.
     - With `copy=False`, observations are views that stay valid until the next-but-one call, not the next.
     - `daemon` changes nothing: no worker outlives its owner, and every worker may start processes.
-    - It is no instance of `AsyncVectorEnv`, only of `VectorEnv`.
+    - Actions and observations are checked. Infos keep what Gymnasium truncates (a float beside an int). A `reset_mask`
+      stays in the caller's options, and the class of the environment keeps its metadata.
+    - It is a `VectorEnv`, but no instance of `AsyncVectorEnv`.
 
     Args:
         env_fns: Callables without arguments that make one environment each.
@@ -93,10 +65,12 @@ class AsyncFleet(FleetAsVectorEnv):
         processes: The worker processes: `pid`, `is_alive()`, `exitcode`, `join()`, `terminate()`, …
 
     Raises:
-        NotImplementedError: With a `worker` function: the worker loop is what a fleet is made of.
+        NotImplementedError: With a `worker` function: a fleet runs no worker loop but its own.
         RuntimeError: The spaces of two sub-environments differ.
         ValueError: An argument cannot be used.
     """
+
+    _spaces_error = SpacesDiffer
 
     def __init__(
         self,
@@ -106,29 +80,29 @@ class AsyncFleet(FleetAsVectorEnv):
         context: Literal["forkserver", "spawn", "fork"] | None = None,
         daemon: bool = True,
         worker: Callable[..., None] | None = None,
-        observation_mode: str | tuple[gym.Space[Any], gym.Space[Any]] = "same",
+        observation_mode: ObservationMode = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         *,
         workers: int | None = None,
     ) -> None:
         if worker is not None:
             raise NotOffered(
-                f"worker={worker!r}: a fleet has a worker loop of its own and runs no other. What custom workers are "
-                "written for is there by name: autoreset_mode for how episodes end, a gymnasium.Wrapper in env_fns for "
-                'what happens around a step, envfleet.make(..., on_failure="restart") for environments that fail'
+                f"worker={worker!r}, expected None: a fleet runs no worker loop but its own. What such functions are "
+                "written for it has by name: autoreset_mode= for the end of episodes, a gymnasium.Wrapper in env_fns "
+                'for what happens around a step, envfleet.make(..., on_failure="restart") for environments that fail'
             )
         if context not in _CONTEXTS:
             raise InvalidArgument(f"cannot find context {context!r}: pass one of {', '.join(map(repr, _CONTEXTS))}")
-        env_fns = list(env_fns)
-        with self._explaining_spaces(RuntimeError, observation_mode), raising_originals():
+        env_fns, bounds = list(env_fns), self._bounds(observation_mode)
+        with raising_originals(), self._explaining_spaces(observation_mode):
             fleet = make(
                 env_fns,
                 backend="process",
-                workers=None if workers is None else min(workers, len(env_fns)),
+                workers=workers,
                 start_method=context,
                 autoreset_mode=autoreset_mode,
                 copy=copy,
-                observation_mode=self._bounds(observation_mode),
+                observation_mode=bounds,
                 record_episodes=False,
             )
         super().__init__(fleet, env_fns, copy, observation_mode)
@@ -142,7 +116,7 @@ class AsyncFleet(FleetAsVectorEnv):
 
     @property
     def observations(self) -> Any:
-        """The last observations; views of the memory the workers write to."""
+        """The last observations, as views of the memory that the workers write to."""
         return inside.last_observations(self.fleet)
 
     # ------------------------------------------------------------------ reset
@@ -169,8 +143,7 @@ class AsyncFleet(FleetAsVectorEnv):
         """
         self._check_idle("reset_async", end="")
         self._check_reset(seed, options)
-        with raising_originals():
-            self._finish = inside.start_reset(self.fleet, seed, options)
+        self._finish = inside.start_reset(self.fleet, seed, options)
         self._state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -179,8 +152,8 @@ class AsyncFleet(FleetAsVectorEnv):
         Returns:
             Observations and infos.
         """
-        observations, infos = self._await(AsyncState.WAITING_RESET, timeout)
-        return observations, infos
+        result: tuple[Any, dict[str, Any]] = self._wait(AsyncState.WAITING_RESET, timeout)
+        return result
 
     # ------------------------------------------------------------------ step
 
@@ -217,8 +190,7 @@ class AsyncFleet(FleetAsVectorEnv):
             NoAsyncCallError: Nothing was started.
             multiprocessing.TimeoutError: Not there in time. Nothing is lost: wait again.
         """
-        result: StepResult = self._await(AsyncState.WAITING_STEP, timeout)
-        return self._own(result)
+        return self._own(self._wait(AsyncState.WAITING_STEP, timeout))
 
     # ------------------------------------------------------------------ reaching into the sub-environments
 
@@ -242,9 +214,7 @@ class AsyncFleet(FleetAsVectorEnv):
         """
         self._check_idle("call_async")
         if name in _UNCALLABLE:
-            raise InvalidArgument(
-                f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
-            )
+            raise InvalidArgument(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
         self._finish = inside.start_call(self.fleet, name, args, kwargs)
         self._state = AsyncState.WAITING_CALL
 
@@ -254,7 +224,7 @@ class AsyncFleet(FleetAsVectorEnv):
         Returns:
             One result per sub-environment.
         """
-        results: tuple[Any, ...] = self._await(AsyncState.WAITING_CALL, timeout)
+        results: tuple[Any, ...] = self._wait(AsyncState.WAITING_CALL, timeout)
         return results
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -272,10 +242,6 @@ class AsyncFleet(FleetAsVectorEnv):
         self._check_idle("set_attr")
         super().set_attr(name, values)
 
-    def render(self) -> tuple[Any, ...] | None:
-        """Render every sub-environment; one frame each."""
-        return self.call("render")
-
     # ------------------------------------------------------------------ what is under way
 
     def _check_idle(self, verb: str, end: str = ".") -> None:
@@ -283,21 +249,20 @@ class AsyncFleet(FleetAsVectorEnv):
         if self._state is not AsyncState.DEFAULT:
             state = self._state.value
             raise AlreadyPendingCallError(
-                f"Calling `{verb}` while waiting for a pending call to `{state}` to complete{end}", str(state)
+                f"Calling `{verb}` while waiting for a pending call to `{state}` to complete{end}", state
             )
 
-    def _await(self, state: AsyncState, timeout: float | None) -> Any:
+    def _wait(self, state: AsyncState, timeout: float | None) -> Any:
         self._check_open()
-        finish, verb = self._finish, state.value
+        finish = self._finish
         if self._state is not state or finish is None:
-            raise NoAsyncCallError(
-                f"Calling `{verb}_wait` without any prior call to `{verb}_async`.", verb
-            )
+            verb = state.value
+            raise NoAsyncCallError(f"Calling `{verb}_wait` without any prior call to `{verb}_async`.", verb)
         try:
             result = finish(timeout)
-        except CallTimeout as error:
+        except CallTimeout as error:  # the call stays pending
             raise multiprocessing.TimeoutError(
-                f"The call to `{verb}_wait` has timed out after {timeout} second(s)."
+                f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
             ) from error
         except SubEnvError as error:
             self._state = AsyncState.DEFAULT
@@ -322,163 +287,15 @@ class AsyncFleet(FleetAsVectorEnv):
         Raises:
             Exception: What a sub-environment raised in a pending call or in its own `close`; all is released by then.
         """
-        finish = None if self._state is AsyncState.DEFAULT else self._finish
-        self._finish = None
-        if finish is not None:
-            gym.logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
+        pending, self._state = self._state, AsyncState.DEFAULT
+        if pending is not AsyncState.DEFAULT:
+            gym.logger.warn(f"Calling `close` while waiting for a pending call to `{pending.value}` to complete.")
         with raising_originals():
             try:
-                if finish is not None and not terminate:
-                    finish(inside.CLOSE_TIMEOUT_S if timeout is None else timeout)
+                if pending is not AsyncState.DEFAULT and self._finish is not None and not terminate:
+                    self._finish(CLOSE_TIMEOUT_S if timeout is None else timeout)
             except CallTimeout:
                 terminate = True
             finally:
-                # A timeout of 0 is for the pending call: it must not keep idle sub-environments from closing.
+                # A timeout of 0 is meant for the pending call; idle sub-environments may still close in peace.
                 self.fleet.close(timeout=timeout or None, terminate=terminate)
-
-
-class SyncFleet(FleetAsVectorEnv):
-    """Sub-environments in this process, one after the other, in the shape of Gymnasium's `SyncVectorEnv`.
-
-    What differs from Gymnasium's:
-
-    - After a sub-environment raised in `reset` or `step`, the fleet refuses to step until all are reset.
-    - `AutoresetMode.DISABLED`: stepping an episode that has ended is `gymnasium.error.ResetNeeded` and names it.
-    - `envs` is a tuple: the fleet keeps their `step` methods, so that it would not see one that is replaced. Wrap them
-      in `env_fns`.
-    - After `close`, every call raises `ClosedEnvironmentError`.
-    - With `copy=False`, observations are views that stay valid until the next-but-one call, not the next.
-    - Actions, seeds, masks and observations are checked, and infos keep values that Gymnasium truncates (an int array
-      that is handed a float).
-
-    Args:
-        env_fns: Callables without arguments that make one environment each.
-        copy: Whether returned observations are the caller's own.
-        observation_mode: `"same"`, `"different"` (of one shape and dtype) or a tuple of the batched space and the
-            single one.
-        autoreset_mode: When sub-environments are reset after an episode.
-
-    Attributes:
-        fleet: The fleet inside, for what Gymnasium's class has not.
-        envs: The sub-environments.
-
-    Raises:
-        AssertionError: The spaces of two sub-environments differ.
-        ValueError: An argument cannot be used.
-
-    Example:
-        >>> import gymnasium as gym
-        >>> envs = SyncFleet([lambda: gym.make("CartPole-v1")] * 3)
-        >>> observations, infos = envs.reset(seed=42)
-        >>> envs, observations.shape, envs.np_random_seed
-        (SyncFleet(num_envs=3), (3, 4), (42, 43, 44))
-        >>> envs.close()
-    """
-
-    def __init__(
-        self,
-        env_fns: Iterable[MakeEnv],
-        copy: bool = True,
-        observation_mode: str | tuple[gym.Space[Any], gym.Space[Any]] = "same",
-        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-    ) -> None:
-        env_fns = list(env_fns)
-        bounds = self._bounds(observation_mode)
-        ready: list[_Ready] = []
-        try:
-            ready.extend(_Ready(env_fn) for env_fn in env_fns)
-            with self._explaining_spaces(AssertionError, observation_mode), raising_originals():
-                fleet = make(
-                    ready,
-                    backend="serial",
-                    autoreset_mode=autoreset_mode,
-                    copy=copy,
-                    observation_mode=bounds,
-                    record_episodes=False,
-                )
-        except BaseException:
-            for one in ready:
-                one.env.close()
-            raise
-        super().__init__(fleet, env_fns, copy, observation_mode)
-        self.envs = tuple(one.env for one in ready)
-
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset all sub-environments, or those in `options["reset_mask"]`.
-
-        Args:
-            seed: An int seeds sub-environment `i` with `seed + i`; a list gives one seed (or `None`) each.
-            options: For all sub-environments. A bool array under `"reset_mask"` tells which to reset, and is not passed
-                on; the caller's dict is not changed.
-
-        Returns:
-            Observations and infos.
-
-        Raises:
-            InvalidArgument: Seeds or mask of a wrong length or type; an `AssertionError`, too, as Gymnasium has it.
-        """
-        self._check_open()
-        self._check_reset(seed, options)
-        if options is None or "reset_mask" not in options:
-            inside.mend(self.fleet)
-        with raising_originals():
-            return self.fleet.reset(seed=seed, options=options)
-
-    def step(self, actions: Any) -> StepResult:
-        """Step all sub-environments once.
-
-        Args:
-            actions: A batch of actions, as in `action_space`.
-
-        Returns:
-            Observations, rewards (float64), terminations, truncations and infos.
-        """
-        self._check_open()
-        try:
-            return self._own(self.fleet.step(actions))
-        except SubEnvError as error:
-            raise_original(error)
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of every sub-environment, or get an attribute.
-
-        Args:
-            name: Of the method or attribute.
-            *args: For the method.
-            **kwargs: For the method.
-
-        Returns:
-            One result per sub-environment.
-        """
-        self._check_open()
-        with raising_originals():
-            return self.fleet.call(name, *args, **kwargs)
-
-    def render(self) -> tuple[Any, ...] | None:
-        """Render every sub-environment; one frame each."""
-        return self.call("render")
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the sub-environments; called by `close`."""
-        with raising_originals():
-            self.fleet.close()
-
-
-class _Ready:
-    """A builder of an environment that is built already; elsewhere, such as in a replay, it is the callable it came of."""
-
-    def __init__(self, env_fn: MakeEnv) -> None:
-        self._env_fn = env_fn
-        self.env = env_fn()
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        return self.env
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _itself, (self._env_fn,)
-
-
-def _itself(env_fn: MakeEnv) -> MakeEnv:
-    return env_fn
