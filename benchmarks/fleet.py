@@ -18,8 +18,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from envfleet.bench.contenders import PEER_NAMES, find_contenders
+from envfleet.bench.fleets import EnvFleet
 from envfleet.bench.machine import describe_machine, whole_cores
-from envfleet.bench.peers import PEER_NAMES, Contender, EnvFleet, find_contenders
+from envfleet.bench.peers import Contender
 from envfleet.bench.plot import plot_report
 from envfleet.bench.report import machine_line, show_report
 from envfleet.bench.results import Report, Run, Settings

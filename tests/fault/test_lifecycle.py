@@ -17,7 +17,7 @@ from tests.conftest import BACKENDS, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, reset_and_step, run
 
 import envfleet
-from envfleet.errors import StateUnsupported, SubEnvError
+from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.envs import LockedEnv, SavableEnv
 
@@ -36,7 +36,11 @@ def needs(option: str) -> pytest.MarkDecorator:
 @needs("recycle_episodes")
 def test_recycling_changes_no_trajectory(backend: Backend, autoreset_mode: AutoresetMode) -> None:
     """Workers are replaced at episode ends; observations, rewards and flags are those of a run without."""
-    env_fns = [functools.partial(CountingEnv, 3, ends="alternate")] * NUM_ENVS
+    if not backend.has_processes:
+        with pytest.raises(InvalidArgument, match="process"):
+            backend([CountingEnv], recycle_episodes=2)
+        return
+    env_fns = [functools.partial(CountingEnv, 2 + index) for index in range(NUM_ENVS)]
     expected, _ = run(Backend("serial"), env_fns, 20, autoreset_mode)
     found, _ = run(backend, env_fns, 20, autoreset_mode, recycle_episodes=2)
     for index in range(NUM_ENVS):

@@ -176,7 +176,7 @@ def test_after_a_caught_ctrl_c_no_reply_is_mixed_up(tmp_path: Path) -> None:
         assert output.split()[0] in ("went", "broken")
 
 
-@pytest.mark.parametrize("what", ["idle", "busy", "hang", "spin", "native_sleep"])
+@pytest.mark.parametrize("what", ["idle", "busy", "hang", "spin", "native_loop"])
 def test_owner_killed(tmp_path: Path, what: str) -> None:
     """SIGKILL to the owner alone, idle and in the middle of a step: the workers end by themselves."""
     body = {"idle": IDLE, "busy": BUSY}.get(what, HANGING)

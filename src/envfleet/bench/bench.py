@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envfleet.bench.peers import find_contenders
+from envfleet.bench.contenders import find_contenders
 from envfleet.bench.results import Report, Settings
 from envfleet.bench.rounds import Case, Progress, run_cases
 from envfleet.bench.workloads import Workload

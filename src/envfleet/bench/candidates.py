@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from envfleet.bench.peers import EnvFleet
+from envfleet.bench.fleets import EnvFleet
 from envfleet.errors import InvalidArgument
 
 _ENVS_PER_WORKER = (1, 4, 16, 64)

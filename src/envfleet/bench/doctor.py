@@ -12,8 +12,9 @@ from collections.abc import Callable
 from gymnasium.envs.registration import WrapperSpec
 
 from envfleet.bench.child import Child
+from envfleet.bench.fleets import EnvFleet
 from envfleet.bench.machine import Machine, affinity_cores, cgroup_cores, describe_machine, require_psutil, whole_cores
-from envfleet.bench.peers import BareLoop, EnvFleet
+from envfleet.bench.peers import BareLoop
 from envfleet.bench.probes import EnvFacts, probe_env
 from envfleet.bench.results import Run, Settings
 from envfleet.bench.rounds import Case, run_case

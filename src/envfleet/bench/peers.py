@@ -10,17 +10,15 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import iterate
-from numpy.typing import NDArray
 
 from envfleet.bench.workloads import Workload
-from envfleet.errors import InvalidArgument
 
 
 class Runner(Protocol):
@@ -128,7 +126,7 @@ class BareLoop:
 # --- Whatever follows gymnasium.vector.VectorEnv ----------------------------------------------------------------------
 
 
-class _VectorRunner:
+class VectorRunner:
     """Any `gymnasium.vector.VectorEnv` in its own autoreset mode."""
 
     def __init__(self, envs: Any, num_envs: int) -> None:
@@ -140,10 +138,12 @@ class _VectorRunner:
         self._ended = 0
 
     def reset(self, seed: int) -> None:
+        """Reset all."""
         self._envs.reset(seed=seed)
         self._ended = 0
 
     def step(self, actions: Any) -> int:
+        """Step once; rows of episodes that had ended are resets."""
         _, _, terminated, truncated, _ = self._envs.step(actions)
         transitions = self._num_envs - self._ended
         if self._has_reset_rows:
@@ -151,6 +151,7 @@ class _VectorRunner:
         return transitions
 
     def close(self) -> None:
+        """Close all."""
         self._envs.close()
 
 
@@ -185,7 +186,7 @@ class GymnasiumVector:
         """Call `gymnasium.make_vec`; it has no number of workers."""
         del workers
         envs = gymnasium.make_vec(workload.spec, num_envs=num_envs, vectorization_mode=self.mode)
-        return _VectorRunner(envs, num_envs)
+        return VectorRunner(envs, num_envs)
 
 
 # --- Stable-Baselines3 ------------------------------------------------------------------------------------------------
@@ -269,131 +270,11 @@ class EnvPool:
         return _EnvPoolRunner(envpool.make_gymnasium(workload.spec.id, num_envs=num_envs, seed=0, **threads), num_envs)
 
 
-class _EnvPoolRunner(_VectorRunner):
+class _EnvPoolRunner(VectorRunner):
     def reset(self, seed: int) -> None:
         del seed  # EnvPool takes its seed when it is made
         self._envs.reset()
         self._ended = 0
-
-
-# --- envfleet ---------------------------------------------------------------------------------------------------------
-
-
-class _BatchRunner:
-    """A fleet stepped asynchronously: act on whoever is ready, `batch_size` at a time."""
-
-    def __init__(self, fleet: Any) -> None:
-        self._fleet = fleet
-        self._ready: NDArray[np.int64] | None = None
-        self._has_ended = np.zeros(fleet.num_envs, np.bool_)
-
-    def reset(self, seed: int) -> None:
-        self._fleet.reset(seed=seed)
-        self._has_ended[:] = False
-        self._ready = None
-
-    def step(self, actions: Any) -> int:
-        if self._ready is None:
-            self._fleet.send(actions)
-        else:
-            self._fleet.send(actions[self._ready], env_indices=self._ready)
-        batch = self._fleet.recv()
-        ready = np.asarray(batch.env_indices)
-        transitions = len(ready) - int(np.count_nonzero(self._has_ended[ready]))
-        self._has_ended[ready] = batch.terminated | batch.truncated
-        self._ready = ready
-        return transitions
-
-    def close(self) -> None:
-        self._fleet.close(terminate=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvFleet:
-    """A fleet of this package.
-
-    Args:
-        backend: `"serial"`, `"thread"`, `"process"` or `"auto"`.
-        options: More arguments of `envfleet.make`, such as `batch_size`.
-        tag: Tells apart two fleets of one backend; part of the name.
-    """
-
-    backend: str
-    options: tuple[tuple[str, Any], ...] = ()
-    tag: str = ""
-    packages: tuple[str, ...] = ("envfleet",)
-    modules: tuple[str, ...] = ("envfleet",)
-
-    @property
-    def name(self) -> str:
-        """`envfleet-<backend>`, and the tag if there is one."""
-        return "-".join(part for part in ("envfleet", self.backend, self.tag) if part)
-
-    @property
-    def label(self) -> str:
-        """How tables call it."""
-        return f"envfleet {self.backend}" + (f" ({self.tag.replace('-', ' ')})" if self.tag else "")
-
-    def absence(self, workload: Workload) -> str | None:
-        """Say why it cannot run: never."""
-        del workload
-        return None
-
-    def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
-        """Call `envfleet.make`."""
-        make: Callable[..., Any] = importlib.import_module("envfleet").make
-        options = dict(self.options)
-        if workers is not None and self.backend != "serial" and "envs_per_worker" not in options:
-            options.setdefault("workers", min(workers, num_envs))
-        fleet = make(workload.spec, num_envs, backend=self.backend, **options)
-        is_batched = options.get("batch_size") not in (None, num_envs)
-        return _BatchRunner(fleet) if is_batched else _VectorRunner(fleet, num_envs)
-
-
-BASELINE = "loop"
-CONTENDERS: Mapping[str, Contender] = {
-    contender.name: contender
-    for contender in (
-        BareLoop(),
-        BareLoop(is_checked=True),
-        GymnasiumVector("sync"),
-        GymnasiumVector("async"),
-        StableBaselines3("dummy"),
-        StableBaselines3("subproc"),
-        EnvPool(),
-        EnvFleet("serial"),
-        EnvFleet("thread"),
-        EnvFleet("process"),
-        EnvFleet("auto"),
-    )
-}
-PEER_NAMES: tuple[str, ...] = tuple(name for name in CONTENDERS if not name.startswith("envfleet-"))
-BACKEND_NAMES: tuple[str, ...] = ("auto", "serial", "thread", "process")
-# Gymnasium's passive checker looks at the first step only since 1.0, so loop-default differs from loop by little.
-DEFAULT_PEERS: tuple[str, ...] = tuple(name for name in PEER_NAMES if name != "loop-default")
-DEFAULT_BACKENDS: tuple[str, ...] = ("auto", "serial", "process")
-
-
-def is_ours(name: str) -> bool:
-    """Tell whether a contender is a fleet of this package."""
-    return name.startswith("envfleet-")
-
-
-def find_contenders(names: Iterable[str]) -> list[Contender]:
-    """Look up contenders by name.
-
-    Raises:
-        InvalidArgument: There is no contender of that name.
-    """
-    found = []
-    for name in names:
-        if name not in CONTENDERS:
-            raise InvalidArgument(
-                f"{name!r} is no contender: expected some of {', '.join(CONTENDERS)} "
-                "(backends of envfleet are named with --backends, peers with --peers)."
-            )
-        found.append(CONTENDERS[name])
-    return found
 
 
 def _not_installed(module_name: str, distribution: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envfleet.bench.peers import CONTENDERS, is_ours
+from envfleet.bench.contenders import CONTENDERS, is_ours
 from envfleet.bench.results import Report, Run
 from envfleet.errors import InvalidArgument
 

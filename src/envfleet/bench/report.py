@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from envfleet.bench.contenders import BASELINE, is_ours
 from envfleet.bench.machine import Machine
-from envfleet.bench.peers import BASELINE, is_ours
 from envfleet.bench.results import Entry, Report, Run
 
 _BAR_CELLS = 16

@@ -81,7 +81,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     """Measure fleets of ENV against the usual ways to step many environments."""
     with readable_errors():
         from envfleet.bench.bench import bench as run_bench
-        from envfleet.bench.peers import BACKEND_NAMES, DEFAULT_BACKENDS, DEFAULT_PEERS, PEER_NAMES
+        from envfleet.bench.contenders import BACKEND_NAMES, DEFAULT_BACKENDS, DEFAULT_PEERS, PEER_NAMES
         from envfleet.bench.plot import plot_report
         from envfleet.bench.report import show_report
         from envfleet.bench.results import Settings

@@ -67,8 +67,8 @@ class Call:
 
     verb: Verb
     missing: set[int]
-    inbox: Inbox = dataclasses.field(default_factory=collections.deque)
-    replies: list[tuple[int, Reply]] = dataclasses.field(default_factory=list)
+    inbox: Inbox
+    replies: list[tuple[int, Reply]]
 
 
 class Engine:
@@ -100,7 +100,7 @@ class Engine:
         self.action_layout = SpaceLayout(spec.action_space)
         self.transport, self._release = transport, release
         self.failure: EnvfleetError | None = None
-        self.is_closed = False
+        self.is_closed = self.is_torn = False
         self.wait_s = 0.0
         self.columns: list[list[ColumnSpec]] = [[] for _ in self.worker_rows]
         self.columns_version = 0
@@ -144,11 +144,24 @@ class Engine:
             generation: Which outputs to write.
             payloads: One per worker, or `None` for none.
         """
-        call = Call(verb, set(workers))
-        submit, inbox = self.dispatcher.submit, call.inbox
-        for worker, payload in zip(workers, payloads or [None] * len(workers), strict=True):
-            submit(inbox, worker, verb, generation, payload)
-        return call
+        inbox: Inbox = collections.deque()
+        submit = self.dispatcher.submit
+        try:
+            if payloads is None:
+                for worker in workers:
+                    submit(inbox, worker, verb, generation)
+            else:
+                for worker, payload in zip(workers, payloads, strict=True):
+                    submit(inbox, worker, verb, generation, payload)
+        except BaseException:
+            self.tear(inbox)
+            raise
+        return Call(verb, set(workers), inbox, [])
+
+    def tear(self, inbox: Inbox) -> None:
+        """Give up a call in the middle (Ctrl-C): nothing that still comes of it may be taken for a later one's."""
+        self.is_torn = True
+        self.dispatcher.abandon(inbox)
 
     def finish(self, call: Call, timeout_s: float | None = None) -> list[tuple[int, Reply]]:
         """Wait until every worker asked has completed.
@@ -175,12 +188,12 @@ class Engine:
         except EnvfleetError as error:
             self.give_up(error)
         except BaseException:
-            # Ctrl-C while waiting: what is still under way must not be taken for a later call's.
-            self.dispatcher.abandon(call.inbox)
+            self.tear(call.inbox)
             raise
         finally:
             self.wait_s += time.perf_counter() - start_s
-        self.raise_failures([failure for _, reply in call.replies for failure in reply.failures])
+        if call.replies:
+            self.raise_failures([failure for _, reply in call.replies for failure in reply.failures])
         return call.replies
 
     def _gather(self, call: Call) -> None:

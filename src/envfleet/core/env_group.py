@@ -40,7 +40,7 @@ class EnvGroup:
         self._options, self._mode = options, options.autoreset_mode
         self._rows = EnvRows(builders, options, shared)
         self._spares = Spares(self._rows, self.num_envs) if options.has_spares else None
-        self._awaiting = [False] * self.num_envs
+        self._awaiting = [options.lost is not None] * self.num_envs
         self._lost: list[str | None] = [options.lost] * self.num_envs
         self._reply: Reply | None = None
         self._tick = 0
@@ -86,9 +86,10 @@ class EnvGroup:
             What there is to say beyond the arrays, or `None`.
         """
         start_ns = time.perf_counter_ns()
+        self._reply = None  # of a step that was interrupted
         out, write = self._outputs[generation], self._writers[generation]
         rewards, terminated_out, truncated_out = out.flat
-        awaiting, lost, progress = self._awaiting, self._lost, self._progress
+        awaiting, progress = self._awaiting, self._progress
         lengths, steps, caught = self._rows.lengths, self._rows.steps, self._rows.caught
         columns = self._columns
         if columns is not None:
@@ -101,7 +102,7 @@ class EnvGroup:
             progress[0] = tick + row + 1
             result = UNSET
             try:
-                if awaiting[row] or lost[row] is not None:
+                if awaiting[row]:
                     self._step_ended(row, generation, whole=rows is None)
                     continue
                 result = steps[row](action)
@@ -125,8 +126,10 @@ class EnvGroup:
 
     def _read_actions(self, rows: Sequence[int] | None, objects: list[list[Any]]) -> list[Any]:
         # Copies, because a sub-environment may keep or change the action it is given.
-        leaves = [leaf.copy() if rows is None else leaf[list(rows)] for leaf in self._actions]
-        actions = self._action_layout.reader(leaves, objects, self.num_envs if rows is None else len(rows))
+        if rows is None:
+            actions = self._action_layout.reader([leaf.copy() for leaf in self._actions], objects, self.num_envs)
+        else:
+            actions = self._action_layout.reader([leaf[list(rows)] for leaf in self._actions], objects, len(rows))
         self._rows.trace.add(rows, actions)
         return actions
 
@@ -207,6 +210,7 @@ class EnvGroup:
 
     def reset(self, generation: int, payload: ResetPayload) -> Reply | None:
         """Reset the sub-environments in `payload`, writing their rows of `generation`."""
+        self._reply = None
         for row, seed, options in zip(*payload, strict=True):
             self._turn_to(row)
             effective = self._rows.next_seeds[row] if seed is None else seed

@@ -21,7 +21,7 @@ from envfleet.core.requests import check_indices, check_mask, check_seeds
 from envfleet.core.rows import Rows, StepResult, cut
 from envfleet.core.sending import Batch, SendQueue
 from envfleet.core.stats import FleetStats, Plan
-from envfleet.errors import CallPending, FleetClosed, InvalidArgument, NothingPending, ResetNeeded
+from envfleet.errors import CallPending, CallTimeout, FleetClosed, InvalidArgument, NothingPending, ResetNeeded
 
 
 class Lifecycle(enum.Enum):
@@ -79,6 +79,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
             raise CallPending(f"{verb}() while sub-environments are under way: call recv() until it returned them all")
         if is_started and self._state is Lifecycle.NEW:
             raise ResetNeeded(f"{verb}() before the first reset: call reset() first")
+        if is_started and self._engine.is_torn:
+            raise ResetNeeded(f"{verb}() after a call that was interrupted: call reset() first")
 
     # ------------------------------------------------------------------ reset and step
 
@@ -179,6 +181,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         replies = self._engine.finish(call, timeout_s)
         self._rows.store(replies)
         is_whole = len(indices) == self.num_envs
+        self._engine.is_torn = self._engine.is_torn and not is_whole
         self._rows.episodes.on_reset(None if is_whole else np.asarray(indices, np.int64))
         if is_whole:
             self._state = Lifecycle.READY
@@ -273,7 +276,13 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self._check("recv", is_idle=False)
         call = self._step_call
         if call is not None:
-            observations, rewards, terminated, truncated, infos = self._finish_step(call, timeout_s)
+            try:
+                observations, rewards, terminated, truncated, infos = self._finish_step(call, timeout_s)
+            except CallTimeout:
+                raise
+            except BaseException:
+                self._step_call = None
+                raise
             self._step_call = None
             return Batch(observations, rewards, terminated, truncated, infos, np.arange(self.num_envs))
         if not self._queue:

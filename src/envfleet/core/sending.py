@@ -123,9 +123,9 @@ class SendQueue:
         except EnvfleetError as error:
             engine.give_up(error)
         except BaseException:
-            self._under_way.clear()  # Ctrl-C: what was under way is given up, and a reset is needed
+            self._under_way.clear()
             self._arrived.clear()
-            engine.dispatcher.abandon(self._inbox)
+            engine.tear(self._inbox)
             raise
         finally:
             engine.wait_s += time.perf_counter() - start_s

@@ -30,7 +30,11 @@ class Server:
         """Carry out one request; returns whether the loop should go on."""
         verb, seq, generation, payload = request
         if verb is Verb.STEP and payload is None:
-            self._complete(seq, ALL_ROWS, self._guard(verb, lambda: self.group.step(generation, None, [])))
+            try:
+                reply = self.group.step(generation, None, [])
+            except BaseException as error:  # noqa: BLE001 - see `_describe`
+                reply = self._describe(verb, error)
+            self._complete(seq, ALL_ROWS, reply)
         elif verb is Verb.STEP:
             self._step(seq, generation, payload)
         else:
@@ -64,11 +68,15 @@ class Server:
         """Answer in any case: an error of the group itself must not leave the fleet waiting."""
         try:
             return action()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the fleet must hear of it
-            failure = make_failure(error, verb=verb.name.lower(), env_index=self._first_index, worker=self._worker)
-            return Reply(failures=[failure])
+        except BaseException as error:  # noqa: BLE001 - see `_describe`
+            return self._describe(verb, error)
+
+    def _describe(self, verb: Verb, error: BaseException) -> Reply:
+        """Report an error of the group itself: whatever it is, the fleet must hear of it."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        failure = make_failure(error, verb=verb.name.lower(), env_index=self._first_index, worker=self._worker)
+        return Reply(failures=[failure])
 
 
 def serve(server: Server, receive: Callable[[], Request | None]) -> None:

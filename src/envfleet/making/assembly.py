@@ -20,7 +20,6 @@ from envfleet.core.stats import Plan
 from envfleet.core.transport import GroupPlan, Transport
 from envfleet.transports.inline import InlineTransport
 from envfleet.transports.launch import StartMethod, default_start_method
-from envfleet.transports.process import ProcessTransport
 from envfleet.transports.thread import ThreadTransport
 
 
@@ -103,6 +102,8 @@ class Blueprint:
             return InlineTransport(groups, shared.arrays, self.options.step_timeout_s)
         if plan.backend == "thread":
             return ThreadTransport(groups, shared.arrays)
+        from envfleet.transports.process import ProcessTransport  # needs POSIX
+
         return ProcessTransport(groups, shared, plan.start_method or default_start_method())
 
     def _check_infos(self, infos: list[GroupInfo], groups: list[GroupPlan]) -> None:

@@ -200,7 +200,8 @@ def _nested() -> spaces.Space[Any]:
 
 
 def _part_odd() -> spaces.Space[Any]:
-    return spaces.Dict({"vector": spaces.Box(-1, 1, (3,), np.float32), "text": spaces.Text(5, charset=_LETTERS), "word": Words()})
+    text = spaces.Text(5, charset=_LETTERS)
+    return spaces.Dict({"vector": spaces.Box(-1, 1, (3,), np.float32), "text": text, "word": Words()})
 
 
 def _graph() -> spaces.Space[Any]:

@@ -13,8 +13,8 @@ Example:
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
+import itertools
 import os
 import signal
 import sys
@@ -90,9 +90,12 @@ def _stubborn(duration_s: float) -> None:
             continue
 
 
-def _native_sleep(duration_s: float) -> None:
-    """Sleep in C without letting go of the interpreter lock: no Python code of this process runs meanwhile."""
-    ctypes.PyDLL(None).usleep(ctypes.c_uint(int(duration_s * 1e6)))
+def _native_loop(duration_s: float) -> None:
+    """Loop in C without letting go of the interpreter lock: no Python code of this process runs meanwhile.
+
+    Lasts `duration_s` only roughly: looking at the clock would take Python code.
+    """
+    sum(itertools.repeat(0, int(duration_s * 5e7)))
 
 
 def _native_crash() -> None:
@@ -110,7 +113,7 @@ _ACTS: dict[str, Callable[[float], None]] = {
     "slow": time.sleep,
     "spin": _spin,
     "stubborn": _stubborn,
-    "native_sleep": _native_sleep,
+    "native_loop": _native_loop,
 }
 _RAISING = (
     "raise",
@@ -134,7 +137,7 @@ _BAD_VALUES = (
 )
 
 FAULTS: tuple[str, ...] = (*_RAISING, *_ACTS, *_BAD_VALUES)
-"""Every fault `FaultyEnv` knows. Those after `"native_sleep"` change what `reset` or `step` returns."""
+"""Every fault `FaultyEnv` knows. Those after `"native_loop"` change what `reset` or `step` returns."""
 
 
 def once_marker(folder: str | None = None) -> str:

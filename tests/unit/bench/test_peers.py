@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from envfleet.bench import peers
+from envfleet.bench.contenders import CONTENDERS, find_contenders
+from envfleet.bench.fleets import EnvFleet
 from envfleet.bench.measure import draw_actions, measure_steps
-from envfleet.bench.peers import BareLoop, EnvFleet, EnvPool, GymnasiumVector, StableBaselines3, find_contenders
+from envfleet.bench.peers import BareLoop, EnvPool, GymnasiumVector, StableBaselines3
 from envfleet.bench.workloads import resolve, synthetic
 from envfleet.errors import InvalidArgument
 
@@ -69,7 +70,7 @@ def test_unknown_contender():
 
 
 def test_names_are_unique_and_labels_differ():
-    labels = [contender.label for contender in peers.CONTENDERS.values()]
+    labels = [contender.label for contender in CONTENDERS.values()]
     assert len(set(labels)) == len(labels)
     assert EnvFleet("process", tag="4-workers").label == "envfleet process (4 workers)"
     assert EnvFleet("process", tag="4-workers").name == "envfleet-process-4-workers"
