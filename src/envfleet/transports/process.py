@@ -211,7 +211,7 @@ class ProcessTransport:
         deadline_s = time.monotonic() + timeout_s
         replies: dict[int, Reply] = {}
         while len(replies) < len(workers):
-            completions = self.wait(max(deadline_s - time.monotonic(), 0))
+            completions = self._poll(max(deadline_s - time.monotonic(), 0))
             if not completions:
                 late = [worker for worker in workers if worker not in replies]
                 raise StartTimeout(late, timeout_s, "".join(self.stack(worker) for worker in late))
@@ -243,6 +243,9 @@ class ProcessTransport:
         if self._early:
             early, self._early = self._early, []
             return early
+        return self._poll(timeout_s)
+
+    def _poll(self, timeout_s: float | None) -> list[Completion]:
         events = self._poller.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)
         found: list[Completion] = []
         ended: list[int] = []

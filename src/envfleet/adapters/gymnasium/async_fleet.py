@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
 from envfleet.adapters import inside
-from envfleet.adapters.gymnasium.base import FleetAsVectorEnv, MakeEnv, NotOffered, ObservationMode, SpacesDiffer
+from envfleet.adapters.gymnasium.base import FleetAsVectorEnv, MakeEnv, NotOffered, ObservationMode
 from envfleet.adapters.gymnasium.processes import WorkerProcess
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.core.engine import CLOSE_TIMEOUT_S
@@ -70,8 +70,6 @@ class AsyncFleet(FleetAsVectorEnv):
         ValueError: An argument cannot be used.
     """
 
-    _spaces_error = SpacesDiffer
-
     def __init__(
         self,
         env_fns: Iterable[MakeEnv],
@@ -109,6 +107,7 @@ class AsyncFleet(FleetAsVectorEnv):
         self.shared_memory, self.context, self.daemon, self.worker = shared_memory, context, daemon, worker
         self._state = AsyncState.DEFAULT
         self._finish: Callable[[float | None], Any] | None = None
+        self._is_late = False  # a wait for it timed out
         self.processes = [
             WorkerProcess(handle, f"Worker<{type(self).__name__}>-{stats.index}", stats.env_indices)
             for handle, stats in zip(inside.worker_handles(fleet), fleet.stats().workers, strict=True)
@@ -258,9 +257,11 @@ class AsyncFleet(FleetAsVectorEnv):
         if self._state is not state or finish is None:
             verb = state.value
             raise NoAsyncCallError(f"Calling `{verb}_wait` without any prior call to `{verb}_async`.", verb)
+        self._is_late = False
         try:
             result = finish(timeout)
         except CallTimeout as error:  # the call stays pending
+            self._is_late = True
             raise multiprocessing.TimeoutError(
                 f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
             ) from error
@@ -288,11 +289,14 @@ class AsyncFleet(FleetAsVectorEnv):
             Exception: What a sub-environment raised in a pending call or in its own `close`; all is released by then.
         """
         pending, self._state = self._state, AsyncState.DEFAULT
-        if pending is not AsyncState.DEFAULT:
-            gym.logger.warn(f"Calling `close` while waiting for a pending call to `{pending.value}` to complete.")
+        is_pending = pending is not AsyncState.DEFAULT
         with raising_originals():
             try:
-                if pending is not AsyncState.DEFAULT and self._finish is not None and not terminate:
+                if is_pending and not self._is_late:
+                    gym.logger.warn(
+                        f"Calling `close` while waiting for a pending call to `{pending.value}` to complete."
+                    )
+                if is_pending and not terminate and self._finish is not None:
                     self._finish(CLOSE_TIMEOUT_S if timeout is None else timeout)
             except CallTimeout:
                 terminate = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -32,8 +32,8 @@ class RefusedArgument(InvalidArgument, AssertionError):
     """What Gymnasium's classes refuse by an assertion."""
 
 
-class SpacesDiffer(InvalidArgument, RuntimeError):
-    """Sub-environments whose spaces differ, as `AsyncVectorEnv` refuses them."""
+class SpacesDiffer(InvalidArgument, RuntimeError, AssertionError):
+    """Sub-environments whose spaces differ; Gymnasium's classes raise now one, now the other."""
 
 
 class FleetAsVectorEnv(VectorEnv[Any, Any, Any]):
@@ -45,8 +45,6 @@ class FleetAsVectorEnv(VectorEnv[Any, Any, Any]):
         copy: Whether its observations are the caller's own.
         observation_mode: As given by the caller.
     """
-
-    _spaces_error: ClassVar[type[InvalidArgument]] = RefusedArgument
 
     def __init__(self, fleet: Fleet, env_fns: list[MakeEnv], copy: bool, observation_mode: ObservationMode) -> None:
         self.fleet = fleet
@@ -62,7 +60,7 @@ class FleetAsVectorEnv(VectorEnv[Any, Any, Any]):
             self.observation_space, self.single_observation_space = observation_mode
             if not is_space_dtype_shape_equiv(self.single_observation_space, fleet.single_observation_space):
                 fleet.close()
-                raise self._spaces_error(
+                raise SpacesDiffer(
                     self._explain("observation", observation_mode)
                     + f" The sub-environments have {fleet.single_observation_space}, "
                     f"the custom single space is {self.single_observation_space}."
@@ -101,7 +99,7 @@ class FleetAsVectorEnv(VectorEnv[Any, Any, Any]):
             found = _SPACES_DIFFER.match(text)
             if found is None:
                 raise
-            raise self._spaces_error(f"{self._explain(found[1], observation_mode)} {text}") from error
+            raise SpacesDiffer(f"{self._explain(found[1], observation_mode)} {text}") from error
 
     def _explain(self, which: str, observation_mode: ObservationMode) -> str:
         if which == "action":

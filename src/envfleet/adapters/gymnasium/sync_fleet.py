@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
 from envfleet.adapters import inside
-from envfleet.adapters.gymnasium.base import FleetAsVectorEnv, MakeEnv, ObservationMode, RefusedArgument
+from envfleet.adapters.gymnasium.base import FleetAsVectorEnv, MakeEnv, ObservationMode
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.core.rows import StepResult
 from envfleet.errors import SubEnvError
@@ -53,8 +53,6 @@ class SyncFleet(FleetAsVectorEnv):
         (SyncFleet(num_envs=3), (3, 4), (42, 43, 44))
         >>> envs.close()
     """
-
-    _spaces_error = RefusedArgument
 
     def __init__(
         self,

@@ -1,0 +1,96 @@
+"""A failed episode can be run again from its file."""
+
+import os
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.core.replay import ReplayUnavailable, replay
+from envfleet.core.trace import MAX_ENTRIES, Trace
+from envfleet.errors import SubEnvError
+from envfleet.testing.envs import CountingEnv
+
+
+class Walk(gym.Env):
+    """A random walk that fails where luck and actions lead it: only the same seed and actions fail the same way."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.age = self.np_random.normal(), 0
+        return np.array([self.place]), {}
+
+    def step(self, action):
+        self.age += 1
+        self.place += action * self.np_random.normal()
+        if self.place > 4:
+            raise ArithmeticError(f"off the map at {self.place!r}")
+        return np.array([self.place]), 0.0, self.age >= 9, False, {}
+
+
+def failing_run(backend: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SubEnvError:
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(folder))
+    with envfleet.make(Walk, num_envs=4, backend=backend, seed=0) as fleet:
+        fleet.reset(seed=11)
+        rng = np.random.default_rng(0)
+        with pytest.raises(SubEnvError) as caught:
+            for _ in range(1000):
+                fleet.step(rng.integers(0, 3, 4))
+    return caught.value
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_the_file_fails_with_the_same_words(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = failing_run(backend, tmp_path, monkeypatch)
+    assert isinstance(error.__cause__, ArithmeticError)
+    assert error.replay_file is not None and error.replay_file in str(error)
+    report = replay(error.replay_file)
+    assert report.reproduced
+    assert error.failures[0].message in report.text
+
+
+def test_no_file_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "missing"
+    error = failing_run("serial", folder, monkeypatch)
+    assert error.replay_file is None
+    assert not folder.exists()
+
+
+def test_a_file_that_is_none_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "letter.pkl"
+    with pytest.raises(ReplayUnavailable, match="cannot read"):
+        replay(str(path))
+    path.write_bytes(b"dear reader")
+    with pytest.raises(ReplayUnavailable, match="cannot unpickle"):
+        replay(str(path))
+    path.write_bytes(b"\x80\x04N.")
+    with pytest.raises(ReplayUnavailable, match="no replay file"):
+        replay(str(path))
+    assert os.listdir(tmp_path) == ["letter.pkl"]
+
+
+def test_a_trace_holds_running_episodes_only() -> None:
+    trace, env = Trace(2), CountingEnv()
+    for row in (0, 1):
+        trace.begin(row, env, row, None)
+    trace.add(None, ["a0", "a1"])
+    trace.add((1,), ["b1"])
+    assert (trace.actions_of(0), trace.actions_of(1)) == (["a0"], ["a1", "b1"])
+    trace.begin(1, env, None, None)
+    trace.add((1, 0), ["c1", "c0"])
+    assert (trace.actions_of(0), trace.actions_of(1)) == (["a0", "c0"], ["c1"])
+
+
+def test_a_trace_does_not_grow_without_end() -> None:
+    trace = Trace(1)
+    trace.begin(0, CountingEnv(), 0, None)
+    for _ in range(MAX_ENTRIES):
+        trace.add(None, [0])
+    assert trace.actions_of(0) == [0] * MAX_ENTRIES
+    trace.add(None, [0])
+    assert trace.actions_of(0) is None

@@ -1,0 +1,142 @@
+"""What may be given as an environment, and how its mistakes are explained."""
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.errors import InvalidArgument
+from envfleet.making.sources import builders_of, count_envs
+from envfleet.testing.envs import CountingEnv
+
+
+class Seeded(CountingEnv):
+    def __init__(self, build_seed: int) -> None:
+        super().__init__()
+        self.build_seed = build_seed
+
+
+class Priced(CountingEnv):
+    def __init__(self, prices: np.ndarray) -> None:
+        super().__init__()
+        self.total = float(prices.sum())
+        self.is_writeable = prices.flags.writeable
+
+
+def test_an_id_is_built_without_gymnasiums_checkers() -> None:
+    env = builders_of("CartPole-v1", 1, 0, (), {"render_mode": "rgb_array"})[0].build({})
+    names = []
+    layer = env
+    while isinstance(layer, gym.Wrapper):
+        names.append(type(layer).__name__)
+        layer = layer.env
+    assert names == ["TimeLimit"]
+    assert env.render_mode == "rgb_array"
+
+
+def test_a_registration_of_this_process_reaches_the_workers() -> None:
+    gym.register("EnvfleetOnlyHere-v0", entry_point=lambda: CountingEnv())
+    try:
+        with envfleet.make("EnvfleetOnlyHere-v0", num_envs=2, backend="process", workers=2) as fleet:
+            fleet.reset(seed=0)
+    finally:
+        del gym.registry["EnvfleetOnlyHere-v0"]
+
+
+def test_a_callable_that_takes_a_seed_gets_its_own() -> None:
+    with envfleet.make(Seeded, num_envs=3, backend="process", workers=2, seed=40) as fleet:
+        assert fleet.get_attr("build_seed") == (40, 41, 42)
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
+def test_shared_data_is_one_read_only_array(backend: str) -> None:
+    prices = np.arange(1000.0)
+    with envfleet.make(Priced, num_envs=2, backend=backend, shared={"prices": prices}) as fleet:
+        assert fleet.get_attr("total") == (prices.sum(), prices.sum())
+        assert fleet.get_attr("is_writeable") == (False, False)
+
+
+def test_shared_data_nobody_takes_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"shared data \['prices'\] is taken by no callable"):
+        envfleet.make(CountingEnv, num_envs=1, backend="serial", shared={"prices": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (CountingEnv(), "env 0 is an environment, expected a callable"),
+        (7, "env 0 is a int"),
+        ([CountingEnv, None], "env 1 is a NoneType"),
+        (lambda a, b: None, r"needs the arguments \['a', 'b'\]"),
+        (lambda: None, "end it with `return env`"),
+        (lambda: CountingEnv, r"returned a class: return an instance, CountingEnv\("),
+        (lambda: gym.make_vec("CartPole-v1", num_envs=1), "a vector environment cannot be a sub-environment"),
+    ],
+)
+def test_what_is_no_environment_is_explained(source: object, words: str) -> None:
+    num_envs = None if isinstance(source, list) else 2
+    with pytest.raises(InvalidArgument, match=words):
+        envfleet.make(source, num_envs=num_envs, backend="serial")
+
+
+def test_keyword_arguments_need_an_id() -> None:
+    with pytest.raises(InvalidArgument, match=r"\['num_env'\] are neither make\(\)'s"):
+        envfleet.make(CountingEnv, num_env=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("CartPole-v1", None, None, None), 1),
+        (("CartPole-v1", 5, None, None), 5),
+        (("CartPole-v1", None, 3, 4), 12),
+        (("CartPole-v1", 7, 4, 2), 7),
+        (([CountingEnv] * 3, None, None, None), 3),
+    ],
+)
+def test_the_number_of_sub_environments(arguments: tuple, expected: int) -> None:
+    assert count_envs(*arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_envs": 0}, "num_envs=0: pass a whole number of at least 1"),
+        ({"num_envs": 2.5}, r"num_envs=2\.5"),
+        ({"num_envs": 2, "workers": -1}, "workers=-1"),
+        ({"num_envs": 2, "workers": 3}, "workers=3 but there are only 2 sub-environments"),
+        ({"num_envs": 9, "workers": 2, "envs_per_worker": 4}, "does not hold num_envs=9"),
+        ({"num_envs": 2, "backend": "gpu"}, "backend='gpu': pass one of 'auto', 'serial'"),
+        ({"num_envs": 2, "on_failure": "ignore"}, "on_failure='ignore'"),
+        ({"num_envs": 2, "batch_size": 3}, "batch_size=3: pass a whole number from 1 to num_envs=2"),
+        ({"num_envs": 2, "step_timeout_s": 0}, "step_timeout_s=0"),
+        ({"num_envs": 2, "max_restarts": -1}, "max_restarts=-1"),
+        ({"num_envs": 2, "autoreset_mode": "sometimes"}, r"pass one of AutoresetMode\.NEXT_STEP"),
+        ({"num_envs": 2, "backend": "serial", "recycle_episodes": 3}, "recycling replaces worker processes"),
+        ({"num_envs": 2, "shared": {"x": object()}}, r"shared\['x'\] is object, expected an array of numbers"),
+    ],
+)
+def test_arguments_are_checked_before_anything_starts(options: dict, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        envfleet.make("CartPole-v1", **options)
+
+
+def test_a_list_and_a_number_that_disagree() -> None:
+    with pytest.raises(InvalidArgument, match="num_envs=3 but 2 callables were given"):
+        envfleet.make([CountingEnv, CountingEnv], num_envs=3)
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
+def test_one_object_twice_is_found(backend: str) -> None:
+    env = CountingEnv()
+    with pytest.raises(InvalidArgument, match="sub-environments 0 and 1 are the same object"):
+        envfleet.make(lambda: env, num_envs=4, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
+def test_spaces_that_differ_are_found(backend: str) -> None:
+    makers = ["CartPole-v1", "CartPole-v1", "MountainCar-v0"]
+    with pytest.raises(InvalidArgument, match="observation_space of sub-environment 2 is"):
+        envfleet.make([functools.partial(gym.make, name) for name in makers], backend=backend)
