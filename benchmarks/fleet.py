@@ -56,13 +56,15 @@ BUDGETS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if --strict was given and a budget was missed."""
     options = _parse(arguments)
-    settings = Settings(seconds=0.25, rounds=3) if options.quick else Settings(seconds=options.seconds)
+    settings = Settings(seconds=options.seconds)
+    if options.quick:
+        settings = Settings(seconds=0.25, idle_s=0.5, start_timeout_s=20.0)
     plan = list(QUICK) if options.quick else [(name, options.sizes) for name in options.workloads]
     runs: list[Run] = []
     started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     packages = [name for contender in _contenders() for name in contender.packages]
     machine = describe_machine(packages)
-    for case in _cases(plan, runs):
+    for case in _cases(plan, runs, settings):
         runs.append(run_case(case, settings, _tell))
         report = Report(started_at, machine, settings, tuple(runs))
         report.save(options.out / "fleet.json")  # after every run: a long benchmark that is stopped keeps its figures
@@ -100,7 +102,7 @@ def _worker_tag(count: int) -> str:
     return f"{count}-worker" + ("" if count == 1 else "s")
 
 
-def _cases(plan: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run]) -> Iterator[Case]:
+def _cases(plan: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run], settings: Settings) -> Iterator[Case]:
     """Make the cases one at a time, so that a later one can leave out who was hopeless in an earlier one."""
     contenders = _contenders()
     for name, sizes in plan:
@@ -111,7 +113,7 @@ def _cases(plan: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run]) -> It
             continue
         for num_envs in sizes:
             reasons = {contender.name: reason for contender in contenders if (reason := _too_many(contender, num_envs))}
-            reasons |= _hopeless(contenders, num_envs, runs)
+            reasons |= _hopeless(contenders, num_envs, runs, settings.start_timeout_s)
             yield Case(workload, num_envs, whole_cores(), contenders, reasons)
 
 
@@ -120,9 +122,8 @@ def _too_many(contender: Contender, num_envs: int) -> str | None:
     return f"{workers} workers for {num_envs} sub-environments" if workers > num_envs else None
 
 
-def _hopeless(contenders: Sequence[Contender], num_envs: int, runs: Sequence[Run]) -> dict[str, str]:
+def _hopeless(contenders: Sequence[Contender], num_envs: int, runs: Sequence[Run], limit_s: float) -> dict[str, str]:
     """Leave out whoever would not start within the time, going by its time a sub-environment so far."""
-    limit_s = Settings().start_timeout_s
     reasons = {}
     for contender in contenders:
         measured = [(run, entry) for run in runs if (entry := run.find(contender.name)) and run.num_envs >= 8]
@@ -162,7 +163,7 @@ def _show_budget(budget: Budget, report: Report, console: Console) -> bool | Non
         return None
     met = ratio >= budget.floor
     mark = "[green]met   [/green]" if met else "[red]missed[/red]"
-    console.print(f"{mark}  {ratio:5.2f}×, at least {budget.floor:.2f}×: {budget.title}, {where}")
+    console.print(f"{mark}  {ratio:5.2f}×, at least {budget.floor:.2f}×: {budget.title}, {where}", soft_wrap=True)
     return met
 
 

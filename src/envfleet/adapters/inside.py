@@ -46,10 +46,8 @@ def last_observations(fleet: Fleet) -> Any:
 
 def worker_handles(fleet: Fleet) -> tuple[WorkerHandle, ...]:
     """The worker processes, if there are any."""
-    transport = fleet._engine.dispatcher.transport
-    if not isinstance(transport, ProcessTransport):
-        return ()
-    return tuple(link.handle for link in transport._links)
+    transport = fleet._engine.transport
+    return transport.handles if isinstance(transport, ProcessTransport) else ()
 
 
 def mend(fleet: Fleet) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ _COLOURS = {
     "envfleet-process": "#d55e00",
     "envfleet-auto": "#8c2d04",
 }
+_MORE_OF_OURS = ("#f2a477", "#a34400", "#6b2d00")  # fleets that differ in their options only
 _OTHER = "#555555"
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -90,7 +91,8 @@ def _panels(runs: Sequence[Run]) -> list[list[Run]]:
 def _draw_single(axes: Axes, run: Run) -> None:
     entries = sorted(run.measured, key=lambda entry: entry.rate)
     rates = [entry.rate for entry in entries]
-    colours = [_COLOURS.get(entry.contender, _OTHER) for entry in entries]
+    palette = _colours([entry.contender for entry in entries])
+    colours = [palette[entry.contender] for entry in entries]
     axes.barh([entry.label for entry in entries], rates, color=colours, height=0.72)
     lows = [entry.rate - entry.spread[0] for entry in entries]
     highs = [entry.spread[1] - entry.rate for entry in entries]
@@ -115,18 +117,19 @@ def _draw_panels(figure: Any, panels: Sequence[Sequence[Run]]) -> None:
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     present = {entry.contender: entry.label for runs in panels for run in runs for entry in run.measured}
     names = [*(name for name in CONTENDERS if name in present), *(name for name in present if name not in CONTENDERS)]
+    colours = _colours(names)
     for axes, runs in zip(grid, panels, strict=False):
-        _draw_groups(axes, runs, names)
+        _draw_groups(axes, runs, colours)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    handles = [_patch(_COLOURS.get(name, _OTHER), present[name]) for name in names]
+    handles = [_patch(colours[name], present[name]) for name in names]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
 
 
-def _draw_groups(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
+def _draw_groups(axes: Axes, runs: Sequence[Run], colours: Mapping[str, str]) -> None:
     from matplotlib.ticker import LogLocator
 
-    names = [name for name in names if any(run.find(name) for run in runs)]
+    names = [name for name in colours if any(run.find(name) for run in runs)]
     width = 0.84 / len(names)
     for slot, name in enumerate(names):
         points = [(place, entry) for place, run in enumerate(runs) if (entry := run.find(name)) is not None]
@@ -134,7 +137,7 @@ def _draw_groups(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
             [place - 0.42 + width * (slot + 0.5) for place, _ in points],
             [entry.rate for _, entry in points],
             width=width * 0.94,
-            color=_COLOURS.get(name, _OTHER),
+            color=colours[name],
             yerr=[
                 [entry.rate - entry.spread[0] for _, entry in points],
                 [entry.spread[1] - entry.rate for _, entry in points],
@@ -152,6 +155,13 @@ def _draw_groups(axes: Axes, runs: Sequence[Run], names: Sequence[str]) -> None:
     axes.set_xlabel("sub-environments")
     axes.set_ylabel("steps per second")
     axes.set_title(_title(runs[0]), loc="left", fontsize=9, fontweight="bold")
+
+
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    """Give every contender its colour; more fleets of ours than are known share a family of oranges."""
+    more = [name for name in names if name not in _COLOURS and is_ours(name)]
+    extra = {name: _MORE_OF_OURS[place % len(_MORE_OF_OURS)] for place, name in enumerate(more)}
+    return {name: _COLOURS.get(name) or extra.get(name, _OTHER) for name in names}
 
 
 def _patch(colour: str, label: str) -> Any:

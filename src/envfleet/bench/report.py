@@ -14,6 +14,7 @@ from envfleet.bench.results import Entry, Report, Run
 
 _BAR_CELLS = 16
 _NOISY = 1.25
+_QUIET_SHARE = 0.93
 # Whom to compare with whom: the same place (this process, worker processes), and the loop as the limit of one core.
 _PAIRS: tuple[tuple[str, str], ...] = (
     ("envfleet-process", "gymnasium-async"),
@@ -85,7 +86,7 @@ def cost_table(run: Run, *, is_narrow: bool = False) -> Table:
     """
     table = Table(header_style="dim", box=None, pad_edge=False)
     table.add_column("cost", no_wrap=True)
-    names = ["step p50", "step p99", "start", "memory/env", "idle CPU", "cores busy", "close"]
+    names = ["step p50", "step p99", "start", "memory/env", "idle CPU", "CPU/step", "close"]
     for name in names[:5] if is_narrow else names:
         table.add_column(name, justify="right", no_wrap=True)
     for entry in sorted(run.measured, key=lambda entry: -entry.rate):
@@ -98,7 +99,7 @@ def cost_table(run: Run, *, is_narrow: bool = False) -> Table:
             "–" if memory is None else size(memory),
             # The system counts CPU time in ticks of 10 ms: one tick in a second is within the error.
             "–" if entry.idle_cpu is None else ("none" if entry.idle_cpu <= 0.011 else f"{entry.idle_cpu:.0%}"),
-            f"{median([sample.cpu_s / sample.seconds for sample in samples]):.1f}",
+            duration(median([sample.cpu_s / max(1, sample.transitions) for sample in samples])),
             "–" if entry.close_s is None else duration(entry.close_s),
         ]
         shown = cells[: len(table.columns) - 1]
@@ -121,11 +122,23 @@ def notes(run: Run) -> list[str]:
         if entry.memory_bytes is not None and entry.close_s is None
     ]
     baseline = run.find(BASELINE)
-    if baseline is not None and baseline.spread[1] > _NOISY * baseline.spread[0]:
-        low, high = baseline.spread
+    return lines if baseline is None else [*lines, *_noise(baseline)]
+
+
+def _noise(baseline: Entry) -> list[str]:
+    """Say how quiet the machine was, going by the bare loop, which needs nothing but one core."""
+    lines = []
+    low, high = baseline.spread
+    if high > _NOISY * low:
         lines.append(
             f"The machine is noisy: the bare loop gave {low:,.0f} to {high:,.0f} steps/s in different rounds. "
             "Ratios are taken within a round and hold better than the steps/s."
+        )
+    share = median([sample.cpu_s / sample.seconds for sample in baseline.samples])
+    if share < _QUIET_SHARE:
+        lines.append(
+            f"Other work took part of the cores: the bare loop got {share:.0%} of one. CPU/step, the CPU time of one "
+            "environment step, does not depend on that."
         )
     return lines
 

@@ -94,7 +94,7 @@ def choose(blueprint: Blueprint, workers: int | None, envs_per_worker: int | Non
 
 def _step_s(fleet: Fleet, trial_s: float) -> float:
     """Seconds of one step of the whole fleet with random actions; at least two steps are taken."""
-    fleet.reset(seed=0)
+    fleet.reset()  # without a seed: a trial must not make later episodes predictable
     actions = fleet.action_space.sample()
     fleet.step(actions)
     steps, start_s = 0, time.perf_counter()

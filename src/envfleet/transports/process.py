@@ -8,19 +8,11 @@ system call, which also orders the memory they speak of.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import pickle
 import select
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-import cloudpickle
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.failures import build_error, shorten
@@ -30,127 +22,15 @@ from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, WorkerDied
-from envfleet.transports.launch import StartMethod, WorkerHandle, launch, require_descriptors
-from envfleet.transports.wire import HAS_REPLY, LENGTH, RECORD, encode_request
-
-STACK_SIGNAL = signal.SIGUSR1
-INTERRUPT_SIGNAL = signal.SIGUSR2
+from envfleet.transports.launch import StartMethod, WorkerHandle, require_descriptors
+from envfleet.transports.link import Link
+from envfleet.transports.wire import HAS_REPLY, RECORD, encode_request
 
 DESCRIPTORS_PER_WORKER = 8
 """Pipe ends, sentinel and stack file of a worker, with room for the moment in which it starts."""
 
 KILL_WAIT_S = 5.0
 RETIRE_WAIT_S = 10.0
-
-
-class _Link:
-    """The owner's ends of everything that ties it to one worker."""
-
-    def __init__(
-        self, index: int, block_fd: int, done_fd: int, shared_fd: int | None, start_method: StartMethod
-    ) -> None:
-        self.index = index
-        self.is_dead = False
-        with contextlib.ExitStack() as undo:
-            request_read, self.request_fd = _pipe(undo)
-            self.reply_fd, reply_write = _pipe(undo)
-            self.stack_fd = os.memfd_create("envfleet-stack") if hasattr(os, "memfd_create") else _unlinked_file()
-            undo.callback(os.close, self.stack_fd)
-            fds = [request_read, reply_write, done_fd, block_fd, self.stack_fd]
-            self.handle: WorkerHandle = launch(
-                "envfleet.transports.worker:run",
-                pickle.dumps(index),
-                fds if shared_fd is None else [*fds, shared_fd],
-                start_method=start_method,
-                name=f"envfleet-{index}",
-            )
-            os.close(request_read)
-            os.close(reply_write)
-            undo.pop_all()
-        os.set_blocking(self.request_fd, False)
-        os.set_blocking(self.reply_fd, False)
-
-    def write_message(self, message: Any) -> None:
-        """Write a pickled value with its length in front."""
-        body = cloudpickle.dumps(message)
-        self.write(LENGTH.pack(len(body)) + body)
-
-    def write(self, data: bytes) -> None:
-        """Write all of `data`, unless the worker is gone: the sentinel tells of that."""
-        try:
-            written = os.write(self.request_fd, data)
-            while written < len(data):
-                written += self._write_some(data[written:])
-        except BlockingIOError:
-            self._write_rest(data)
-        except BrokenPipeError:
-            return
-
-    def _write_rest(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[self._write_some(view) :]
-            except BrokenPipeError:
-                return
-
-    def _write_some(self, data: bytes | memoryview) -> int:
-        poller = select.poll()
-        poller.register(self.request_fd, select.POLLOUT)
-        poller.register(self.handle.sentinel_fd, select.POLLIN)
-        poller.poll()
-        try:
-            return os.write(self.request_fd, data)
-        except BlockingIOError:
-            if not self.handle.is_alive():
-                raise BrokenPipeError(errno.EPIPE, "the worker is gone") from None
-            return 0
-
-    def read_reply(self) -> Reply | None:
-        """Read one message, or `None` if the worker died in the middle of it."""
-        head = self._read_exactly(LENGTH.size)
-        body = None if head is None else self._read_exactly(LENGTH.unpack(head)[0])
-        if body is None:
-            return None
-        reply: Reply = pickle.loads(body)
-        return reply
-
-    def _read_exactly(self, size: int) -> bytes | None:
-        parts = bytearray()
-        poller = select.poll()
-        poller.register(self.reply_fd, select.POLLIN)
-        poller.register(self.handle.sentinel_fd, select.POLLIN)
-        while len(parts) < size:
-            poller.poll()
-            try:
-                part = os.read(self.reply_fd, size - len(parts))
-            except BlockingIOError:
-                if not self.handle.is_alive():
-                    return None
-                continue
-            if not part:
-                return None
-            parts += part
-        return bytes(parts)
-
-    def stack(self) -> str:
-        """The worker's Python stacks, as its signal handler writes them (also from within C code)."""
-        start = os.fstat(self.stack_fd).st_size
-        self.handle.send_signal(STACK_SIGNAL)
-        deadline_s, size = time.monotonic() + 1.0, start
-        while time.monotonic() < deadline_s:
-            time.sleep(0.02)
-            grown = os.fstat(self.stack_fd).st_size
-            if grown == size > start:
-                break
-            size = grown
-        return os.pread(self.stack_fd, size - start, start).decode(errors="replace")
-
-    def close(self) -> None:
-        """Release the descriptors."""
-        for fd in (self.request_fd, self.reply_fd, self.stack_fd):
-            os.close(fd)
-        self.handle.close()
 
 
 class ProcessTransport:
@@ -171,7 +51,7 @@ class ProcessTransport:
         require_descriptors(DESCRIPTORS_PER_WORKER * len(plans) + 16)
         self._plans, self._shared, self._start_method = list(plans), shared, start_method
         self.num_workers = len(self._plans)
-        self._links: list[_Link] = []
+        self._links: list[Link] = []
         self._block: SharedBlock | None = None
         self._reasons: dict[int, EnvfleetError] = {}
         self._early: list[Completion] = []
@@ -201,8 +81,11 @@ class ProcessTransport:
             link.write_message(spec)
         return self.rows_view(slice(None))
 
-    def _open_link(self, plan: GroupPlan) -> _Link:
-        link = _Link(plan.options.worker, self._unsized.fd, self._done_write, self._shared.fd, self._start_method)
+    def _open_link(self, plan: GroupPlan) -> Link:
+        fds = [self._done_write, self._unsized.fd]
+        if self._shared.fd is not None:
+            fds.append(self._shared.fd)
+        link = Link(plan.options.worker, fds, self._start_method, self._relieve)
         link.write_message((plan, self._shared.layout))
         self._poller.register(link.handle.sentinel_fd, select.POLLIN)
         return link
@@ -270,6 +153,10 @@ class ProcessTransport:
             if reply is not None or not flags & HAS_REPLY:
                 found.append(Completion(worker, seq, row, reply))
 
+    def _relieve(self) -> None:
+        """Take in what is completed while something is being sent; `wait` hands it out."""
+        self._read_records(self._early)
+
     def _note_end(self, sentinel_fd: int, found: list[Completion]) -> None:
         for link in self._links:
             if link.handle.sentinel_fd == sentinel_fd and not link.is_dead:
@@ -278,7 +165,7 @@ class ProcessTransport:
                 why = self._reasons.pop(link.index, None) or self._describe_death(link)
                 found.append(Completion(link.index, 0, ALL_ROWS, death=why))
 
-    def _describe_death(self, link: _Link) -> WorkerDied:
+    def _describe_death(self, link: Link) -> WorkerDied:
         rows = self._plans[link.index].rows
         running = action = None
         if self._block is not None:
@@ -313,7 +200,7 @@ class ProcessTransport:
 
     def interrupt(self, worker: int) -> None:
         """Raise inside the stuck sub-environment, by a signal."""
-        self._links[worker].handle.send_signal(INTERRUPT_SIGNAL)
+        self._links[worker].handle.send_signal(signal.SIGUSR2)
 
     def kill(self, worker: int, why: EnvfleetError) -> None:
         """End the process now."""
@@ -368,16 +255,3 @@ class ProcessTransport:
         if self._block is not None:
             self._block.close()
         self._unsized.close()
-
-
-def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
-    read_fd, write_fd = os.pipe()
-    undo.callback(os.close, read_fd)
-    undo.callback(os.close, write_fd)
-    return read_fd, write_fd
-
-
-def _unlinked_file() -> int:
-    handle, path = tempfile.mkstemp(prefix="envfleet-stack-")
-    Path(path).unlink()
-    return handle

@@ -79,9 +79,9 @@ def run(args: bytes, fds: list[int]) -> None:
 
     Args:
         args: Pickled index of the worker.
-        fds: Request pipe, reply pipe, completion pipe, shared block, stack file, and shared data if there is any.
+        fds: Request pipe, reply pipe, stack file, completion pipe, shared block, and shared data if there is any.
     """
-    request_fd, reply_fd, done_fd, block_fd, stack_fd, *shared_fds = fds
+    request_fd, reply_fd, stack_fd, done_fd, block_fd, *shared_fds = fds
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
     channel = _Channel(pickle.loads(args), request_fd, reply_fd, done_fd)
     # The owner may be gone at any point; then there is nobody to tell.

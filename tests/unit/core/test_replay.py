@@ -11,6 +11,7 @@ import envfleet
 from envfleet.core.replay import ReplayUnavailable, replay
 from envfleet.core.trace import MAX_ENTRIES, Trace
 from envfleet.errors import SubEnvError
+from envfleet.make import Backend
 from envfleet.testing.envs import CountingEnv
 
 
@@ -33,7 +34,7 @@ class Walk(gym.Env):
         return np.array([self.place]), 0.0, self.age >= 9, False, {}
 
 
-def failing_run(backend: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SubEnvError:
+def failing_run(backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SubEnvError:
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(folder))
     with envfleet.make(Walk, num_envs=4, backend=backend, seed=0) as fleet:
         fleet.reset(seed=11)
@@ -45,7 +46,7 @@ def failing_run(backend: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_the_file_fails_with_the_same_words(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_fails_with_the_same_words(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = failing_run(backend, tmp_path, monkeypatch)
     assert isinstance(error.__cause__, ArithmeticError)
     assert error.replay_file is not None and error.replay_file in str(error)

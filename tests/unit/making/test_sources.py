@@ -8,6 +8,7 @@ import pytest
 
 import envfleet
 from envfleet.errors import InvalidArgument
+from envfleet.make import Backend
 from envfleet.making.sources import builders_of, count_envs
 from envfleet.testing.envs import CountingEnv
 
@@ -51,7 +52,7 @@ def test_a_callable_that_takes_a_seed_gets_its_own() -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_shared_data_is_one_read_only_array(backend: str) -> None:
+def test_shared_data_is_one_read_only_array(backend: Backend) -> None:
     prices = np.arange(1000.0)
     with envfleet.make(Priced, num_envs=2, backend=backend, shared={"prices": prices}) as fleet:
         assert fleet.get_attr("total") == (prices.sum(), prices.sum())
@@ -129,14 +130,14 @@ def test_a_list_and_a_number_that_disagree() -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_one_object_twice_is_found(backend: str) -> None:
+def test_one_object_twice_is_found(backend: Backend) -> None:
     env = CountingEnv()
     with pytest.raises(InvalidArgument, match="sub-environments 0 and 1 are the same object"):
         envfleet.make(lambda: env, num_envs=4, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_spaces_that_differ_are_found(backend: str) -> None:
+def test_spaces_that_differ_are_found(backend: Backend) -> None:
     makers = ["CartPole-v1", "CartPole-v1", "MountainCar-v0"]
     with pytest.raises(InvalidArgument, match="observation_space of sub-environment 2 is"):
         envfleet.make([functools.partial(gym.make, name) for name in makers], backend=backend)

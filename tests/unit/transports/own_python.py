@@ -23,7 +23,12 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Run code in a Python of its own, with warnings as errors."""
     process = start_python(code, *args, how=how, **options)
-    out, err = process.communicate(code if how == "-" else None, timeout=timeout_s)
+    try:
+        out, err = process.communicate(code if how == "-" else None, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()  # its workers end with it
+        raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
@@ -16,12 +15,10 @@ from gymnasium.vector import VectorEnv
 from envfleet.adapters.originals import raising_originals
 from envfleet.core.fleet import Fleet
 from envfleet.core.rows import StepResult
-from envfleet.errors import InvalidArgument, SubEnvError
+from envfleet.errors import InvalidArgument, SpacesDiffer
 
 MakeEnv: TypeAlias = Callable[[], gym.Env[Any, Any]]
 ObservationMode: TypeAlias = str | tuple[gym.Space[Any], gym.Space[Any]]
-
-_SPACES_DIFFER = re.compile(r"(observation|action)_space of sub-environment")
 
 
 class NotOffered(InvalidArgument, NotImplementedError):
@@ -32,8 +29,8 @@ class RefusedArgument(InvalidArgument, AssertionError):
     """What Gymnasium's classes refuse by an assertion."""
 
 
-class SpacesDiffer(InvalidArgument, RuntimeError, AssertionError):
-    """Sub-environments whose spaces differ; Gymnasium's classes raise now one, now the other."""
+class UnlikeSpaces(SpacesDiffer, RuntimeError, AssertionError):
+    """Sub-environments that do not share their spaces; Gymnasium's classes raise now one of the two, now the other."""
 
 
 class FleetAsVectorEnv(VectorEnv[Any, Any, Any]):
@@ -60,10 +57,9 @@ class FleetAsVectorEnv(VectorEnv[Any, Any, Any]):
             self.observation_space, self.single_observation_space = observation_mode
             if not is_space_dtype_shape_equiv(self.single_observation_space, fleet.single_observation_space):
                 fleet.close()
-                raise SpacesDiffer(
-                    self._explain("observation", observation_mode)
-                    + f" The sub-environments have {fleet.single_observation_space}, "
-                    f"the custom single space is {self.single_observation_space}."
+                raise UnlikeSpaces(
+                    f"{self._explain('observation_space', observation_mode)} That of sub-environment 0 is "
+                    f"{fleet.single_observation_space}, the custom single space is {self.single_observation_space}."
                 )
 
     # ------------------------------------------------------------------ arguments
@@ -93,16 +89,11 @@ class FleetAsVectorEnv(VectorEnv[Any, Any, Any]):
         """Raise what Gymnasium's class raises where spaces differ, and its words."""
         try:
             yield
-        except (InvalidArgument, SubEnvError) as error:
-            # A worker that finds its own sub-environments to differ reports that as their failure.
-            text = error.failures[0].message if isinstance(error, SubEnvError) else str(error)
-            found = _SPACES_DIFFER.match(text)
-            if found is None:
-                raise
-            raise SpacesDiffer(f"{self._explain(found[1], observation_mode)} {text}") from error
+        except SpacesDiffer as error:
+            raise UnlikeSpaces(f"{self._explain(error.space, observation_mode)} {error}", error.space) from error
 
-    def _explain(self, which: str, observation_mode: ObservationMode) -> str:
-        if which == "action":
+    def _explain(self, space: str, observation_mode: ObservationMode) -> str:
+        if space == "action_space":
             return (
                 "Some environments have an action space different from that of the first. "
                 "In order to batch actions, the action spaces from all environments must be equal."

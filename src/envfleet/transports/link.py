@@ -1,0 +1,142 @@
+"""The owner's side of one worker process: its pipes, its handle, and the file it writes its stack to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from envfleet.core.messages import Reply
+from envfleet.transports.launch import StartMethod, WorkerHandle, launch
+from envfleet.transports.wire import LENGTH
+
+
+class Link:
+    """The owner's ends of everything that ties it to one worker.
+
+    Args:
+        index: The worker's index.
+        fds: What the worker gets besides its own ends of the pipes: completion pipe, shared block, shared data if any.
+        start_method: How its process starts.
+        relieve: Reads what workers have completed, when one must be rid of a reply before it can read on.
+    """
+
+    def __init__(self, index: int, fds: Sequence[int], start_method: StartMethod, relieve: Callable[[], None]) -> None:
+        self.index, self._relieve = index, relieve
+        self.is_dead = False
+        with contextlib.ExitStack() as undo:
+            request_read, self.request_fd = _pipe(undo)
+            self.reply_fd, reply_write = _pipe(undo)
+            self.stack_fd = os.memfd_create("envfleet-stack") if hasattr(os, "memfd_create") else _unlinked_file()
+            undo.callback(os.close, self.stack_fd)
+            self.handle: WorkerHandle = launch(
+                "envfleet.transports.worker:run",
+                pickle.dumps(index),
+                [request_read, reply_write, self.stack_fd, *fds],
+                start_method=start_method,
+                name=f"envfleet-{index}",
+            )
+            os.close(request_read)
+            os.close(reply_write)
+            undo.pop_all()
+        os.set_blocking(self.request_fd, False)
+        os.set_blocking(self.reply_fd, False)
+
+    def write_message(self, message: Any) -> None:
+        """Write a pickled value with its length in front."""
+        body = cloudpickle.dumps(message)
+        self.write(LENGTH.pack(len(body)) + body)
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`, unless the worker is gone: the sentinel tells of that."""
+        try:
+            rest = memoryview(data)[os.write(self.request_fd, data) :]
+        except BlockingIOError:
+            rest = memoryview(data)
+        except BrokenPipeError:
+            return
+        while rest and self._await_room():
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self.request_fd, rest) :]
+
+    def _await_room(self) -> bool:
+        """Wait until the worker reads on; False if it is gone.
+
+        It may be that the worker first wants to get rid of a reply, and reads nothing before that is taken.
+        """
+        poller = select.poll()
+        poller.register(self.request_fd, select.POLLOUT)
+        poller.register(self.reply_fd, select.POLLIN)
+        poller.register(self.handle.sentinel_fd, select.POLLIN)
+        ready = {fd for fd, _ in poller.poll()}
+        if self.reply_fd in ready:
+            self._relieve()
+        return self.handle.is_alive()
+
+    def read_reply(self) -> Reply | None:
+        """Read one message, or `None` if the worker died in the middle of it."""
+        head = self._read_exactly(LENGTH.size)
+        body = None if head is None else self._read_exactly(LENGTH.unpack(head)[0])
+        if body is None:
+            return None
+        reply: Reply = pickle.loads(body)
+        return reply
+
+    def _read_exactly(self, size: int) -> bytes | None:
+        parts = bytearray()
+        poller = select.poll()
+        poller.register(self.reply_fd, select.POLLIN)
+        poller.register(self.handle.sentinel_fd, select.POLLIN)
+        while len(parts) < size:
+            poller.poll()
+            try:
+                part = os.read(self.reply_fd, size - len(parts))
+            except BlockingIOError:
+                if not self.handle.is_alive():
+                    return None
+                continue
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+    def stack(self) -> str:
+        """The worker's Python stacks, as its signal handler writes them (also from within C code)."""
+        start = os.fstat(self.stack_fd).st_size
+        self.handle.send_signal(signal.SIGUSR1)
+        deadline_s, size = time.monotonic() + 1.0, start
+        while time.monotonic() < deadline_s:
+            time.sleep(0.02)
+            grown = os.fstat(self.stack_fd).st_size
+            if grown == size > start:
+                break
+            size = grown
+        return os.pread(self.stack_fd, size - start, start).decode(errors="replace")
+
+    def close(self) -> None:
+        """Release the descriptors."""
+        for fd in (self.request_fd, self.reply_fd, self.stack_fd):
+            os.close(fd)
+        self.handle.close()
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    read_fd, write_fd = os.pipe()
+    undo.callback(os.close, read_fd)
+    undo.callback(os.close, write_fd)
+    return read_fd, write_fd
+
+
+def _unlinked_file() -> int:
+    handle, path = tempfile.mkstemp(prefix="envfleet-stack-")
+    Path(path).unlink()
+    return handle
