@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime as dt
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from envfleet.bench.contenders import PEER_NAMES, find_contenders
 from envfleet.bench.fleets import EnvFleet
-from envfleet.bench.machine import describe_machine, whole_cores
+from envfleet.bench.machine import whole_cores
 from envfleet.bench.peers import Contender
 from envfleet.bench.plot import plot_report
 from envfleet.bench.report import machine_line, show_report
-from envfleet.bench.results import Report, Run, Settings
-from envfleet.bench.rounds import Case, run_case
+from envfleet.bench.results import Report, Settings
+from envfleet.bench.rounds import Case, run_cases
 from envfleet.bench.workloads import BUILT_IN_NAMES, missing_module, resolve
 
 SIZES = (1, 2, 8, 64, 256)
@@ -60,19 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         settings = Settings(seconds=0.25, idle_s=0.5, start_timeout_s=20.0)
     plan = list(QUICK) if options.quick else [(name, options.sizes) for name in options.workloads]
-    runs: list[Run] = []
-    started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    packages = [name for contender in _contenders() for name in contender.packages]
-    machine = describe_machine(packages)
-    for case in _cases(plan, runs, settings):
-        runs.append(run_case(case, settings, _tell))
-        report = Report(started_at, machine, settings, tuple(runs))
-        report.save(options.out / "fleet.json")  # after every run: a long benchmark that is stopped keeps its figures
+
+    def save(report: Report) -> None:  # after every run: a long benchmark that is stopped keeps its figures
+        report.save(options.out / "fleet.json")
+
+    report = run_cases(_cases(plan), settings, _tell, save)
     sys.stderr.write("\n")
     _write_text(report, options.out / "report.txt")
     _draw(report, options.out)
     console = Console(highlight=False)
-    console.print(f"[dim]{machine_line(machine)}[/dim]", soft_wrap=True)
+    console.print(f"[dim]{machine_line(report.machine)}[/dim]", soft_wrap=True)
     met = [_show_budget(budget, report, console) for budget in BUDGETS]
     console.print(f"Figures, plots and tables: {options.out}", soft_wrap=True)
     return 1 if options.strict and False in met else 0
@@ -102,8 +98,8 @@ def _worker_tag(count: int) -> str:
     return f"{count}-worker" + ("" if count == 1 else "s")
 
 
-def _cases(plan: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run], settings: Settings) -> Iterator[Case]:
-    """Make the cases one at a time, so that a later one can leave out who was hopeless in an earlier one."""
+def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Case]:
+    cases = []
     contenders = _contenders()
     for name, sizes in plan:
         workload = resolve(name)
@@ -111,10 +107,10 @@ def _cases(plan: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run], setti
         if missing is not None:
             sys.stderr.write(f"{name} is left out: it needs {missing}, which is not installed.\n")
             continue
-        for num_envs in sizes:
+        for num_envs in sorted(sizes):
             reasons = {contender.name: reason for contender in contenders if (reason := _too_many(contender, num_envs))}
-            reasons |= _hopeless(contenders, num_envs, runs, settings.start_timeout_s)
-            yield Case(workload, num_envs, whole_cores(), contenders, reasons)
+            cases.append(Case(workload, num_envs, whole_cores(), contenders, reasons))
+    return cases
 
 
 def _too_many(contender: Contender, num_envs: int) -> str | None:
@@ -122,23 +118,9 @@ def _too_many(contender: Contender, num_envs: int) -> str | None:
     return f"{workers} workers for {num_envs} sub-environments" if workers > num_envs else None
 
 
-def _hopeless(contenders: Sequence[Contender], num_envs: int, runs: Sequence[Run], limit_s: float) -> dict[str, str]:
-    """Leave out whoever would not start within the time, going by its time a sub-environment so far."""
-    reasons = {}
-    for contender in contenders:
-        measured = [(run, entry) for run in runs if (entry := run.find(contender.name)) and run.num_envs >= 8]
-        pace_s = min((entry.start_s / run.num_envs for run, entry in measured if entry.start_s), default=0.0)
-        if pace_s * num_envs > limit_s:
-            reasons[contender.name] = (
-                f"would take about {pace_s * num_envs:.0f} s to start {num_envs} sub-environments "
-                f"({pace_s:.1f} s each with fewer)"
-            )
-    return reasons
-
-
 def _tell(text: str, fraction: float) -> None:
-    del fraction
-    sys.stderr.write(f"\r\033[K{text}" if sys.stderr.isatty() else f"{text}\n")
+    line = f"{fraction:4.0%} {text}"
+    sys.stderr.write(f"\r\033[K{line}" if sys.stderr.isatty() else f"{line}\n")
     sys.stderr.flush()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -118,7 +119,13 @@ def _shared_memory() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_nursery() -> Iterator[None]:
+def _replay_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Replay files of failures provoked here go where pytest cleans up."""
+    os.environ["ENVFLEET_REPLAY_DIR"] = str(tmp_path_factory.mktemp("replay"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_nursery(_replay_folder: None) -> Iterator[None]:
     """Keep the process that starts workers, so that a fleet of processes starts in milliseconds."""
     from envfleet.transports.launch import hold_nursery
 
@@ -132,6 +139,7 @@ def _nothing_leaks(_warm_nursery: None) -> Iterator[None]:
     gc.collect()
     before = take_stock()
     yield
+    sys.last_traceback = sys.last_value = None  # pytest's memory of a failed test holds whatever that test held
     deadline = time.monotonic() + PATIENCE_S
     while True:
         gc.collect()

@@ -114,6 +114,7 @@ class Failure:
         pickled: The original exception, pickled, where it survives the trip.
         replay: What `envfleet replay` needs (see `envfleet.core.replay`), or `None`.
         is_timeout: The sub-environment was interrupted because it overran `step_timeout_s`.
+        error: The original exception itself, where it was raised in this process; does not pickle along.
     """
 
     env_index: int
@@ -129,6 +130,10 @@ class Failure:
     pickled: bytes | None = None
     replay: bytes | None = None
     is_timeout: bool = False
+    error: BaseException | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "error": None}
 
     def summary(self) -> str:
         """Say in one line what failed where."""

@@ -65,8 +65,8 @@ def make(
         start_timeout_s: Seconds in which all sub-environments must be built.
         start_method: How worker processes start: `"forkserver"` (default on Linux), `"spawn"` (default elsewhere) or
             `"fork"` (fast, but unsafe once there are threads or CUDA). None of them imports the main module again.
-        seed: Given to callables that take one (sub-environment `i` gets `seed + i`); rebuilt sub-environments derive
-            theirs from it. `None` draws one.
+        seed: Given to callables that take one (sub-environment `i` gets `seed + i`). The seeds of sub-environments that
+            are restarted or recycled, and of spares, derive from it. `None` draws one.
         shared: Large read-only arrays by name, in memory once for all workers. Callables get those that they name among
             their keyword arguments.
         recycle_episodes: Replace a worker process after it ended this many episodes, so that leaks do not add up.
@@ -86,7 +86,7 @@ def make(
         WorkerDied: A worker ended while building.
         StartTimeout: Not all were built within `start_timeout_s`.
 
-    Example:
+    Examples:
         >>> fleet = make("CartPole-v1", num_envs=2, backend="serial")
         >>> observations, infos = fleet.reset(seed=1)
         >>> observations, rewards, terminated, truncated, infos = fleet.step(fleet.action_space.sample())

@@ -76,12 +76,14 @@ def test_arrays_outlive_the_fleet(backend: Backend) -> None:
     assert np.isfinite(observations.sum())
 
 
-def test_batches_are_copies(backend: Backend) -> None:
-    with backend([ENVS["vector"]] * NUM_ENVS, copy=False) as fleet:
+@pytest.mark.parametrize(("copy_mode", "batch_size"), [(True, NUM_ENVS), (False, NUM_ENVS - 1)])
+def test_batches_are_copies(backend: Backend, copy_mode: bool, batch_size: int) -> None:
+    """Unless it is of the whole fleet with copy=False: then it follows the rule for views."""
+    with backend([ENVS["vector"]] * NUM_ENVS, copy=copy_mode, batch_size=batch_size) as fleet:
         fleet.reset(seed=0)
         kept = []
         for step in range(6):
-            fleet.send(np.full(NUM_ENVS, step % 3))
+            fleet.send(np.full(batch_size, step % 3), np.arange(batch_size))
             batch = fleet.recv()
             kept.append((batch[:4], copy.deepcopy(batch[:4])))
         for returned, before in kept:

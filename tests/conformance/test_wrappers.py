@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Callable[[], Any], Wrap]] = {
     "TransformReward": (counting, functools.partial(wrappers.TransformReward, func=lambda reward: reward - 1)),
     "FlattenObservation": (picture, wrappers.FlattenObservation),
     "GrayscaleObservation": (picture, wrappers.GrayscaleObservation),
-    "DtypeObservation": (unit_box, functools.partial(wrappers.DtypeObservation, dtype=np.float64)),
+    "DtypeObservation": (picture, functools.partial(wrappers.DtypeObservation, dtype=np.int32)),
     "FilterObservation": (in_dict, functools.partial(wrappers.FilterObservation, filter_keys=["vector"])),
     "RescaleObservation": (
         unit_box,

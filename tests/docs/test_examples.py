@@ -24,6 +24,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from envfleet import errors
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 OUTPUT = 'text title="output"'
@@ -54,7 +56,7 @@ def blocks_of(text: str) -> list[Block]:
             current = None
         elif current is not None:
             current.lines.append(line.removeprefix(indent))
-    assert current is None, f"the block that begins in line {current and current.start} has no end"
+    assert current is None, "the last block has no end"
     return blocks
 
 
@@ -114,7 +116,8 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
 
 def commands_of(page: Path) -> list[list[str]]:
     """The arguments of each `$ envfleet …` line of a page."""
-    lines = [line for block in blocks_of(page.read_text(encoding="utf-8")) if block.info == "console" for line in block.lines]
+    blocks = [block for block in blocks_of(page.read_text(encoding="utf-8")) if block.info == "console"]
+    lines = [line for block in blocks for line in block.lines]
     return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("$ envfleet")]
 
 
@@ -147,13 +150,21 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     for name, command in typer.main.get_command(app).commands.items():
         assert f"## envfleet {name}" in text
         section = text.split(f"## envfleet {name}\n")[1].split("\n## ")[0]
-        options = [max(parameter.opts, key=len) for parameter in command.params if parameter.param_type_name == "option"]
+        options = [max(one.opts, key=len) for one in command.params if one.param_type_name == "option"]
         missing = [option for option in options if f"`{option}" not in section and option != "--help"]
         assert not missing, f"{name}: {missing}"
 
 
+def test_every_error_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    classes = [one for one in vars(errors).values() if isinstance(one, type)]
+    kinds = [kind for kind in classes if issubclass(kind, errors.EnvfleetError)]
+    missing = [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in text or f"`{kind.code}`" not in text]
+    assert missing in ([], ["EnvfleetError"])
+
+
 def test_blocks_are_found_with_their_lines_and_outputs() -> None:
-    page = "text\n```python\nx = 1\n```\n\n!!! note\n    ```python\n    print(x)\n    ```\n\n" f"```{OUTPUT}\n1\n```\n"
+    page = f"text\n```python\nx = 1\n```\n\n!!! note\n    ```python\n    print(x)\n    ```\n\n```{OUTPUT}\n1\n```\n"
     blocks = blocks_of(page)
     assert [block.start for block in blocks] == [2, 7, 11]
     assert script_of(blocks).splitlines()[2:8:5] == ["x = 1", "print(x)"]

@@ -166,7 +166,7 @@ def test_send_and_recv(backend: Backend, fault: str) -> None:
         fleet.send(actions(0))
         counts = np.zeros(NUM_ENVS, int)
         truncations = []
-        for _ in range(10 * NUM_ENVS):
+        while counts.min() < 6 and counts.max() < 500:
             batch = fleet.recv(timeout_s=20)
             index = int(batch.env_indices[0])
             counts[index] += 1
@@ -179,7 +179,7 @@ def test_send_and_recv(backend: Backend, fault: str) -> None:
         assert FAULTY in truncations
         assert set(truncations) <= {0, FAULTY}
         assert len(truncations) == len(set(truncations))
-        assert counts.min() >= 5
+        assert counts.min() >= 6
 
 
 def test_statistics_of_the_lost_episode(backend: Backend) -> None:

@@ -46,8 +46,7 @@ def started(path: Path, body: str, **options: Any) -> Iterator[tuple[subprocess.
         **options,
     )
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline().split()
+        line = read_line(process).split()
         assert line[:1] == ["pids"], process.communicate(timeout=10)
         pids = [int(pid) for pid in line[1:]]
         yield process, [pid for pid in pids if pid != process.pid]
@@ -55,6 +54,15 @@ def started(path: Path, body: str, **options: Any) -> Iterator[tuple[subprocess.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=10)
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """Read the first line, byte by byte: `communicate` loses what a buffered reader has taken already."""
+    assert process.stdout is not None
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        line += byte
+    return line.decode()
 
 
 def wait_gone(pids: list[int], timeout_s: float = 5.0) -> list[int]:

@@ -50,6 +50,11 @@ def worker_handles(fleet: Fleet) -> tuple[WorkerHandle, ...]:
     return transport.handles if isinstance(transport, ProcessTransport) else ()
 
 
+def records_episodes(fleet: Fleet) -> bool:
+    """Whether `infos["episode"]` tells of episodes that end."""
+    return fleet._engine.options.record_episodes
+
+
 def mend(fleet: Fleet) -> None:
     """Make a fleet usable again of which sub-environments raised, so that they can be reset.
 

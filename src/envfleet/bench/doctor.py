@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-
-from gymnasium.envs.registration import WrapperSpec
+from collections.abc import Callable, Sequence
 
 from envfleet.bench.child import Child
 from envfleet.bench.fleets import EnvFleet
 from envfleet.bench.machine import Machine, affinity_cores, cgroup_cores, describe_machine, require_psutil, whole_cores
-from envfleet.bench.peers import BareLoop
+from envfleet.bench.peers import BareLoop, Contender
 from envfleet.bench.probes import EnvFacts, probe_env
 from envfleet.bench.results import Run, Settings
 from envfleet.bench.rounds import Case, run_case
@@ -22,6 +20,7 @@ from envfleet.bench.workloads import Workload, synthetic
 
 _ENV_TIMEOUT_S = 120.0
 _BUSY_S = 0.5
+BIG_OBSERVATION_BYTES = 4_096  # below, moving an observation is nothing beside the call that moves it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +31,7 @@ class FleetFacts:
         loop: A bare Python loop.
         serial: `backend="serial"`.
         serial_without_infos: The same with every info dropped; `None` where there are none.
+        serial_without_copy: The same with `copy=False`; `None` where observations are small.
         process: `backend="process"` with `workers` workers; `None` where it failed.
         signal_s: Time of one step of a process fleet of the same size whose environments cost nothing.
         problems: What failed, in words.
@@ -40,6 +40,7 @@ class FleetFacts:
     loop: float
     serial: float
     serial_without_infos: float | None
+    serial_without_copy: float | None
     process: float | None
     signal_s: float | None
     problems: tuple[str, ...] = ()
@@ -157,29 +158,29 @@ def _examine_fleets(
 ) -> FleetFacts:
     settings = Settings(seconds=seconds, rounds=3, warm_up_s=0.1, start_timeout_s=120.0, idle_s=0.0)
 
-    def run(target: Workload, contenders: list[BareLoop | EnvFleet], start: float, end: float) -> Run:
+    def run(target: Workload, contenders: Sequence[Contender], start: float, end: float) -> Run:
         case = Case(target, num_envs, workers, contenders)
         return run_case(case, settings, lambda text, fraction: progress(text, start + (end - start) * fraction))
 
-    main = run(workload, [BareLoop(), EnvFleet("serial"), EnvFleet("process")], 0.3, 0.7)
+    workload = workload.staggered()
+    contenders: list[Contender] = [BareLoop(), EnvFleet("serial"), EnvFleet("process")]
+    if env_facts.observation_bytes >= BIG_OBSERVATION_BYTES:
+        contenders.append(EnvFleet("serial", (("copy", False),), tag="no-copy"))
+    main = run(workload, contenders, 0.3, 0.7)
     null = synthetic("NullEnv", observation_bytes=max(4, env_facts.observation_bytes))
     signal = run(null, [EnvFleet("process")], 0.7, 0.85).find("envfleet-process")
     bare = None
     if env_facts.num_infos > 0:
-        bare = run(_without_infos(workload), [EnvFleet("serial")], 0.85, 1.0).find("envfleet-serial")
+        bare = run(workload.wrapped("WithoutInfos"), [EnvFleet("serial")], 0.85, 1.0).find("envfleet-serial")
     progress("done", 1.0)
-    loop, serial, process = (main.find(name) for name in ("loop", "envfleet-serial", "envfleet-process"))
+    names = ("loop", "envfleet-serial", "envfleet-serial-no-copy", "envfleet-process")
+    loop, serial, no_copy, process = (main.find(name) for name in names)
     return FleetFacts(
         loop=loop.rate if loop else 0.0,
         serial=serial.rate if serial else 0.0,
         serial_without_infos=bare.rate if bare else None,
+        serial_without_copy=no_copy.rate if no_copy else None,
         process=process.rate if process else None,
         signal_s=min(sample.p50_us for sample in signal.samples) / 1e6 if signal else None,
         problems=tuple(f"{entry.label}: {entry.reason}" for entry in main.entries if entry.status != "ok"),
     )
-
-
-def _without_infos(workload: Workload) -> Workload:
-    wrapper = WrapperSpec("WithoutInfos", "envfleet.bench.synthetic:WithoutInfos", kwargs={})
-    spec = dataclasses.replace(workload.spec, additional_wrappers=(*workload.spec.additional_wrappers, wrapper))
-    return dataclasses.replace(workload, spec=spec)

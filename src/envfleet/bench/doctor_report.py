@@ -75,7 +75,7 @@ def _time_table(facts: Facts) -> Table:
         if rate:
             table.add_row(name, f"{rate:,.0f}", duration(facts.num_envs / rate))
     if fleet.signal_s is not None:
-        name = f"  of which handing out and back, {facts.workers} workers"
+        name = "  of which handing out, copying and back"
         table.add_row(name, "", duration(fleet.signal_s), style="dim")
     limit = facts.workers / step_with_resets_s(facts)
     table.add_row(f"limit of {facts.workers} cores", f"{limit:,.0f}", duration(facts.num_envs / limit), style="dim")

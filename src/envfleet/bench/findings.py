@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable
 
-from envfleet.bench.doctor import Facts, Finding
+from envfleet.bench.doctor import BIG_OBSERVATION_BYTES, Facts, Finding
 from envfleet.bench.report import duration, size
 
 _URGENT = frozenset({"fleet_failed", "memory", "one_core"})
@@ -65,8 +65,9 @@ def _backend(facts: Facts) -> Finding | None:
         else f", handing a step to {facts.workers} workers and back {duration(fleet.signal_s)}"
     )
     evidence = (
-        f"A step takes {step}{signal}. {n} sub-environments make {fleet.serial:,.0f} steps/s in this process "
-        f"(serial) and {fleet.process:,.0f} with {facts.workers} worker processes."
+        f"A step takes {step}, its share of the resets included{signal}. {n} sub-environments make "
+        f"{fleet.serial:,.0f} steps/s in this process (serial) and {fleet.process:,.0f} with "
+        f"{facts.workers} worker processes."
     )
     gain = fleet.process / fleet.serial
     if gain >= _WORTH_SAYING:
@@ -174,16 +175,22 @@ def _observation(facts: Facts) -> Finding | None:
             "shared memory.",
             1.0,
         )
+    fleet = facts.fleet_facts
     share = min(0.9, facts.num_envs * env.copy_s / vector_step_s(facts))
-    if env.observation_bytes < 4_096 or share < 0.05:
+    if fleet.serial_without_copy is not None and fleet.serial_without_copy > fleet.serial:
+        share = max(share, 1 - fleet.serial / fleet.serial_without_copy)
+    if env.observation_bytes < BIG_OBSERVATION_BYTES or share < 0.05:
         return None
+    faster = fleet.serial_without_copy
+    rates = "" if faster is None else f"{faster:,.0f} steps/s in place of {fleet.serial:,.0f}"
+    measured = f" With copy=False the serial fleet makes {rates}." if rates else ""
     wide = [dtype for dtype in env.observation_dtypes if dtype in {"float32", "float64", "int64", "int32"}]
     narrower = f" It is {'/'.join(wide)}: pixels fit in uint8, most else in float32." if wide else ""
     return Finding(
         "big_observation",
         f"An observation is {size(env.observation_bytes)}: moving it takes {share:.0%} of a step",
         f"Copying one takes {duration(env.copy_s)}; {facts.num_envs} of them are copied on every step of "
-        f"{duration(vector_step_s(facts))}.",
+        f"{duration(vector_step_s(facts))}.{measured}",
         f"Pass copy=False if you use an observation only until the next step but one.{narrower} Observe less, or "
         "shrink images inside the environment.",
         1 / (1 - share),
@@ -225,7 +232,8 @@ def _cores(facts: Facts) -> Finding | None:
         )
     if facts.busy_cores < 0.5:
         return None
-    left = min(usable, max(0.5, facts.machine.cores - facts.busy_cores))
+    # At least half: on a full machine the scheduler still gives a newcomer its share.
+    left = min(usable, max(usable / 2, facts.machine.cores - facts.busy_cores))
     wanted = facts.workers if (facts.fleet_facts.process or 0.0) > facts.fleet_facts.serial else 1
     return Finding(
         "busy_machine",
@@ -240,12 +248,13 @@ def _threads(facts: Facts) -> Finding | None:
     env = facts.env_facts
     if env.threads < 2 and env.cores_busy < 1.3:
         return None
-    total = env.threads * facts.num_envs
+    started = f"starts {env.threads} threads and " if env.threads else ""
+    total = f"start {env.threads * facts.num_envs} threads" if env.threads else f"use {env.cores_busy:.1f} cores each"
     return Finding(
         "threads",
-        f"One environment starts {env.threads} threads and uses {env.cores_busy:.1f} cores",
-        f"{facts.num_envs} sub-environments would start {total} threads on {facts.machine.usable_cores:g} usable "
-        "cores; they take the cores from each other.",
+        f"One environment {started}uses {env.cores_busy:.1f} cores",
+        f"{facts.num_envs} sub-environments would {total} on {facts.machine.usable_cores:g} usable cores; they take "
+        "the cores from each other.",
         "Keep it to one thread each: OMP_NUM_THREADS=1, MKL_NUM_THREADS=1, torch.set_num_threads(1) inside the "
         "environment, or the library's own setting. Fewer threads with more workers is nearly always faster.",
         max(1.0, env.cores_busy),
@@ -297,8 +306,8 @@ def straggler_loss(facts: Facts, draws: int = 200) -> float:
 
 def _stragglers(facts: Facts) -> Finding | None:
     loss = straggler_loss(facts)
-    # Where steps are cheap, the spread is the machine's noise and signalling decides.
-    if loss < 1.3 or facts.env_facts.step_s * facts.num_envs < 1e-3:
+    # Where steps are cheap or others use the cores, the spread is the machine's noise and not the environment's.
+    if loss < 1.3 or facts.env_facts.step_s * facts.num_envs < 1e-3 or facts.busy_cores > 0.5:
         return None
     return Finding(
         "stragglers",

@@ -12,8 +12,9 @@ from envfleet.bench.contenders import BASELINE, is_ours
 from envfleet.bench.machine import Machine
 from envfleet.bench.results import Entry, Report, Run
 
-_BAR_CELLS = 16
+_WIDE = 96
 _NOISY = 1.25
+_CLEAR = 1.1
 _QUIET_SHARE = 0.93
 # Whom to compare with whom: the same place (this process, worker processes), and the loop as the limit of one core.
 _PAIRS: tuple[tuple[str, str], ...] = (
@@ -33,18 +34,19 @@ def show_report(report: Report, console: Console, *, with_costs: bool = True) ->
         console: Where to.
         with_costs: Also print latencies, start-up, memory and idle CPU.
     """
+    is_narrow = console.width < _WIDE
     console.print(f"[dim]{escape(machine_line(report.machine))}[/dim]")
     for run in report.runs:
         console.print()
-        console.print(speed_table(run))
+        console.print(speed_table(run, is_narrow=is_narrow))
         if with_costs and run.measured:
             console.print()
-            console.print(cost_table(run, is_narrow=console.width < 96))
+            console.print(cost_table(run, is_narrow=is_narrow))
         console.print()
         for line in notes(run):
-            console.print(f"[dim]{escape(line)}[/dim]", soft_wrap=True)
+            console.print(f"[dim]{escape(line)}[/dim]")
         for line in conclusions(run):
-            console.print(f"[bold]{escape(line)}[/bold]", soft_wrap=True)
+            console.print(f"[bold]{escape(line)}[/bold]")
 
 
 def machine_line(machine: Machine) -> str:
@@ -55,12 +57,17 @@ def machine_line(machine: Machine) -> str:
     return f"{machine.cpu} · {cores}{load} · Python {machine.python} · {versions}"
 
 
-def speed_table(run: Run) -> Table:
-    """Make the table of steps/s and ratios, fastest first."""
+def speed_table(run: Run, *, is_narrow: bool = False) -> Table:
+    """Make the table of steps/s and ratios, fastest first.
+
+    Args:
+        run: What to show.
+        is_narrow: Draw short bars, for terminals of 80 characters.
+    """
     best = best_of_ours(run)
     where = f"{run.num_envs} × {run.env}" + ("" if run.workers is None else f", {_count(run.workers, 'worker')}")
     table = Table(title=where, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
-    table.add_column("contender")
+    table.add_column("contender", no_wrap=True)
     table.add_column("steps/s", justify="right")
     table.add_column("")
     table.add_column("× bare loop", justify="right")
@@ -68,7 +75,7 @@ def speed_table(run: Run) -> Table:
         table.add_column(f"{best.label} is", justify="right")
     fastest = max((entry.rate for entry in run.measured), default=1.0)
     for entry in sorted(run.measured, key=lambda entry: -entry.rate):
-        bar = "█" * max(1, round(_BAR_CELLS * entry.rate / fastest))
+        bar = "█" * max(1, round((8 if is_narrow else 16) * entry.rate / fastest))
         style = "green" if is_ours(entry.contender) else ""
         cells = [entry.label, f"{entry.rate:,.0f}", bar, _times(run.ratio(entry.contender, BASELINE), mark="")]
         if best is not None:
@@ -150,19 +157,26 @@ def conclusions(run: Run) -> list[str]:
         ratio = run.ratio(ours, theirs)
         if ratio is not None:
             lines.append(f"{_label(run, ours)} is {_times(ratio)} {_the(_label(run, theirs))} here.")
-    best = best_of_ours(run)
+    verdict = _verdict(run)
+    return lines if verdict is None else [*lines, verdict]
+
+
+def _verdict(run: Run) -> str | None:
+    """Say whether worker processes pay, going by the best fleet with and without them."""
+    # Not "auto": it is one of the others, and which is the question.
+    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender != "envfleet-auto"]
+    inside = max((entry.rate for entry in ours if "process" not in entry.contender), default=None)
+    outside = max((entry.rate for entry in ours if "process" in entry.contender), default=None)
     baseline = run.find(BASELINE)
-    if best is None or baseline is None:
-        return lines
-    step_us = 1e6 / baseline.rate
-    if best.contender == "envfleet-process":
-        lines.append(f"A step of this environment takes {step_us:,.0f} µs: worker processes pay.")
-    elif run.find("envfleet-process") is not None:
-        lines.append(
-            f"A step of this environment takes {step_us:,.0f} µs: with {_count(run.num_envs, 'sub-environment')} that "
-            f'is too little for worker processes to pay here; backend="{best.contender.split("-")[1]}" is the fastest.'
-        )
-    return lines
+    if inside is None or outside is None or baseline is None:
+        return None
+    step = f"A step of this environment takes {1e6 / baseline.rate:,.0f} µs"
+    if outside > _CLEAR * inside:
+        return f"{step}: worker processes pay, {outside / inside:.1f}× one process."
+    many = _count(run.num_envs, "sub-environment")
+    if inside > _CLEAR * outside:
+        return f"{step}: with {many} that is too little for worker processes to pay here; one process is faster."
+    return f"{step}: with {many} worker processes and one process are about as fast here."
 
 
 def best_of_ours(run: Run) -> Entry | None:

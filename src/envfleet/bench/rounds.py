@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from envfleet.bench import measure
 from envfleet.bench.child import Child, ChildFailed
-from envfleet.bench.machine import describe_machine
+from envfleet.bench.machine import describe_machine, require_psutil
 from envfleet.bench.measure import Opening, Sample
 from envfleet.bench.peers import Contender
 from envfleet.bench.results import Entry, Report, Run, Settings
@@ -22,6 +22,8 @@ Progress = Callable[[str, float], None]
 
 _GRACE_S = 60.0  # a measurement may outlast its time by this much: one step can be slow, and so can a busy machine
 _CLOSE_TIMEOUT_S = 30.0
+_TELLING_SIZE = 8
+_MEMORY_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,19 +45,54 @@ class Case:
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def run_cases(cases: Sequence[Case], settings: Settings, progress: Progress) -> Report:
-    """Make several runs one after the other."""
+def run_cases(
+    cases: Sequence[Case], settings: Settings, progress: Progress, on_run: Callable[[Report], None] | None = None
+) -> Report:
+    """Make several runs one after the other; a later one leaves out who proved hopeless in an earlier one.
+
+    Args:
+        cases: The runs to make. Rising numbers of sub-environments let hopeless contenders be recognised.
+        settings: How long and how often.
+        progress: Told what goes on and which fraction is done.
+        on_run: Given the report so far after every run.
+    """
     started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     packages = [name for case in cases for contender in case.contenders for name in contender.packages]
-    machine = describe_machine(packages)
-    runs = []
+    report = Report(started_at, describe_machine(packages), settings, ())
     for index, case in enumerate(cases):
 
         def tell(text: str, fraction: float, done: int = index) -> None:
             progress(text, (done + fraction) / len(cases))
 
-        runs.append(run_case(case, settings, tell))
-    return Report(started_at, machine, settings, tuple(runs))
+        reasons = {**_hopeless(case, report, settings.start_timeout_s), **case.reasons}
+        run = run_case(dataclasses.replace(case, reasons=reasons), settings, tell)
+        report = dataclasses.replace(report, runs=(*report.runs, run))
+        if on_run is not None:
+            on_run(report)
+    return report
+
+
+def _hopeless(case: Case, report: Report, limit_s: float) -> dict[str, str]:
+    """Tell who would not start in time or would fill the memory, going by smaller fleets in earlier runs."""
+    free_bytes = require_psutil().virtual_memory().available
+    reasons = {}
+    for contender in case.contenders:
+        found = [(run.num_envs, entry) for run in report.runs if (entry := run.find(contender.name))]
+        # A few sub-environments say little: imports and a first process are most of what they cost.
+        known = [(count, entry) for count, entry in found if _TELLING_SIZE <= count < case.num_envs]
+        pace_s = min((entry.start_s / count for count, entry in known if entry.start_s), default=0.0)
+        each_bytes = min((entry.memory_bytes / count for count, entry in known if entry.memory_bytes), default=0.0)
+        if pace_s * case.num_envs > limit_s:
+            reasons[contender.name] = (
+                f"would take about {pace_s * case.num_envs:.0f} s to start {case.num_envs} sub-environments, going by "
+                f"{pace_s:.1f} s each with fewer"
+            )
+        elif each_bytes * case.num_envs > _MEMORY_SHARE * free_bytes:
+            reasons[contender.name] = (
+                f"would take about {each_bytes * case.num_envs / 1e9:.0f} GB for {case.num_envs} sub-environments, "
+                f"going by {each_bytes / 1e6:.0f} MB each with fewer; {free_bytes / 1e9:.0f} GB are free"
+            )
+    return reasons
 
 
 def run_case(case: Case, settings: Settings, progress: Progress) -> Run:

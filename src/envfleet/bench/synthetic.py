@@ -164,16 +164,3 @@ def _burn(nanoseconds: int) -> None:
     end = time.thread_time_ns() + nanoseconds
     while time.thread_time_ns() < end:
         pass
-
-
-class WithoutInfos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Drops every info, so that the doctor can tell what they cost."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset and return an empty info."""
-        return self.env.reset(seed=seed, options=options)[0], {}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step and return an empty info."""
-        observation, reward, terminated, truncated, _ = self.env.step(action)
-        return observation, reward, terminated, truncated, {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -22,7 +23,7 @@ from envfleet.bench.workloads import Workload
 from envfleet.errors import EnvfleetError
 
 _MIN_SLICE_S = 0.05  # shorter says nothing: one scheduling delay would decide
-_TURNS = 2
+_TURNS = 3
 TOLERANCE = 0.05  # what repeats of one measurement differ by on a quiet machine; below, the simpler fleet wins
 
 
@@ -150,7 +151,7 @@ class _Halving:
         slice_s = share / (_TURNS * len(self._alive)) * (0.25 if stage == 0 else 1.0)
         rates = self._take_turns(max(_MIN_SLICE_S, slice_s), self._clock() + share)
         for candidate, values in rates.items():
-            self.trials[candidate] = Trial(candidate, sum(values) / len(values), stage)
+            self.trials[candidate] = Trial(candidate, statistics.median(values), stage)
         ranked = sorted(rates, key=lambda candidate: -self.trials[candidate].rate)
         keep = ranked[: max(2, math.ceil(len(ranked) / 2))]
         # The best single process stays to the end: it is what all others must be compared with.
@@ -266,7 +267,7 @@ def tune(
         NothingWorked: Not one candidate could be stepped.
     """
     start = time.monotonic()
-    evaluator = ChildEvaluator(workload)
+    evaluator = ChildEvaluator(workload.staggered())
     try:
         trials, failures, num_untried = search(candidates, evaluator, seconds, progress)
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from envfleet.errors import InvalidArgument
 
@@ -41,6 +41,23 @@ class Workload:
     def title(self) -> str:
         """The environment's id, with the workload's name where that differs."""
         return self.spec.id if self.spec.id == self.name else f"{self.name} ({self.spec.id})"
+
+    def wrapped(self, class_name: str) -> Workload:
+        """Put a wrapper of `envfleet.bench.wrappers` around every sub-environment.
+
+        Args:
+            class_name: Name of the wrapper's class.
+        """
+        wrapper = WrapperSpec(class_name, f"envfleet.bench.wrappers:{class_name}", kwargs={})
+        spec = dataclasses.replace(self.spec, additional_wrappers=(*self.spec.additional_wrappers, wrapper))
+        return dataclasses.replace(self, spec=spec)
+
+    def staggered(self) -> Workload:
+        """Let the sub-environments' episodes end at different times from the start, as they do after a while.
+
+        Otherwise episodes of one length end together: a short measurement then sees all resets or none.
+        """
+        return self.wrapped("StaggeredStart")
 
     def make_lines(self, arguments: str) -> list[str]:
         """Write the source lines that make a fleet of it.

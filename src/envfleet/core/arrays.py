@@ -23,11 +23,10 @@ PROGRESS_WORDS = 8
 class Progress:
     """Which word of a worker's progress line means what."""
 
-    ROW = 0  # local index of the sub-environment it runs, -1 when idle
-    TICKS = 1  # grows with every sub-environment it turns to
-    INTERRUPT = 2  # value of TICKS the owner wants interrupted, 0 for none
-    BUSY_NS = 3  # time spent in requests
-    STEPS = 4  # sub-environment steps taken
+    ROW = 0  # the turn it is at, and the row it runs in it; see `envfleet.core.group.TICK`
+    INTERRUPT = 1  # the value of ROW that the owner wants interrupted
+    BUSY_NS = 2  # time spent in steps
+    STEPS = 3  # sub-environment steps taken
 
 
 @dataclasses.dataclass(frozen=True)

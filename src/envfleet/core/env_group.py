@@ -44,6 +44,7 @@ class EnvGroup:
         self._lost: list[str | None] = [options.lost] * self.num_envs
         self._reply: Reply | None = None
         self._tick = 0
+        self._verb = "step"  # "reset" while one is under way, for the report of a failure
 
     def describe(self) -> GroupInfo:
         """Check that the sub-environments fit together, and tell what the fleet must know.
@@ -163,12 +164,14 @@ class EnvGroup:
         seed = self._rows.next_seeds[row]
         if self._spares is None or seed is not None:
             return self._reset_env(row, seed, None)
+        self._verb = "reset"
         observation, info = self._spares.swap_in(row)
         self._begin_episode(row)
         return observation, info
 
     def _reset_env(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         env = self._rows.envs[row]
+        self._verb = "reset"
         self._rows.next_seeds[row] = None
         self._rows.trace.begin(row, env, seed, options)
         result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
@@ -182,6 +185,7 @@ class EnvGroup:
         return observation, info
 
     def _begin_episode(self, row: int) -> None:
+        self._verb = "step"
         self._awaiting[row], self._lost[row], self._rows.lengths[row] = False, None, 0
 
     def _finish(self, rows: Sequence[int] | None) -> Reply | None:
@@ -245,7 +249,8 @@ class EnvGroup:
     def _handle_failure(self, row: int, generation: int, error: BaseException, action: Any, whole: bool) -> None:
         if self.is_abandoned:
             raise error
-        failure = self._rows.describe_failure(row, "step", error, action)
+        verb, self._verb = self._verb, "step"
+        failure = self._rows.describe_failure(row, verb, error, action)
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):

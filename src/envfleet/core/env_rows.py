@@ -44,7 +44,7 @@ class EnvRows:
         num_envs = len(builders)
         self._builders, self._options, self._shared = builders, options, shared
         self.caught: tuple[type[BaseException], ...] = (
-            (Exception, SystemExit, StepInterrupted) if options.is_inline else (BaseException,)
+            (Exception, SystemExit, GeneratorExit, StepInterrupted) if options.is_inline else (BaseException,)
         )
         self._rebuilds = [0] * num_envs
         self.trace = Trace(num_envs)
@@ -120,6 +120,9 @@ class EnvRows:
         if verb in ("step", "reset"):
             replay = replay_bytes(self._builders[row], self.trace, row, index, verb, error)
         origin = self.trace.origins[row]
+        if isinstance(error, StepInterrupted):  # raised by signal or from another thread, where it gets no text
+            text = f"ran longer than step_timeout_s={self._options.step_timeout_s:g}"
+            error = StepInterrupted(text).with_traceback(error.__traceback__)
         return make_failure(
             error,
             verb=verb,

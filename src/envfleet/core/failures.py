@@ -51,11 +51,14 @@ def make_failure(
         pickled=_pickle(error),
         replay=replay,
         is_timeout=isinstance(error, StepInterrupted),
+        error=error,
     )
 
 
 def original_exception(failure: Failure) -> BaseException | None:
-    """The exception as it was raised, or `None` where it does not survive pickling."""
+    """The exception as it was raised, or `None` where it came from elsewhere and did not survive pickling."""
+    if failure.error is not None:
+        return failure.error
     if failure.pickled is None:
         return None
     try:

@@ -311,12 +311,6 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self._state = Lifecycle.SPLIT
         return parts
 
-    def as_new(self, plan: Plan) -> Fleet:
-        """The same workers under a fleet that has done nothing yet and tells of `plan`; this one gives them up."""
-        self._state, self.closed = Lifecycle.CLOSED, True
-        self._engine.plan = plan
-        return type(self)(self._engine)
-
     @property
     def env_indices(self) -> range:
         """Which sub-environments of the whole fleet these are."""

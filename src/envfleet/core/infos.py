@@ -73,7 +73,7 @@ def batch_infos(num_envs: int, sparse: Iterable[tuple[int, dict[str, Any]]]) -> 
     Returns:
         The arrays, each with its mask under `_key`. All are new; none shares memory with an info.
 
-    Example:
+    Examples:
         >>> batch_infos(3, [(0, {"lives": 2}), (2, {"lives": 2.5})])
         {'lives': array([2. , 0. , 2.5]), '_lives': array([ True, False,  True])}
     """

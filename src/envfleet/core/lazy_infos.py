@@ -32,7 +32,7 @@ class LazyInfos(dict[str, Any]):
             sub-environment gives an `"episode"` of its own.
         **entries: What the dict has if there is nothing to build.
 
-    Example:
+    Examples:
         >>> infos = LazyInfos(lambda: {"score": 3})
         >>> "score" in infos, infos | {"lives": 1}
         (True, {'score': 3, 'lives': 1})

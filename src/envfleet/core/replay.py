@@ -17,6 +17,8 @@ from envfleet.core.trace import Origin
 from envfleet.errors import EnvfleetError, Failure, InvalidArgument
 
 FORMAT = 1
+PREFIX = "envfleet-replay-"
+MAX_FILES = 20
 
 
 class ReplayUnavailable(EnvfleetError):
@@ -62,24 +64,33 @@ class ReplayReport:
 def write_replay(failure: Failure) -> str | None:
     """Write the failure's replay record to a file.
 
-    The file goes to the folder in `ENVFLEET_REPLAY_DIR`, else to the system's folder for temporary files.
+    The file goes to the folder in `ENVFLEET_REPLAY_DIR`, else to the system's folder for temporary files. The newest
+    20 are kept.
 
     Returns:
         The file's path, or `None` if the failure has no record or the disk takes no file.
     """
     if failure.replay is None:
         return None
-    folder = os.environ.get("ENVFLEET_REPLAY_DIR") or tempfile.gettempdir()
+    folder = Path(os.environ.get("ENVFLEET_REPLAY_DIR") or tempfile.gettempdir())
     path = None
     try:
-        handle, path = tempfile.mkstemp(prefix=f"envfleet-replay-env{failure.env_index}-", suffix=".pkl", dir=folder)
+        handle, path = tempfile.mkstemp(prefix=f"{PREFIX}env{failure.env_index}-", suffix=".pkl", dir=folder)
         with os.fdopen(handle, "wb") as file:
             file.write(failure.replay)
+        _forget_old(folder)
     except OSError:
         if path is not None:
-            Path(path).unlink()
+            Path(path).unlink(missing_ok=True)
         return None
     return path
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove all but the newest replay files of this user."""
+    mine = [path for path in folder.glob(f"{PREFIX}*.pkl") if path.stat().st_uid == os.getuid()]
+    for path in sorted(mine, key=lambda path: path.stat().st_mtime)[:-MAX_FILES]:
+        path.unlink(missing_ok=True)
 
 
 def load_replay(path: str) -> ReplayRecord:

@@ -52,6 +52,7 @@ class SendQueue:
         self._rows, self._recycler = rows, recycler
         self._under_way: set[int] = set()
         self._inbox: Inbox = collections.deque()
+        self._death: EnvfleetError | None = None
         self._arrived: collections.deque[tuple[int, int, Reply | None]] = collections.deque()
 
     def __bool__(self) -> bool:
@@ -116,6 +117,8 @@ class SendQueue:
         try:
             self._gather()
             while len(self._arrived) < wanted:
+                if self._death is not None:
+                    raise self._death
                 engine.pump(start_s, timeout_s, "recv", self._rows.workers)
                 self._gather()
         except CallTimeout:
@@ -136,7 +139,10 @@ class SendQueue:
         failures = []
         while self._inbox:
             completion = self._inbox.popleft()
-            reply = engine.open(completion) if completion.reply or completion.death else None
+            if completion.death is not None:
+                self._death = completion.death  # told once the rows that came before it are taken
+                continue
+            reply = None if completion.reply is None else engine.open(completion)
             if reply is not None:
                 failures += reply.failures
             index = engine.worker_rows[completion.worker].start + completion.row - first

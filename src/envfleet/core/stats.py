@@ -53,7 +53,7 @@ class WorkerStats:
         pid: Its process.
         steps: Sub-environment steps it took.
         busy_s: Seconds it spent stepping.
-        restarts: How often it was replaced.
+        restarts: How often it was replaced, because it was lost or to recycle it.
     """
 
     index: int
@@ -75,7 +75,7 @@ class FleetStats:
         wait_s: Seconds spent waiting for workers.
         copy_s: Seconds spent on checking and copying actions and results.
         busy_s: Seconds spent stepping, summed over workers.
-        restarts: Sub-environments and workers that were rebuilt.
+        restarts: Sub-environments and workers that failed and were rebuilt.
         workers: One entry per worker.
     """
 

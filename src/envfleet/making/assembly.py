@@ -22,6 +22,9 @@ from envfleet.transports.inline import InlineTransport
 from envfleet.transports.launch import StartMethod, default_start_method
 from envfleet.transports.thread import ThreadTransport
 
+GIVE_UP_S = 1.0
+"""What sub-environments that were built have to close, when others could not be."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Blueprint:
@@ -74,7 +77,7 @@ class Blueprint:
             )
             engine = Engine(transport, infos, spec, [group.rows for group in groups], self.options, plan, shared.close)
         except BaseException:
-            transport.close(0.0)
+            transport.close(GIVE_UP_S)
             shared.close()
             raise
         return self.fleet_class(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from typing import Any
 
@@ -47,11 +48,11 @@ def fixed_plan(
 
 
 def choose(blueprint: Blueprint, workers: int | None, envs_per_worker: int | None) -> Fleet:
-    """Build the fastest fleet: step the candidates for a few milliseconds each and keep the best.
+    """Build the fastest fleet: step the candidates for a few milliseconds each, and build the best of them anew.
 
     One thread is tried first. Processes are tried if a step takes long enough for them to help and there is more than
     one usable core: with one worker per core (or as many as asked for), in alternating rounds with the serial fleet,
-    and kept if they are faster by more than a tenth. `fleet.plan` holds what was measured.
+    and chosen if they are faster by more than a tenth. `fleet.plan` holds what was measured.
 
     Args:
         blueprint: What to build.
@@ -59,37 +60,34 @@ def choose(blueprint: Blueprint, workers: int | None, envs_per_worker: int | Non
         envs_per_worker: As asked for, if it was.
     """
     num_envs, method = len(blueprint.builders), blueprint.start_method
-    serial = blueprint.build(fixed_plan("serial", num_envs, None, None, method, "measured"))
-    try:
+    with blueprint.build(fixed_plan("serial", num_envs, None, None, method, "a trial")) as serial:
         serial_s = _step_s(serial, TRIAL_S)
-    except BaseException:
-        serial.close(terminate=True)
-        raise
-    cores = usable_cores()
-    plan = fixed_plan("process", num_envs, workers, envs_per_worker, method, "measured")
-    trials = [("serial", num_envs / serial_s)]
-    if serial_s < CHEAP_STEP_S or plan.num_workers < 2 or cores < 2:
-        why = f"one step of all takes {serial_s * 1e6:.0f} µs in one thread, too short for processes to help"
-        if serial_s >= CHEAP_STEP_S:
-            why = "there is one usable core" if cores < 2 else "there is nothing to spread over several workers"
-        return _settle(serial, why, trials)
-    try:
-        process = blueprint.build(plan)
-    except BaseException:
-        serial.close(terminate=True)
-        raise
-    try:
-        rounds = [(_step_s(process, TRIAL_S), _step_s(serial, TRIAL_S)) for _ in range(ROUNDS)]
-    except BaseException:
-        serial.close(terminate=True)
-        process.close(terminate=True)
-        raise
-    process_s, serial_s = sorted(rounds, key=lambda times: times[1] / times[0])[ROUNDS // 2]
-    ratio = serial_s / process_s
-    trials = [("serial", num_envs / serial_s), (plan.describe(), num_envs / process_s)]
-    winner, loser = (process, serial) if ratio > MARGIN else (serial, process)
-    loser.close()
-    return _settle(winner, f"{plan.describe()} stepped {ratio:.2f} × as fast as serial", trials)
+        trials = [("serial", num_envs / serial_s)]
+        reason = _reason_against_processes(serial_s, num_envs, workers)
+        backend = "serial"
+        if reason is None:
+            plan = fixed_plan("process", num_envs, workers, envs_per_worker, method, "a trial")
+            with blueprint.build(plan) as process:
+                rounds = [(_step_s(process, TRIAL_S), _step_s(serial, TRIAL_S)) for _ in range(ROUNDS)]
+            process_s, serial_s = sorted(rounds, key=lambda times: times[1] / times[0])[ROUNDS // 2]
+            trials = [("serial", num_envs / serial_s), (plan.describe(), num_envs / process_s)]
+            reason = f"{plan.describe()} stepped {serial_s / process_s:.2f} × as fast as serial"
+            backend = "process" if serial_s / process_s > MARGIN else "serial"
+    chosen = fixed_plan(backend, num_envs, workers, envs_per_worker, method, f"auto: {reason}")
+    return blueprint.build(dataclasses.replace(chosen, trials=tuple(trials)))
+
+
+def _reason_against_processes(serial_s: float, num_envs: int, workers: int | None) -> str | None:
+    """Why processes need not even be tried, or `None`."""
+    if os.name != "posix":
+        return "worker processes need POSIX"
+    if min(workers or usable_cores(), num_envs) < 2:
+        return "there is one sub-environment" if num_envs < 2 else "there is one worker"
+    if usable_cores() < 2:
+        return "there is one usable core"
+    if serial_s < CHEAP_STEP_S:
+        return f"one step of all takes {serial_s * 1e6:.0f} µs in one thread, too short for processes to help"
+    return None
 
 
 def _step_s(fleet: Fleet, trial_s: float) -> float:
@@ -108,8 +106,3 @@ def _step(fleet: Fleet, actions: Any) -> None:
     fleet.step(actions)
     if fleet.metadata["autoreset_mode"].name == "DISABLED" and fleet.terminated_indices:
         fleet.reset_envs(fleet.terminated_indices)
-
-
-def _settle(fleet: Fleet, reason: str, trials: list[tuple[str, float]]) -> Fleet:
-    plan = dataclasses.replace(fleet.plan, reason=f"auto: {reason}", trials=tuple(trials))
-    return fleet.as_new(plan)

@@ -34,8 +34,9 @@ def mismatches(expected: Any, found: Any, path: str = "value") -> list[Mismatch]
     Arrays must agree in dtype, shape and every bit (NaN equals NaN); containers in type, length and keys; anything
     else in type and by `==`.
 
-    >>> [str(mismatch) for mismatch in mismatches({"a": 1, "b": np.zeros(2)}, {"a": 1.0, "b": np.zeros(2)})]
-    ["value['a']: expected int 1, found float 1.0"]
+    Examples:
+        >>> [str(mismatch) for mismatch in mismatches({"a": 1, "b": np.zeros(2)}, {"a": 1.0, "b": np.zeros(2)})]
+        ["value['a']: expected int 1, found float 1.0"]
     """
     return list(_walk(expected, found, path))
 

@@ -82,7 +82,7 @@ def check_backend(
     Raises:
         ConformanceError: Something differed; every difference is listed.
 
-    Example:
+    Examples:
         Gymnasium's own class does not refuse work after `close`, does not offer `send`, and takes the mask out of the
         caller's options, among other things:
 

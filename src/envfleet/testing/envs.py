@@ -3,7 +3,7 @@
 Each shows the state of its random generator, its own step count and the action it was given in what it returns, so a
 row that reached the wrong sub-environment, a seed that was lost and a reset too many all change a number.
 
-Example:
+Examples:
     >>> from envfleet.testing.envs import CountingEnv
     >>> env = CountingEnv(length=2)
     >>> observation, info = env.reset(seed=0)

@@ -1,6 +1,6 @@
 """`FaultyEnv`: an environment that fails on demand, for trying out what a vector environment does then.
 
-Example:
+Examples:
     Sub-environment 1 of 3 kills its own process in its fourth step, but only the first time it gets there:
 
     >>> import functools, tempfile

@@ -96,7 +96,7 @@ class InlineTransport:
             if word % TICK == 0 or word != seen_word:
                 seen_word, seen_s = word, now
             elif now - seen_s >= timeout_s:
-                raise StepInterrupted(f"ran longer than step_timeout_s={timeout_s:g}")
+                raise StepInterrupted
 
         before = signal.signal(signal.SIGALRM, look)
         look_s = max(timeout_s / 4, 0.005)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import select
@@ -28,9 +29,17 @@ class Link:
         fds: What the worker gets besides its own ends of the pipes: completion pipe, shared block, shared data if any.
         start_method: How its process starts.
         relieve: Reads what workers have completed, when one must be rid of a reply before it can read on.
+        close_in_fork: The owner's other descriptors, which a forked worker would inherit.
     """
 
-    def __init__(self, index: int, fds: Sequence[int], start_method: StartMethod, relieve: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        index: int,
+        fds: Sequence[int],
+        start_method: StartMethod,
+        relieve: Callable[[], None],
+        close_in_fork: Sequence[int],
+    ) -> None:
         self.index, self._relieve = index, relieve
         self.is_dead = False
         with contextlib.ExitStack() as undo:
@@ -44,6 +53,7 @@ class Link:
                 [request_read, reply_write, self.stack_fd, *fds],
                 start_method=start_method,
                 name=f"envfleet-{index}",
+                close_in_fork=[self.request_fd, self.reply_fd, *close_in_fork],
             )
             os.close(request_read)
             os.close(reply_write)
@@ -56,20 +66,20 @@ class Link:
         body = cloudpickle.dumps(message)
         self.write(LENGTH.pack(len(body)) + body)
 
-    def write(self, data: bytes) -> None:
-        """Write all of `data`, unless the worker is gone: the sentinel tells of that."""
+    def write(self, data: bytes, deadline_s: float = math.inf) -> None:
+        """Write all of `data`, unless the worker is gone, of which the sentinel tells, or `deadline_s` passes."""
         try:
             rest = memoryview(data)[os.write(self.request_fd, data) :]
         except BlockingIOError:
             rest = memoryview(data)
         except BrokenPipeError:
             return
-        while rest and self._await_room():
+        while rest and self._await_room(deadline_s):
             with contextlib.suppress(BlockingIOError):
                 rest = rest[os.write(self.request_fd, rest) :]
 
-    def _await_room(self) -> bool:
-        """Wait until the worker reads on; False if it is gone.
+    def _await_room(self, deadline_s: float) -> bool:
+        """Wait until the worker reads on; False if it is gone or the time is up.
 
         It may be that the worker first wants to get rid of a reply, and reads nothing before that is taken.
         """
@@ -77,10 +87,11 @@ class Link:
         poller.register(self.request_fd, select.POLLOUT)
         poller.register(self.reply_fd, select.POLLIN)
         poller.register(self.handle.sentinel_fd, select.POLLIN)
-        ready = {fd for fd, _ in poller.poll()}
+        left_ms = None if deadline_s == math.inf else max(deadline_s - time.monotonic(), 0) * 1000
+        ready = {fd for fd, _ in poller.poll(left_ms)}
         if self.reply_fd in ready:
             self._relieve()
-        return self.handle.is_alive()
+        return bool(ready) and self.handle.is_alive()
 
     def read_reply(self) -> Reply | None:
         """Read one message, or `None` if the worker died in the middle of it."""
@@ -122,10 +133,17 @@ class Link:
             size = grown
         return os.pread(self.stack_fd, size - start, start).decode(errors="replace")
 
+    def hang_up(self) -> None:
+        """End the request pipe: a worker that reads the end closes its sub-environments and ends; idempotent."""
+        if self.request_fd >= 0:
+            os.close(self.request_fd)
+            self.request_fd = -1
+
     def close(self) -> None:
         """Release the descriptors."""
-        for fd in (self.request_fd, self.reply_fd, self.stack_fd):
-            os.close(fd)
+        self.hang_up()
+        os.close(self.reply_fd)
+        os.close(self.stack_fd)
         self.handle.close()
 
 

@@ -44,7 +44,7 @@ NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)  # a script may have set SIGPIPE 
 GRACE_S = 0.5
 _KILLED_S = 5.0  # after SIGKILL only a process stuck in the kernel is still there; do not wait for it for ever
 
-_RESTORED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_RESTORED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
 _IGNORED = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 _ENTRY_FILE = os.path.abspath(__file__).replace("nursery.py", "entry.py")  # noqa: PTH100  # pathlib is slow to import
@@ -210,8 +210,10 @@ class Nursery:
         close_quietly(others)
         self._children[pid] = channel
         pidfd = open_pidfd(pid)
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(channel)) as sock:
+        sock = socket.socket(fileno=channel)
+        with contextlib.suppress(OSError):  # the owner may have gone
             socket.send_fds(sock, [ANSWER.pack(pid, 0)], [pidfd] if pidfd >= 0 else [])
+        sock.detach()
         if pidfd >= 0:
             os.close(pidfd)
 

@@ -65,13 +65,9 @@ class ProcessTransport:
         os.set_blocking(self._done_fd, False)
         self._poller = select.poll()
         self._poller.register(self._done_fd, select.POLLIN)
-        try:
-            for plan in self._plans:
-                self._links.append(self._open_link(plan))
-            return self._await_built([plan.options.worker for plan in self._plans], timeout_s)
-        except BaseException:
-            self.release()
-            raise
+        for plan in self._plans:
+            self._links.append(self._open_link(plan))
+        return self._await_built([plan.options.worker for plan in self._plans], timeout_s)
 
     def attach(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays in shared memory; the workers map them before anything else."""
@@ -85,7 +81,8 @@ class ProcessTransport:
         fds = [self._done_write, self._unsized.fd]
         if self._shared.fd is not None:
             fds.append(self._shared.fd)
-        link = Link(plan.options.worker, fds, self._start_method, self._relieve)
+        ours = [self._done_fd, *(fd for link in self._links for fd in (link.request_fd, link.reply_fd))]
+        link = Link(plan.options.worker, fds, self._start_method, self._relieve, ours)
         link.write_message((plan, self._shared.layout))
         self._poller.register(link.handle.sentinel_fd, select.POLLIN)
         return link
@@ -222,28 +219,36 @@ class ProcessTransport:
 
     def close(self, timeout_s: float) -> list[Failure]:
         """Ask every process to close its sub-environments and end; kill those that do not within `timeout_s`."""
-        failures: list[Failure] = []
         deadline_s = time.monotonic() + timeout_s
+        failures: list[Failure] = []
+        if self._block is None:  # they wait for their arrays: the end of the pipe tells them that none will come
+            for link in self._links:
+                link.hang_up()
+        else:
+            failures = self._ask_to_close(deadline_s)
+        self._release(deadline_s)
+        return failures
+
+    def _ask_to_close(self, deadline_s: float) -> list[Failure]:
+        failures: list[Failure] = []
         waiting = {link.index for link in self._links if not link.is_dead}
-        if timeout_s > 0:
+        if time.monotonic() < deadline_s:
             for worker in waiting:
-                self.submit(worker, Request(Verb.CLOSE, 0))
+                self._links[worker].write(encode_request(Request(Verb.CLOSE, 0)), deadline_s)
         while waiting and (left_s := deadline_s - time.monotonic()) > 0:
             for completion in self.wait(left_s):
                 if completion.death is not None or (completion.seq == 0 and completion.row == ALL_ROWS):
                     waiting.discard(completion.worker)
                 if completion.seq == 0 and completion.reply is not None:
                     failures += completion.reply.failures
-        self.release(deadline_s)
         return failures
 
-    def release(self, deadline_s: float = 0.0) -> None:
+    def _release(self, deadline_s: float) -> None:
         """End what still runs and give everything back; harmless when done twice."""
         if not self._is_open:
             return
         self._is_open = False
         for link in self._links:
-            os.set_blocking(link.request_fd, False)
             if not link.handle.join(max(deadline_s - time.monotonic(), 0)):
                 link.handle.kill()
         for link in self._links:

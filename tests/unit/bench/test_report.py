@@ -37,11 +37,13 @@ def test_the_sentence_at_the_end():
     lines = conclusions(run(LOOP, ASYNC, SERIAL, PROCESS))
     assert lines[0] == "envfleet process is 4.80× Gymnasium AsyncVectorEnv here."
     assert "envfleet serial is 0.90× the bare Python loop here." in lines
-    assert "worker processes pay" in lines[-1]
+    assert "worker processes pay, 2.7× one process" in lines[-1]
 
 
 def test_it_says_when_processes_do_not_pay():
-    assert 'backend="serial" is the fastest' in conclusions(run(LOOP, SERIAL, entry("envfleet-process", 100)))[-1]
+    assert "one process is faster" in conclusions(run(LOOP, SERIAL, entry("envfleet-process", 100)))[-1]
+    assert "about as fast" in conclusions(run(LOOP, SERIAL, entry("envfleet-process", 900)))[-1]
+    assert "here." in conclusions(run(LOOP, SERIAL))[-1]
 
 
 def test_missing_and_failed_contenders_are_named():

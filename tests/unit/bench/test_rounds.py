@@ -4,7 +4,7 @@ import dataclasses
 
 from tests.unit.bench.fakes import FakeContender
 
-from envfleet.bench.results import Settings
+from envfleet.bench.results import Report, Settings
 from envfleet.bench.rounds import Case, run_case, run_cases
 from envfleet.bench.workloads import synthetic
 
@@ -54,6 +54,17 @@ def test_reasons_leave_a_contender_out():
     case = Case(NULL, 2, None, [FakeContender("fine")], {"fine": "too slow"})
     entry = run_case(case, QUICK, ignore).entries[0]
     assert (entry.status, entry.reason) == ("absent", "too slow")
+
+
+def test_whoever_proved_hopeless_is_left_out_of_larger_runs():
+    cases = [Case(NULL, size, None, [FakeContender("fine")]) for size in (8, 800_000_000)]
+    settings = dataclasses.replace(QUICK, rounds=1)
+    reports: list[Report] = []
+    report = run_cases(cases, settings, ignore, reports.append)
+    assert [len(seen.runs) for seen in reports] == [1, 2]
+    assert report.runs[0].entries[0].status == "ok"
+    assert report.runs[1].entries[0].status == "absent"
+    assert "going by" in report.runs[1].entries[0].reason
 
 
 def test_progress_rises_over_all_cases():

@@ -1,6 +1,7 @@
 """What may be given as an environment, and how its mistakes are explained."""
 
 import functools
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +27,10 @@ class Priced(CountingEnv):
         self.is_writeable = prices.flags.writeable
 
 
+def make_counting(render_mode: str | None = None) -> CountingEnv:
+    return CountingEnv()
+
+
 def test_an_id_is_built_without_gymnasiums_checkers() -> None:
     env = builders_of("CartPole-v1", 1, 0, (), {"render_mode": "rgb_array"})[0].build({})
     names = []
@@ -38,7 +43,7 @@ def test_an_id_is_built_without_gymnasiums_checkers() -> None:
 
 
 def test_a_registration_of_this_process_reaches_the_workers() -> None:
-    gym.register("EnvfleetOnlyHere-v0", entry_point=lambda: CountingEnv())
+    gym.register("EnvfleetOnlyHere-v0", entry_point=f"{__name__}:make_counting")
     try:
         with envfleet.make("EnvfleetOnlyHere-v0", num_envs=2, backend="process", workers=2) as fleet:
             fleet.reset(seed=0)
@@ -76,7 +81,7 @@ def test_shared_data_nobody_takes_is_refused() -> None:
         (lambda: gym.make_vec("CartPole-v1", num_envs=1), "a vector environment cannot be a sub-environment"),
     ],
 )
-def test_what_is_no_environment_is_explained(source: object, words: str) -> None:
+def test_what_is_no_environment_is_explained(source: Any, words: str) -> None:
     num_envs = None if isinstance(source, list) else 2
     with pytest.raises(InvalidArgument, match=words):
         envfleet.make(source, num_envs=num_envs, backend="serial")

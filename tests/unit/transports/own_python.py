@@ -19,7 +19,7 @@ PATIENCE_S = 20.0  # this machine may be busy; what has a deadline of its own is
 
 
 def run_python(
-    code: str, *args: str, how: str = "-c", timeout_s: float = 30.0, **options: Any
+    code: str, *args: str, how: str = "-c", timeout_s: float = 60.0, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run code in a Python of its own, with warnings as errors."""
     process = start_python(code, *args, how=how, **options)

@@ -24,7 +24,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.transports.launch import StartMethod, WorkerHandle, launch
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX"),
     # "fork" with threads running is warned about; pytest-timeout and numpy may have some.
     pytest.mark.filterwarnings("ignore:start_method=.fork. while other threads run:RuntimeWarning"),

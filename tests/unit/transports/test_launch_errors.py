@@ -20,7 +20,7 @@ from envfleet.transports import launch as launch_module
 from envfleet.transports.launch import StartMethod, launch, require_descriptors
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX"),
 ]
 

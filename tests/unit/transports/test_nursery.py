@@ -28,7 +28,7 @@ from tests.unit.transports.own_python import (
 from envfleet.transports.launch import StartMethod
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX"),
 ]
 
@@ -58,14 +58,15 @@ with hold_nursery():
     cycle(1)
     before, nursery = descriptors(), children()
     assert len(nursery) == 1
-    cycle(100)
+    cycle(int(sys.argv[2]))
     assert (children(), descriptors()) == (nursery, before)
 assert children() == []
 """
 
 
 def test_nothing_is_left_after_many_cycles(method: StartMethod) -> None:
-    result = run_python(CYCLES.format(targets=TARGETS), method, timeout_s=50)
+    times = 30 if method == "spawn" else 100
+    result = run_python(CYCLES.format(targets=TARGETS), method, str(times))
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
 
@@ -222,9 +223,10 @@ read, write = os.pipe()
 start = lambda target, how: launch("{targets}:" + target, how, [write], start_method=sys.argv[1], name="t")
 old = start("announce_and_hang", b"gil")
 os.read(read, 100)
-os.kill(supervision.link().process.pid, signal.SIGKILL)
+nursery = supervision.link().process
+nursery.kill()
 if sys.argv[2] == "wait":  # otherwise the next launch may still find it dying
-    supervision.link().process.wait()
+    nursery.wait()
 new = start("exit_with", b"4")
 assert new.exitcode(20) == 4
 new.close()

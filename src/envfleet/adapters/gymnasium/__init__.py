@@ -4,7 +4,7 @@ Code that constructs one of Gymnasium's classes can construct one of these in it
 exceptions and their messages are those of Gymnasium 1.2, and each class lists what differs and why. Where nothing asks
 for that shape `envfleet.make` is the better door; what it returns is inside as `fleet`.
 
-Example:
+Examples:
     >>> import gymnasium as gym
     >>> from envfleet.adapters.gymnasium import AsyncFleet  # was: from gymnasium.vector import AsyncVectorEnv
     >>> envs = AsyncFleet([lambda: gym.make("CartPole-v1")] * 2)

@@ -45,7 +45,7 @@ class SyncFleet(FleetAsVectorEnv):
         AssertionError: The spaces of two sub-environments differ.
         ValueError: An argument cannot be used.
 
-    Example:
+    Examples:
         >>> import gymnasium as gym
         >>> envs = SyncFleet([lambda: gym.make("CartPole-v1")] * 3)
         >>> observations, infos = envs.reset(seed=42)

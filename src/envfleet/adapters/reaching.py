@@ -1,0 +1,43 @@
+"""What adapters run inside the workers, by `Fleet.apply`.
+
+Apart from the rest, because a worker imports the module of a function it is sent: these must not bring a trainer along.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+
+def get_attr(env: gym.Env[Any, Any], name: str) -> Any:
+    """Get an attribute of the outermost wrapper that has it; unlike `Fleet.call`, a method is not called."""
+    return env.get_wrapper_attr(name)
+
+
+def has_attr(env: gym.Env[Any, Any], name: str) -> bool:
+    """Whether the environment or a wrapper has an attribute."""
+    return env.has_wrapper_attr(name)
+
+
+def set_attr(env: gym.Env[Any, Any], name: str, value: Any) -> None:
+    """Set an attribute on the outermost wrapper that has it; a new one on the outermost."""
+    env.set_wrapper_attr(name, value)
+
+
+def call_method(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a method of the outermost wrapper that has it."""
+    return env.get_wrapper_attr(name)(*args, **kwargs)
+
+
+def is_wrapped(env: gym.Env[Any, Any], module: str, qualified_name: str) -> bool:
+    """Whether one of the wrappers is of a class, or a child of it.
+
+    The class comes by name: a pickled one would have the worker import its module, and with it maybe a trainer, only to
+    learn that it is not there.
+    """
+    while isinstance(env, gym.Wrapper):
+        if any((kind.__module__, kind.__qualname__) == (module, qualified_name) for kind in type(env).__mro__):
+            return True
+        env = env.env
+    return False

@@ -1,0 +1,1 @@
+"""Measuring: fleets against their peers (`bench`), the fastest fleet (`tune`), what is slow (`doctor`)."""

@@ -1,0 +1,1 @@
+"""Where groups run: in this thread, in other threads, in worker processes."""

@@ -1,0 +1,154 @@
+"""`FleetVecEnv` beside Stable-Baselines3's `DummyVecEnv`: what is returned."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+)
+from tests.unit.adapters.peers import EnvFns, Make
+from tests.unit.adapters.sb3_cases import ALL, OURS, ROLLOUTS, SERIAL, bare, same
+
+from envfleet.testing import CountingEnv, InfoEnv
+
+
+@pytest.mark.parametrize("ours", OURS)
+@pytest.mark.parametrize("name", list(ROLLOUTS))
+def test_same_trajectories(ours: Make, name: str, close_later: Make) -> None:
+    """Observations, rewards, dones, infos, infos of resets, seeds: step by step, to the bit and the dtype."""
+    expected, found = close_later(DummyVecEnv, ROLLOUTS[name]), close_later(ours, ROLLOUTS[name])
+    assert expected.observation_space == found.observation_space
+    assert expected.action_space == found.action_space
+    assert expected.seed(5) == found.seed(5)
+    same(expected.reset(), found.reset())
+    same(expected.reset_infos, found.reset_infos)
+    expected.action_space.seed(1)
+    num_ended = 0
+    for _ in range(60):
+        actions = np.stack([expected.action_space.sample() for _ in range(expected.num_envs)])
+        *results, infos = expected.step(actions)
+        *own_results, own_infos = found.step(actions)
+        same(results, own_results)
+        same(infos, [bare(info) for info in own_infos])
+        same(expected.reset_infos, found.reset_infos)
+        assert results[2].tolist() == ["episode" in info for info in own_infos]
+        num_ended += results[2].sum()
+    assert num_ended > 1
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_episodes_as_monitor_has_them(ours: Make, close_later: Make) -> None:
+    """`ep_rew_mean` is made of them. With a `Monitor` of its own, a sub-environment's entry is kept."""
+    env_fns = [functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=10)] * 2
+    monitored: EnvFns = [
+        lambda: Monitor(gymnasium.make("Pendulum-v1", max_episode_steps=10), info_keywords=("marked",))
+    ]
+    with pytest.raises(KeyError):
+        run(close_later(ours, monitored), 10)  # Monitor itself asks for the keyword: it is Monitor that was at work
+    expected = run(close_later(DummyVecEnv, [lambda: Monitor(env_fns[0]())] * 2), 25)
+    found = run(close_later(ours, env_fns), 25)
+    kept = run(close_later(ours, [lambda: Monitor(env_fns[0]())] * 2), 25)
+    assert len(expected) == 4
+    for one, other, own in zip(expected, found, kept, strict=True):
+        assert other["r"] == pytest.approx(one["r"])
+        assert other["l"] == own["l"] == one["l"] == 10
+        assert own["r"] == one["r"]
+        assert set(other) == set(one) == {"r", "l", "t"}
+        assert 0 < other["t"] < 60
+        assert {key: type(value) for key, value in other.items()} == {"r": float, "l": int, "t": float}
+    times = [episode["t"] for episode in found]
+    assert times == sorted(times)  # seconds since the beginning, not of the episode
+    assert times[0] < times[-1]
+
+
+def run(env: Any, num_steps: int) -> list[dict[str, Any]]:
+    """Step with the same actions and collect what is said of episodes."""
+    env.seed(0)
+    env.reset()
+    env.action_space.seed(0)
+    episodes = []
+    for _ in range(num_steps):
+        *_, infos = env.step(np.stack([env.action_space.sample() for _ in range(env.num_envs)]))
+        episodes += [info["episode"] for info in infos if "episode" in info]
+    return episodes
+
+
+def test_episodes_can_be_left_out(close_later: Make) -> None:
+    env = close_later(SERIAL, [functools.partial(CountingEnv, 1)], record_episodes=False)
+    env.reset()
+    assert env.step(np.zeros(1, int))[3] == [
+        {"TimeLimit.truncated": False, "draw": env.reset_infos and pytest.approx(0.5, abs=0.5)}
+        | {"terminal_observation": pytest.approx(np.zeros(5), abs=2)}
+    ]
+    assert env.env_is_wrapped(Monitor) == [False]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_what_is_returned_is_the_callers_own(kind: Make, close_later: Make) -> None:
+    env = close_later(kind, [functools.partial(CountingEnv, 2)] * 2)
+    first = env.reset()
+    first[...] = -1
+    observations, rewards, dones, infos = env.step(np.zeros(2, int))
+    observations[...] = -1
+    rewards[...] = -1
+    dones[...] = True
+    infos[0]["draw"] = -1
+    observations, rewards, dones, infos = env.step(np.zeros(2, int))
+    assert infos[0]["terminal_observation"][0] == 2
+    assert (rewards.tolist(), dones.tolist()) == ([2, 2], [True, True])
+    assert infos[0]["draw"] >= 0
+    assert (rewards.dtype, dones.dtype) == (np.float32, np.bool_)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_seeds_and_options_wait_for_the_next_reset(kind: Make, close_later: Make) -> None:
+    env = close_later(kind, [functools.partial(CountingEnv, 2)] * 3)
+    assert env.seed(3) == [3, 4, 5]
+    first = env.reset()
+    assert np.array_equal(first[:, 2], [CountingEnv().reset(seed=seed)[0][2] for seed in (3, 4, 5)])
+    assert not np.array_equal(env.reset()[:, 2], first[:, 2])
+    env.seed(3)
+    env.set_options({"start": 2})
+    env.step(np.zeros(3, int))
+    again = env.reset()
+    assert np.array_equal(again[:, 2], first[:, 2])
+    assert again[:, 4].tolist() == [2, 2, 2]
+    assert env.reset()[:, 4].tolist() == [0, 0, 0]
+    env.set_options([{"start": 1}, {}, {"start": 3}])
+    env.seed(3)
+    apart = env.reset()
+    assert apart[:, 4].tolist() == [1, 0, 3]
+    assert np.array_equal(apart[:, 2], first[:, 2])
+    assert env.reset()[:, 4].tolist() == [0, 0, 0]
+    assert len(env.seed()) == 3
+    assert None not in env.seed()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_options_of_each_in_the_first_reset(kind: Make, close_later: Make) -> None:
+    """No sub-environment is reset twice for it."""
+    env = close_later(kind, [CountingEnv] * 3)
+    env.set_options([{"start": 1}, {}, {"start": 3}])
+    assert env.reset()[:, 4].tolist() == [1, 0, 3]
+    assert [info["episodes"] for info in env.reset_infos] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_infos_of_unlike_sub_environments(ours: Make, close_later: Make) -> None:
+    """A key that some have, of types that differ."""
+    env_fns = [functools.partial(InfoEnv, kind, index) for index, kind in enumerate(("mixed", "nested", "objects"))]
+    env = close_later(ours, env_fns)
+    env.reset()
+    own = [env_fn().reset()[1] for env_fn in env_fns]
+    same(env.reset_infos, own)
+    *_, infos = env.step(np.zeros(3, int))
+    assert infos[0]["large"] == 2**70
+    assert infos[1]["outer"]["only_odd"] == 1
+    assert infos[2]["set"] == {1}
+    assert "large" not in infos[1]

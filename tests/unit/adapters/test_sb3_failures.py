@@ -1,0 +1,199 @@
+"""`FleetVecEnv`: calls in two halves, errors, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    VecEnv,
+)
+from tests.unit.adapters.peers import Make
+from tests.unit.adapters.sb3_cases import OURS, PROCESS, SERIAL
+
+import envfleet
+from envfleet.adapters.sb3 import FleetVecEnv
+from envfleet.errors import (
+    CallPending,
+    FleetBroken,
+    FleetClosed,
+    InvalidArgument,
+    NothingPending,
+    SubEnvError,
+    WorkerDied,
+)
+from envfleet.testing import CountingEnv, FaultyEnv, once_marker
+from envfleet.testing.faults import PlainError
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_calls_in_two_halves(ours: Make, close_later: Make) -> None:
+    env = close_later(ours, [CountingEnv] * 2)
+    env.reset()
+    with pytest.raises(NothingPending):
+        env.step_wait()
+    env.step_async(np.zeros(2, int))
+    with pytest.raises(CallPending):
+        env.step_async(np.zeros(2, int))
+    assert env.step_wait()[1].tolist() == [1, 1]
+    env.step_async(np.zeros(2, int))
+    assert env.reset()[:, 0].tolist() == [0, 0]
+    with pytest.raises(NothingPending):
+        env.step_wait()
+    assert env.step(np.zeros(2, int))[1].tolist() == [1, 1]
+    env.step_async(np.zeros(2, int))
+    env.close()
+    env.close()
+    with pytest.raises(FleetClosed):
+        env.reset()
+
+
+def test_ctrl_c_in_a_step(close_later: Make) -> None:
+    """Training is stopped that way; the environment can be used for an evaluation afterwards."""
+    env = close_later(PROCESS, [functools.partial(FaultyEnv, "slow", nth=1, duration_s=1.0)] * 2)
+    env.reset()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        env.step(np.zeros(2, int))
+    timer.join()
+    assert env.reset()[:, 0].tolist() == [0, 0]
+    assert env.step(np.zeros(2, int))[1].tolist() == [1, 1]
+
+
+# ------------------------------------------------------------------------------------------------ failures
+
+
+@pytest.mark.parametrize("ours", OURS)
+@pytest.mark.parametrize("when", ["constructor", "reset", "step"])
+def test_errors_keep_their_type(ours: Make, when: Any, close_later: Make) -> None:
+    """SubprocVecEnv: `EOFError`, or a hang for ever."""
+
+    def use() -> None:
+        env = close_later(ours, [CountingEnv, functools.partial(FaultyEnv, "raise", when)])
+        env.reset()
+        env.step(np.zeros(2, int))
+
+    with pytest.raises(PlainError, match="broken on purpose") as caught:
+        use()
+    if when != "constructor" or ours is PROCESS:
+        assert isinstance(caught.value.__cause__, SubEnvError)
+        assert caught.value.__cause__.env_index == 1
+
+
+def test_worker_that_dies(close_later: Make) -> None:
+    env = close_later(PROCESS, [CountingEnv, functools.partial(FaultyEnv, "sigkill")])
+    env.reset()
+    start_s = time.perf_counter()
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        env.step(np.zeros(2, int))
+    with pytest.raises(FleetBroken):
+        env.reset()
+    env.close()
+    assert time.perf_counter() - start_s < 10
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_restarts_look_like_a_time_limit(ours: Make, close_later: Make) -> None:
+    """A trainer bootstraps from the last observation and goes on; `info["env_error"]` tells what happened."""
+    env_fns = [CountingEnv, functools.partial(FaultyEnv, "raise", nth=3, once=once_marker())]
+    env = close_later(ours, env_fns, on_failure="restart")
+    env.reset()
+    for _ in range(2):
+        env.step(np.zeros(2, int))
+    observations, _, dones, infos = env.step(np.zeros(2, int))
+    assert dones.tolist() == [False, True]
+    assert "broken on purpose" in infos[1]["env_error"]
+    assert infos[1]["TimeLimit.truncated"]
+    assert infos[1]["terminal_observation"][0] == 2
+    assert "env_error" not in env.reset_infos[1]
+    assert observations[:, 0].tolist() == [3, 0]
+    assert env.step(np.zeros(2, int))[1].tolist() == [4, 1]
+
+
+# ------------------------------------------------------------------------------------------------ the class
+
+
+def test_takes_a_fleet(close_later: Make) -> None:
+    fleet = envfleet.make("CartPole-v1", num_envs=2, backend="serial", autoreset_mode=AutoresetMode.SAME_STEP)
+    env = close_later(FleetVecEnv, fleet)
+    assert issubclass(FleetVecEnv, VecEnv)
+    assert env.fleet is fleet
+    assert repr(env) == f"FleetVecEnv({fleet!r})"
+    env.close()
+    assert fleet.closed
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_refuses_other_autoreset_modes(mode: AutoresetMode) -> None:
+    with (
+        envfleet.make("CartPole-v1", backend="serial", autoreset_mode=mode) as fleet,
+        pytest.raises(InvalidArgument, match=rf"{mode.name}, expected SAME_STEP.*FleetVecEnv\.make"),
+    ):
+        FleetVecEnv(fleet)
+    with pytest.raises(InvalidArgument, match="SAME_STEP"):
+        FleetVecEnv.make("CartPole-v1", backend="serial", autoreset_mode=mode)
+
+
+def test_refuses_what_is_no_fleet() -> None:
+    other: Any = gymnasium.make("CartPole-v1")
+    with pytest.raises(InvalidArgument, match=r"FleetVecEnv\.make\(env, num_envs\)"):
+        FleetVecEnv(other)
+
+
+def test_options_of_make(close_later: Make) -> None:
+    env = close_later(FleetVecEnv.make, "CartPole-v1", num_envs=3, backend="thread", workers=2, copy=False)
+    assert env.fleet.plan.num_workers == 2
+    env.reset()
+    first = env.step(np.zeros(3, int))[0].copy()
+    second = env.step(np.zeros(3, int))[0]
+    assert not np.array_equal(first, second)
+
+
+def test_workers_do_not_import_a_trainer(close_later: Make) -> None:
+    """Torch in every worker would cost seconds and hundreds of megabytes."""
+    env = close_later(PROCESS, [CountingEnv] * 2)
+    env.get_attr("length")
+    env.env_is_wrapped(Monitor)
+    env.env_is_wrapped(gymnasium.wrappers.TimeLimit)
+    names = ("torch", "stable_baselines3")
+    # A lambda, because a worker imports the module of a function with a name, and this module imports both.
+    assert env.fleet.apply(lambda _: [name for name in names if name in sys.modules]) == [[], []]
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_envfleet_alone_imports_no_trainer() -> None:
+    code = "import sys, envfleet, envfleet.adapters; print({'torch', 'stable_baselines3'} & set(sys.modules))"
+    assert run_python(code).stdout.strip() == "set()"
+
+
+def test_without_stable_baselines() -> None:
+    code = "import sys; sys.modules['stable_baselines3'] = None; import envfleet.adapters.sb3"
+    found = run_python(code)
+    assert found.returncode == 1
+    assert "ImportError: envfleet.adapters.sb3 needs Stable-Baselines3" in found.stderr
+    assert "pip install 'stable-baselines3>=2.7'" in found.stderr
+
+
+def test_the_warnings_of_stable_baselines_are_none(close_later: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = close_later(SERIAL, [CountingEnv] * 2)
+        env.seed(0)
+        env.reset()
+        env.step(np.zeros(2, int))
