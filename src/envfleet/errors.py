@@ -293,21 +293,20 @@ class CallTimeout(EnvfleetError, TimeoutError):
 
     Attributes:
         verb: What was asked.
-        workers: The workers that had not completed.
         timeout_s: How long the caller waited.
     """
 
     code = "call_timeout"
 
-    def __init__(self, verb: str, workers: Sequence[int], timeout_s: float) -> None:
-        self.verb, self.workers, self.timeout_s = verb, tuple(workers), timeout_s
+    def __init__(self, verb: str, timeout_s: float) -> None:
+        self.verb, self.timeout_s = verb, timeout_s
         super().__init__(
-            f"{verb} was not complete within timeout_s={timeout_s:g}, workers {list(workers)} are still at it: "
-            "wait again, nothing is lost"
+            f"{verb} was not complete within timeout_s={timeout_s:g}: wait again, nothing is lost "
+            "(step_timeout_s of make() is what limits a sub-environment)"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.verb, self.workers, self.timeout_s)
+        return type(self), (self.verb, self.timeout_s)
 
 
 class RestartBudgetSpent(EnvfleetError):

@@ -12,6 +12,10 @@ Examples:
     >>> rewards, infos
     (array([1., 1.], dtype=float32), [{'TimeLimit.truncated': False}, {'TimeLimit.truncated': False}])
     >>> env.close()
+
+SB3's own `make_vec_env` makes one, too, with its `Monitor` around each sub-environment:
+
+    make_vec_env("CartPole-v1", n_envs=8, vec_env_cls=FleetVecEnv.make, vec_env_kwargs={"backend": "process"})
 """
 
 from __future__ import annotations
@@ -118,7 +122,7 @@ class FleetVecEnv(VecEnv):
         seeds = self._seeds if any(seed is not None for seed in self._seeds) else None
         options = [one or None for one in self._options]
         with raising_originals():
-            if all(one == options[0] for one in options):
+            if all(one is options[0] for one in options):  # set_options was given one dict, or nothing
                 observations, infos = self.fleet.reset(seed=seeds, options=options[0])
             else:
                 observations, infos = self.fleet.reset_envs(range(self.num_envs), seeds, options)

@@ -23,10 +23,22 @@ PROGRESS_WORDS = 8
 class Progress:
     """Which word of a worker's progress line means what."""
 
-    ROW = 0  # the turn it is at, and the row it runs in it; see `envfleet.core.group.TICK`
-    INTERRUPT = 1  # the value of ROW that the owner wants interrupted
-    BUSY_NS = 2  # time spent in steps
-    STEPS = 3  # sub-environment steps taken
+    ROW = 0  # local index of the sub-environment it runs, plus 1; 0 when idle
+    TURN = 1  # grows with every request
+    INTERRUPT = 2  # the place (see `place`) that the owner wants interrupted
+    BUSY_NS = 3  # time spent in steps
+    STEPS = 4  # sub-environment steps taken
+
+    @staticmethod
+    def place(line: NDArray[np.int64]) -> int:
+        """Where the worker is, as one number that never comes again; 0 when idle."""
+        row = int(line[Progress.ROW])
+        return (int(line[Progress.TURN]) << 32) + row if row else 0
+
+    @staticmethod
+    def row(line: NDArray[np.int64]) -> int:
+        """Local index of the sub-environment it runs; -1 when idle."""
+        return int(line[Progress.ROW]) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +66,7 @@ class ArraysSpec:
         n = self.num_envs
         arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any] | str]] = {
             "rewards": ((GENERATIONS, n), "float64"),
-            "terminated": ((GENERATIONS, n), "bool"),
-            "truncated": ((GENERATIONS, n), "bool"),
+            "flags": ((GENERATIONS, 2, n), "bool"),
             "progress": ((self.num_workers, PROGRESS_WORDS), "int64"),
         }
         for k, leaf in enumerate(SpaceLayout(self.action_space).leaves):
@@ -77,10 +88,17 @@ class Outputs:
     observations: list[NDArray[Any]]
     finals: list[NDArray[Any]]
     rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
+    flags: NDArray[np.bool_]  # terminated and truncated, (2, rows)
     info_values: NDArray[np.int64] | None
     info_present: NDArray[np.bool_] | None
+
+    def __post_init__(self) -> None:
+        self.terminated, self.truncated = self.flags
+
+    def clear(self, rows: int | slice | list[int]) -> None:
+        """Write rows of no reward and no end, as a reset has."""
+        self.rewards[rows] = 0.0
+        self.flags[:, rows] = False
 
     @functools.cached_property
     def flat(self) -> tuple[Any, Any, Any]:
@@ -116,8 +134,7 @@ class FleetArrays:
                 observations=[leaf[g, rows] for leaf in family("observations")],
                 finals=[leaf[g, rows] for leaf in family("finals")],
                 rewards=views["rewards"][g, rows],
-                terminated=views["terminated"][g, rows],
-                truncated=views["truncated"][g, rows],
+                flags=views["flags"][g, :, rows],
                 info_values=views["info_values"][g, :, rows] if spec.has_columns else None,
                 info_present=views["info_present"][g, :, rows] if spec.has_columns else None,
             )

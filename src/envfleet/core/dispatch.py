@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.arrays import Progress
-from envfleet.core.group import TICK
 from envfleet.core.messages import ALL_ROWS, Completion, Request, StepPayload, Verb
 from envfleet.core.transport import Transport
 from envfleet.errors import EnvfleetError, RestartBudgetSpent, StepTimeout
@@ -61,7 +60,7 @@ class _Pending:
 
 @dataclasses.dataclass(slots=True)
 class _Watch:
-    word: int = 0
+    place: int = 0
     since: float = 0.0
     interrupted: StepTimeout | None = None
 
@@ -112,8 +111,11 @@ class Dispatcher:
         if worker in self._deaths:
             inbox.append(Completion(worker, self._seq, ALL_ROWS, death=self._deaths[worker]))
             return
-        self._pending[self._seq] = _Pending(worker, request, inbox, rows_left)
-        self.transport.submit(worker, request)
+        completions = self.transport.submit(worker, request)
+        if completions:
+            inbox.extend(completions)
+        else:
+            self._pending[self._seq] = _Pending(worker, request, inbox, rows_left)
 
     def abandon(self, inbox: Inbox) -> None:
         """Forget what is still to come to `inbox`: it will be dropped when it comes."""
@@ -181,12 +183,12 @@ class Dispatcher:
         now = time.monotonic()
         busy = {pending.worker for pending in self._pending.values()}
         for worker in range(len(self._watches)):
-            watch, word = self._watches[worker], int(self._progress[worker, Progress.ROW])
-            row = word % TICK - 1
+            watch, line = self._watches[worker], self._progress[worker]
+            place, row = Progress.place(line), Progress.row(line)
             if worker not in busy or row < 0:
-                watch.word = 0
-            elif word != watch.word:
-                self._watches[worker] = _Watch(word, now)
+                watch.place = 0
+            elif place != watch.place:
+                self._watches[worker] = _Watch(place, now)
             elif watch.interrupted is not None:
                 if now - watch.since > INTERRUPT_GRACE_S:
                     self.transport.kill(worker, watch.interrupted)
@@ -200,7 +202,7 @@ class Dispatcher:
             self.transport.kill(worker, error)
             return
         watch.interrupted, watch.since = error, now
-        self._progress[worker, Progress.INTERRUPT] = watch.word
+        self._progress[worker, Progress.INTERRUPT] = watch.place
         self.transport.interrupt(worker)
 
 

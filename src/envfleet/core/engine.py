@@ -19,7 +19,7 @@ from envfleet.core.failures import sub_env_error
 from envfleet.core.group import GroupInfo
 from envfleet.core.info_columns import ColumnSpec
 from envfleet.core.layout import SpaceLayout
-from envfleet.core.messages import Completion, Reply, Verb
+from envfleet.core.messages import Reply, Verb
 from envfleet.core.replay import write_replay
 from envfleet.core.stats import Plan, WorkerStats
 from envfleet.core.transport import Transport
@@ -63,10 +63,10 @@ class EngineOptions:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """Something asked of several workers: who has not completed yet, and what the others said."""
+    """Something asked of several workers: how many have not completed yet, and what the others said."""
 
     verb: Verb
-    missing: set[int]
+    missing: int
     inbox: Inbox
     replies: list[tuple[int, Reply]]
 
@@ -101,6 +101,7 @@ class Engine:
         self.transport, self._release = transport, release
         self.failure: EnvfleetError | None = None
         self.is_closed = self.is_torn = False
+        self.is_sound = True  # not closed, torn or broken: what is asked before every step, in one word
         self.wait_s = 0.0
         self.columns: list[list[ColumnSpec]] = [[] for _ in self.worker_rows]
         self.columns_version = 0
@@ -115,6 +116,7 @@ class Engine:
             budget=self.budget,
             start_timeout_s=options.start_timeout_s,
         )
+        self._step_here = transport.step_here
         # Runs when the engine is collected or the interpreter ends, should nobody call close().
         self._finalizer = weakref.finalize(self, _end, transport, release)
 
@@ -147,6 +149,9 @@ class Engine:
         inbox: Inbox = collections.deque()
         submit = self.dispatcher.submit
         try:
+            if self._step_here is not None and verb is Verb.STEP and payloads is None:
+                reply = self._step_here(generation)
+                return Call(verb, 0, inbox, [] if reply is None else [(0, reply)])
             if payloads is None:
                 for worker in workers:
                     submit(inbox, worker, verb, generation)
@@ -156,11 +161,11 @@ class Engine:
         except BaseException:
             self.tear(inbox)
             raise
-        return Call(verb, set(workers), inbox, [])
+        return Call(verb, len(workers), inbox, [])
 
     def tear(self, inbox: Inbox) -> None:
         """Give up a call in the middle (Ctrl-C): nothing that still comes of it may be taken for a later one's."""
-        self.is_torn = True
+        self.is_torn, self.is_sound = True, False
         self.dispatcher.abandon(inbox)
 
     def finish(self, call: Call, timeout_s: float | None = None) -> list[tuple[int, Reply]]:
@@ -176,13 +181,13 @@ class Engine:
             RestartBudgetSpent: A failure was one too many to repair.
             TimeoutError: `timeout_s` passed. Nothing is lost: call again.
         """
-        start_s = time.perf_counter()
         try:
-            while True:
+            if call.missing:
                 self._gather(call)
-                if not call.missing:
-                    break
-                self.pump(start_s, timeout_s, call.verb.name.lower(), sorted(call.missing))
+            if call.missing:
+                self._await(call, timeout_s)
+            for _, reply in call.replies:
+                self.count_restarts(reply)
         except CallTimeout:
             raise
         except EnvfleetError as error:
@@ -190,8 +195,6 @@ class Engine:
         except BaseException:
             self.tear(call.inbox)
             raise
-        finally:
-            self.wait_s += time.perf_counter() - start_s
         if call.replies:
             self.raise_failures([failure for _, reply in call.replies for failure in reply.failures])
         return call.replies
@@ -200,18 +203,28 @@ class Engine:
         """Take in what the workers of a call completed."""
         while call.inbox:
             completion = call.inbox.popleft()
-            call.missing.discard(completion.worker)
-            if completion.reply is not None or completion.death is not None:
-                call.replies.append((completion.worker, self.open(completion)))
+            call.missing -= 1
+            if completion.death is not None:
+                raise completion.death
+            if completion.reply is not None:
+                call.replies.append((completion.worker, completion.reply))
 
-    def pump(self, start_s: float, timeout_s: float | None, verb: str, workers: Sequence[int]) -> None:
+    def _await(self, call: Call, timeout_s: float | None) -> None:
+        start_s = time.perf_counter()
+        try:
+            while call.missing:
+                self.pump(start_s, timeout_s, call.verb.name.lower())
+                self._gather(call)
+        finally:
+            self.wait_s += time.perf_counter() - start_s
+
+    def pump(self, start_s: float, timeout_s: float | None, verb: str) -> None:
         """Wait for completions of any call, at least taking in those that are there.
 
         Args:
             start_s: When the wait began.
             timeout_s: How long it may last in all; `None` for as long as it takes.
             verb: What is waited for.
-            workers: Whom it is waited for.
 
         Raises:
             CallTimeout: Nothing came, and the time is up.
@@ -219,7 +232,7 @@ class Engine:
         left_s = None if timeout_s is None else max(start_s + timeout_s - time.perf_counter(), 0.0)
         came = self.dispatcher.pump(left_s)
         if not came and timeout_s is not None and time.perf_counter() - start_s >= timeout_s:
-            raise CallTimeout(verb, workers, timeout_s)
+            raise CallTimeout(verb, timeout_s)
 
     def exchange(
         self, workers: Sequence[int], verb: Verb, generation: int = 0, payloads: Sequence[Any] | None = None
@@ -227,14 +240,19 @@ class Engine:
         """Ask workers for something and wait for all of them; see `start` and `finish`."""
         return self.finish(self.start(workers, verb, generation, payloads))
 
-    def open(self, completion: Completion) -> Reply:
-        """Take the reply out of a completion and count the restarts in it."""
-        if completion.death is not None:
-            raise completion.death
-        reply = completion.reply or Reply()
+    def mend(self) -> None:
+        """Note that every sub-environment was reset, which makes good for a call that was torn."""
+        self.is_torn = False
+        self.is_sound = self.failure is None and not self.is_closed
+
+    def count_restarts(self, reply: Reply) -> None:
+        """Count the sub-environments that a worker rebuilt.
+
+        Raises:
+            RestartBudgetSpent: It was one too many.
+        """
         for failure in reply.restarts:
             self.budget.spend(SubEnvError([failure]))
-        return reply
 
     def learn_columns(self, worker: int, specs: Sequence[ColumnSpec]) -> None:
         """Take in the info columns a worker announced; one that took another's place begins anew."""
@@ -263,7 +281,7 @@ class Engine:
     def give_up(self, error: EnvfleetError, breaks: bool = True) -> NoReturn:
         """Raise `error`; unless it came of a call that steps nothing, the fleet is broken from now on."""
         if breaks and self.failure is None:
-            self.failure = error
+            self.failure, self.is_sound = error, False
         raise error
 
     def check_usable(self) -> None:
@@ -307,7 +325,7 @@ class Engine:
         """
         if self.is_closed:
             return
-        self.is_closed = True
+        self.is_closed, self.is_sound = True, False
         self._finalizer.detach()
         try:
             failures = self.transport.close(timeout_s)

@@ -8,11 +8,11 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
-from envfleet.core.arrays import FleetArrays, Outputs, Progress
+from envfleet.core.arrays import FleetArrays, Progress
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.checks import UNSET, explain_reset, explain_result
 from envfleet.core.env_rows import EnvRows
-from envfleet.core.group import TICK, GroupInfo, GroupOptions, RowState
+from envfleet.core.group import GroupInfo, GroupOptions, RowState
 from envfleet.core.info_columns import ColumnWriter
 from envfleet.core.infos import own_info
 from envfleet.core.layout import SpaceLayout
@@ -43,7 +43,6 @@ class EnvGroup:
         self._awaiting = [options.lost is not None] * self.num_envs
         self._lost: list[str | None] = [options.lost] * self.num_envs
         self._reply: Reply | None = None
-        self._tick = 0
         self._verb = "step"  # "reset" while one is under way, for the report of a failure
 
     def describe(self) -> GroupInfo:
@@ -91,16 +90,19 @@ class EnvGroup:
         out, write = self._outputs[generation], self._writers[generation]
         rewards, terminated_out, truncated_out = out.flat
         awaiting, progress = self._awaiting, self._progress
-        lengths, steps, caught = self._rows.lengths, self._rows.steps, self._rows.caught
+        progress[Progress.TURN] += 1
+        steps, caught = self._rows.steps, self._rows.caught
         columns = self._columns
         if columns is not None:
             for row in (None,) if rows is None else rows:
                 columns.begin(generation, row)
         actions = self._read_actions(rows, objects)
-        tick = self._tick
+        if rows is None:
+            out.flags[...] = False
+        else:
+            out.clear(list(rows))
         for row, action in zip(range(self.num_envs) if rows is None else rows, actions, strict=True):
-            tick += TICK
-            progress[0] = tick + row + 1
+            progress[0] = row + 1
             result = UNSET
             try:
                 if awaiting[row]:
@@ -110,17 +112,14 @@ class EnvGroup:
                 observation, reward, terminated, truncated, info = result
                 write(row, observation)
                 rewards[row] = reward
-                terminated_out[row] = terminated
-                truncated_out[row] = truncated
-                lengths[row] += 1
                 if terminated or truncated:
+                    terminated_out[row], truncated_out[row] = terminated, truncated
                     info = self._end_episode(row, generation, observation, info)
                 if info and (columns is None or not columns.write(row, info)):
                     self._add_info(row, info)
             except caught as error:
                 self._handle_failure(row, generation, explain_result(error, result), action, whole=rows is None)
-        self._tick = tick
-        progress[0] = tick
+        progress[0] = 0
         progress[Progress.STEPS] += len(actions)
         progress[Progress.BUSY_NS] += time.perf_counter_ns() - start_ns
         return self._finish(rows)
@@ -128,7 +127,7 @@ class EnvGroup:
     def _read_actions(self, rows: Sequence[int] | None, objects: list[list[Any]]) -> list[Any]:
         # Copies, because a sub-environment may keep or change the action it is given.
         if rows is None:
-            actions = self._action_layout.reader([leaf.copy() for leaf in self._actions], objects, self.num_envs)
+            actions = self._action_layout.reader(self._actions, objects, self.num_envs)
         else:
             actions = self._action_layout.reader([leaf[list(rows)] for leaf in self._actions], objects, len(rows))
         self._rows.trace.add(rows, actions)
@@ -143,7 +142,7 @@ class EnvGroup:
             return
         observation, info = self._autoreset(row)
         self._writers[generation](row, observation)
-        clear_flags(row, self._outputs[generation])
+        self._outputs[generation].clear(row)
         self._add_info(row, info)
 
     def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +185,7 @@ class EnvGroup:
 
     def _begin_episode(self, row: int) -> None:
         self._verb = "step"
-        self._awaiting[row], self._lost[row], self._rows.lengths[row] = False, None, 0
+        self._awaiting[row], self._lost[row] = False, None
 
     def _finish(self, rows: Sequence[int] | None) -> Reply | None:
         reply, self._reply = self._reply, None
@@ -222,13 +221,13 @@ class EnvGroup:
                 self._reset_row(row, generation, effective, options)
             except self._rows.caught as error:
                 self._reset_again(row, generation, effective, options, error)
-        self._progress[0] = self._tick
+        self._progress[0] = 0
         return self._finish(payload.indices)
 
     def _reset_row(self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None) -> None:
         observation, info = self._reset_env(row, seed, options)
         self._writers[generation](row, observation)
-        clear_flags(row, self._outputs[generation])
+        self._outputs[generation].clear(row)
         self._add_info(row, info)
 
     def _reset_again(
@@ -251,6 +250,7 @@ class EnvGroup:
             raise error
         verb, self._verb = self._verb, "step"
         failure = self._rows.describe_failure(row, verb, error, action)
+        self._outputs[generation].clear(row)
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
@@ -275,7 +275,7 @@ class EnvGroup:
         last = self._outputs[1 - generation] if whole else out
         for leaf, last_leaf in zip(out.observations, last.observations, strict=True):
             leaf[row] = last_leaf[row]
-        clear_flags(row, out)
+        out.clear(row)
         out.truncated[row] = True
         if self._rows.next_seeds[row] is None:
             self._rows.next_seeds[row] = self._rows.derive_seed(row)
@@ -304,7 +304,9 @@ class EnvGroup:
 
         def save(row: int) -> RowState:
             observation = self._layout.row(out.observations, self._objects, row)
-            return RowState(save_env(self._rows.envs[row]), observation, self._awaiting[row], self._rows.lengths[row])
+            return RowState(
+                save_env(self._rows.envs[row]), observation, self._awaiting[row], self._rows.trace.length(row)
+            )
 
         return self._for_each(rows, "get_state", save)
 
@@ -318,10 +320,10 @@ class EnvGroup:
                 self._rows.next_seeds[row] = self._rows.derive_seed(row)
                 return
             self._rows.install(row, load_env(self._rows.envs[row], state.env))
-            self._rows.trace.forget(row)
-            self._rows.lengths[row], self._rows.next_seeds[row] = state.length, None
+            self._rows.trace.resume(row, state.length)
+            self._rows.next_seeds[row] = None
             self._writers[generation](row, state.observation)
-            clear_flags(row, self._outputs[generation])
+            self._outputs[generation].clear(row)
 
         wanted = dict(states)
         reply = self._for_each(list(wanted), "set_state", load)
@@ -335,19 +337,14 @@ class EnvGroup:
             return action(row)
 
         reply = self._rows.for_each(range(self.num_envs) if rows is None else rows, verb, turn_and_act)
-        self._progress[0] = self._tick
+        self._progress[0] = 0
         return reply
 
     def _turn_to(self, row: int) -> None:
-        self._tick += TICK
-        self._progress[0] = self._tick + row + 1
+        self._progress[Progress.TURN] += 1
+        self._progress[0] = row + 1
 
     def close(self) -> list[Failure]:
         """Close every sub-environment, also after one of them raised; returns what they raised."""
         spare_failures = self._spares.close() if self._spares is not None else []
         return self._rows.close() + spare_failures
-
-
-def clear_flags(row: int, out: Outputs) -> None:
-    """Write a row of no reward and no end, as a reset has."""
-    out.rewards[row], out.terminated[row], out.truncated[row] = 0.0, False, False

@@ -31,7 +31,6 @@ class EnvRows:
         envs: The sub-environments.
         steps: Their `step` methods.
         trace: Their running episodes.
-        lengths: Steps of each running episode.
         next_seeds: Seed of the next reset where a sub-environment was rebuilt, else `None`.
         caught: What counts as a failure of a sub-environment. In the owner's own thread a `KeyboardInterrupt` is the
             person's; in a worker it can only be the environment's.
@@ -48,7 +47,6 @@ class EnvRows:
         )
         self._rebuilds = [0] * num_envs
         self.trace = Trace(num_envs)
-        self.lengths = [0] * num_envs
         self.next_seeds: list[int | None] = [None] * num_envs
         self.envs: list[gym.Env[Any, Any]] = []
         for row in range(num_envs):
@@ -129,7 +127,7 @@ class EnvRows:
             env_index=index,
             worker=worker,
             seed=None if origin is None else origin.seed,
-            step=self.lengths[row] if verb == "step" else None,
+            step=self.trace.length(row) - 1 if verb == "step" else None,
             action=action,
             replay=replay,
         )

@@ -13,11 +13,10 @@ _TRUE = b"\x01"
 
 
 class EndedEpisodes(NamedTuple):
-    """The episodes that ended in one step, by the rows they ended in.
+    """The episodes that ended in one step. Every array has one entry per row of the step, valid where `mask` is set.
 
     Attributes:
-        mask: Which rows, shape `(rows of the step,)`.
-        rows: The same as indices, ascending; what follows has one entry for each of them.
+        mask: Which rows.
         returns: Sum of rewards.
         lengths: Steps.
         seconds: Time from first to last step.
@@ -25,11 +24,15 @@ class EndedEpisodes(NamedTuple):
     """
 
     mask: NDArray[np.bool_]
-    rows: NDArray[np.intp]
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     seconds: NDArray[np.float64]
     ids: NDArray[np.int64]
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """The same rows as indices, ascending."""
+        return np.flatnonzero(self.mask)
 
     def entry(self) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
         """Return `infos["episode"]` and `infos["_episode"]`.
@@ -37,18 +40,14 @@ class EndedEpisodes(NamedTuple):
         The first is `{"r": returns, "l": lengths, "t": seconds, "id": numbers}`, each with one entry per row of the
         step: 0 where no episode ended, and -1 as `"id"`.
         """
+        mask = self.mask
         episode: dict[str, NDArray[Any]] = {
-            "r": self._spread(self.returns, 0),
-            "l": self._spread(self.lengths, 0),
-            "t": self._spread(np.round(self.seconds, 6), 0),
-            "id": self._spread(self.ids, -1),
+            "r": np.where(mask, self.returns, 0.0),
+            "l": np.where(mask, self.lengths, 0),
+            "t": np.where(mask, np.round(self.seconds, 6), 0.0),
+            "id": np.where(mask, self.ids, -1),
         }
-        return episode, self.mask
-
-    def _spread(self, values: NDArray[Any], elsewhere: int) -> NDArray[Any]:
-        spread = np.full(self.mask.size, elsewhere, values.dtype)
-        spread[self.rows] = values
-        return spread
+        return episode, mask
 
 
 class EpisodeState(NamedTuple):
@@ -136,7 +135,7 @@ class Episodes:
             self._ended[:] = False
             self._has_ended = False
         else:
-            self._begin(np.sort(indices))
+            self._begin(indices)
             self._ended[indices] = False
             self._has_ended = self._has_ended and bool(self._ended.any())
 
@@ -163,13 +162,13 @@ class Episodes:
         self._ticks += 1
         np.add(self._returns, rewards, out=self._returns)
         if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            self._begin(np.flatnonzero(self._ended))
+            self._begin_masked(self._ended)
             self._ended[:] = False
             self._has_ended = False
         # Searching the bytes takes a fraction of what any() does.
         if _TRUE not in terminated.tobytes() and _TRUE not in truncated.tobytes():
             return None
-        return self._end(terminated | truncated, None)
+        return self._end(terminated | truncated)
 
     def _on_rows(
         self,
@@ -181,26 +180,35 @@ class Episodes:
         self._born[indices] -= 1
         self._returns[indices] += rewards
         if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            again = np.sort(indices[self._ended[indices]])
+            again = indices[self._ended[indices]]
             if again.size:
                 self._begin(again)
                 self._ended[again] = False
                 self._has_ended = bool(self._ended.any())
         if _TRUE not in terminated.tobytes() and _TRUE not in truncated.tobytes():
             return None
-        return self._end(terminated | truncated, indices)
+        return self._end_rows(terminated | truncated, indices)
 
-    def _end(self, mask: NDArray[np.bool_], indices: NDArray[np.intp] | None) -> EndedEpisodes:
+    def _end(self, mask: NDArray[np.bool_]) -> EndedEpisodes:
         """End the episodes of the rows in `mask`."""
-        rows = np.flatnonzero(mask)
-        which = rows if indices is None else indices[rows]
-        lengths = self._ticks - self._born[which]
-        seconds = time.perf_counter() - self._started_s[which]
-        ended = EndedEpisodes(mask, rows, self._returns[which], lengths, seconds, self._ids[which])
+        now_s = time.perf_counter()
+        ended = EndedEpisodes(mask, self._returns.copy(), self.lengths, now_s - self._started_s, self._ids.copy())
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._begin(which if indices is None else np.sort(which))
+            self._begin_masked(mask)
         else:
-            self._ended[which] = True
+            np.logical_or(self._ended, mask, out=self._ended)
+            self._has_ended = True
+        return ended
+
+    def _end_rows(self, mask: NDArray[np.bool_], indices: NDArray[np.intp]) -> EndedEpisodes:
+        """End the episodes of the sub-environments `indices[mask]`."""
+        seconds = time.perf_counter() - self._started_s[indices]
+        lengths = self._ticks - self._born[indices]
+        ended = EndedEpisodes(mask, self._returns[indices], lengths, seconds, self._ids[indices])
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            self._begin(indices[mask])
+        else:
+            self._ended[indices[mask]] = True
             self._has_ended = True
         return ended
 
@@ -210,3 +218,10 @@ class Episodes:
         self._returns[which] = 0.0
         self._born[which] = self._ticks
         self._started_s[which] = time.perf_counter()
+
+    def _begin_masked(self, mask: NDArray[np.bool_]) -> None:
+        """The same for a mask, which is faster for few sub-environments."""
+        np.putmask(self._ids, mask, self._ids + self._stride)
+        np.putmask(self._returns, mask, 0.0)
+        np.putmask(self._born, mask, self._ticks)
+        np.putmask(self._started_s, mask, time.perf_counter())

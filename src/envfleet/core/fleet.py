@@ -61,6 +61,11 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self.metadata = {**info.metadata, "autoreset_mode": options.autoreset_mode}
         self.spec, self.render_mode = info.spec, info.render_mode
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether something sent is under way."""
+        return self._step_call is not None or bool(self._queue.under_way)
+
     def _check(self, verb: str, is_idle: bool = True, is_started: bool = False) -> None:
         """Check that `verb` may be called now.
 
@@ -70,12 +75,14 @@ class Fleet(VectorEnv[Any, Any, Any]):
             CallPending: While something sent is under way, unless that is what `is_idle=False` allows.
             ResetNeeded: Before the first reset, for what needs one.
         """
+        if self._state is Lifecycle.READY and self._engine.is_sound and not self._is_busy:
+            return
         if self._state is Lifecycle.CLOSED or self._engine.is_closed:
             raise FleetClosed(f"{verb}() on a fleet that was closed: make a new one")
         self._engine.check_usable()
         if self._state is Lifecycle.SPLIT:
             raise CallPending(f"{verb}() on a fleet that was split: use its parts, and this one only to close them all")
-        if is_idle and (self._step_call is not None or self._queue):
+        if is_idle and self._is_busy:
             raise CallPending(f"{verb}() while sub-environments are under way: call recv() until it returned them all")
         if is_started and self._state is Lifecycle.NEW:
             raise ResetNeeded(f"{verb}() before the first reset: call reset() first")
@@ -163,7 +170,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         options: dict[str, Any] | tuple[dict[str, Any] | None, ...] | None,
     ) -> Call:
         rows = self._rows
-        if not self._queue:  # else the others are writing the current generation
+        if not self._queue.under_way:  # else the others are writing the current generation
             rows.turn(len(indices))
         payloads = {
             worker: ResetPayload(
@@ -181,7 +188,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
         replies = self._engine.finish(call, timeout_s)
         self._rows.store(replies)
         is_whole = len(indices) == self.num_envs
-        self._engine.is_torn = self._engine.is_torn and not is_whole
+        if is_whole:
+            self._engine.mend()
         self._rows.episodes.on_reset(None if is_whole else np.asarray(indices, np.int64))
         if is_whole:
             self._state = Lifecycle.READY
@@ -285,7 +293,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
                 raise
             self._step_call = None
             return Batch(observations, rewards, terminated, truncated, infos, np.arange(self.num_envs))
-        if not self._queue:
+        if not self._queue.under_way:
             raise NothingPending("recv() with nothing under way: call send(actions) first")
         return self._queue.recv(self.batch_size, timeout_s)
 

@@ -15,9 +15,6 @@ from envfleet.core.messages import CallPayload, Reply, ResetPayload
 from envfleet.core.state import EnvState
 from envfleet.errors import Failure
 
-TICK = 1 << 20
-"""`Progress.ROW` holds `turn * TICK + row + 1`; the low part is 0 when the worker is idle."""
-
 
 class GroupInfo(NamedTuple):
     """What a group tells of itself once it is built.

@@ -59,8 +59,13 @@ class SpaceLayout:
         """
         return self._root.writer(arrays, objects)
 
+    @property
+    def is_array(self) -> bool:
+        """Whether a batch is one array: the space has one leaf, of a fixed shape, and no nesting."""
+        return self._single is not None
+
     def reader(self, arrays: Arrays, objects: Objects = (), n: int | None = None) -> list[Any]:
-        """Return one value per row, in the form Gymnasium hands to a sub-environment; arrays are views.
+        """Return one value per row, in the form Gymnasium hands to a sub-environment; all of them copies.
 
         Args:
             arrays: One array per leaf.
@@ -68,7 +73,9 @@ class SpaceLayout:
             n: How many rows there are; needed only for a space without leaves, such as `Dict({})`.
         """
         if self._single is not None:
-            return list(arrays[0])
+            array = arrays[0]
+            return list(array if array.ndim == 1 else array.copy())
+        arrays = [array.copy() for array in arrays]
         if n is None:
             n = len(arrays[0]) if arrays else len(objects[0]) if objects else 0
         return self._root.rows(arrays, objects, n)

@@ -78,7 +78,7 @@ class Recycler:
             except SubEnvError:
                 return []
         out, rows_slice = rows.outputs[generation], slice(span.start, span.stop)
-        flags = [array[rows_slice].copy() for array in (out.rewards, out.terminated, out.truncated)]
+        flags = [array[rows_slice].copy() for array in (out.rewards, out.flags[0], out.flags[1])]
         engine.dispatcher.replace(worker)
         self._episodes[worker] = 0
         begun = [(i - span.start, FRESH) for i in sorted(fresh)]
@@ -87,7 +87,7 @@ class Recycler:
         if rows.options.autoreset_mode is AutoresetMode.SAME_STEP:
             payload = ResetPayload(tuple(i for i, _ in begun), (None,) * len(begun), (None,) * len(begun))
             replies = engine.exchange([worker], Verb.RESET, generation, [payload])
-        for array, kept in zip((out.rewards, out.terminated, out.truncated), flags, strict=True):
+        for array, kept in zip((out.rewards, out.flags[0], out.flags[1]), flags, strict=True):
             array[rows_slice] = kept
         return replies
 

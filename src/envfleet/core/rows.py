@@ -100,6 +100,8 @@ class Rows:
     def observe(self) -> Any:
         """All observations of the current generation; copied if the fleet copies."""
         leaves = self.outputs[self.generation].observations
+        if self.layout.is_array:
+            return leaves[0].copy() if self.options.copy else leaves[0]
         if self.options.copy:
             leaves = [leaf.copy() for leaf in leaves]
         return self.layout.batch(leaves, self.objects)
@@ -185,7 +187,7 @@ def carry_over(before: Outputs, after: Outputs) -> None:
     """Copy one generation of results to the other, for the rows that the next call does not write."""
     for old, new in zip(before.observations, after.observations, strict=True):
         new[...] = old
-    after.rewards[...], after.terminated[...], after.truncated[...] = 0.0, False, False
+    after.clear(slice(None))
 
 
 def cut(spans: Sequence[range], num_envs: int, num_parts: int) -> list[tuple[int, int]]:

@@ -46,17 +46,17 @@ class SendQueue:
     Args:
         rows: The fleet's rows.
         recycler: Replaces workers, if they are to be replaced.
+
+    Attributes:
+        under_way: The sub-environments that were sent actions and not yet received.
     """
 
     def __init__(self, rows: Rows, recycler: Recycler | None) -> None:
         self._rows, self._recycler = rows, recycler
-        self._under_way: set[int] = set()
+        self.under_way: set[int] = set()
         self._inbox: Inbox = collections.deque()
         self._death: EnvfleetError | None = None
         self._arrived: collections.deque[tuple[int, int, Reply | None]] = collections.deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._under_way)
 
     def check_idle(self, indices: Sequence[int]) -> None:
         """Check that nothing of `indices` is under way.
@@ -64,7 +64,7 @@ class SendQueue:
         Raises:
             CallPending: Something is.
         """
-        busy = self._under_way.intersection(indices)
+        busy = self.under_way.intersection(indices)
         if busy:
             raise CallPending(f"sub-environments {sorted(busy)} are under way: call recv() until it returned them")
 
@@ -81,19 +81,19 @@ class SendQueue:
         for worker, positions, local in rows.locate(indices):
             payload = StepPayload(local, [[leaf[k] for k in positions] for leaf in objects], one_by_one=True)
             rows.engine.dispatcher.submit(self._inbox, worker, Verb.STEP, rows.generation, payload)
-        self._under_way.update(indices)
+        self.under_way.update(indices)
 
     def recv(self, batch_size: int, timeout_s: float | None) -> Batch:
         """Wait for `batch_size` rows; see `Fleet.recv`."""
         rows = self._rows
-        wanted = min(batch_size, len(self._under_way))
+        wanted = min(batch_size, len(self.under_way))
         self._await(wanted, timeout_s)
         start_s = time.perf_counter()
         taken = [self._arrived.popleft() for _ in range(wanted)]
         if wanted == rows.num_envs:
             taken.sort(key=lambda one: one[0])
         indices = [index for index, _, _ in taken]
-        self._under_way.difference_update(indices)
+        self.under_way.difference_update(indices)
         replies = [(worker, reply) for _, worker, reply in taken if reply is not None]
         rows.store(replies)
         which = np.asarray(indices, np.int64)
@@ -109,7 +109,7 @@ class SendQueue:
         return batch
 
     def _is_idle(self, span: range) -> bool:
-        return not any(index in span for index in self._under_way)
+        return not any(index in span for index in self.under_way)
 
     def _await(self, wanted: int, timeout_s: float | None) -> None:
         engine = self._rows.engine
@@ -119,14 +119,14 @@ class SendQueue:
             while len(self._arrived) < wanted:
                 if self._death is not None:
                     raise self._death
-                engine.pump(start_s, timeout_s, "recv", self._rows.workers)
+                engine.pump(start_s, timeout_s, "recv")
                 self._gather()
         except CallTimeout:
             raise
         except EnvfleetError as error:
             engine.give_up(error)
         except BaseException:
-            self._under_way.clear()
+            self.under_way.clear()
             self._arrived.clear()
             engine.tear(self._inbox)
             raise
@@ -142,8 +142,9 @@ class SendQueue:
             if completion.death is not None:
                 self._death = completion.death  # told once the rows that came before it are taken
                 continue
-            reply = None if completion.reply is None else engine.open(completion)
+            reply = completion.reply
             if reply is not None:
+                engine.count_restarts(reply)
                 failures += reply.failures
             index = engine.worker_rows[completion.worker].start + completion.row - first
             self._arrived.append((index, completion.worker, reply))

@@ -30,16 +30,19 @@ class Server:
         """Carry out one request; returns whether the loop should go on."""
         verb, seq, generation, payload = request
         if verb is Verb.STEP and payload is None:
-            try:
-                reply = self.group.step(generation, None, [])
-            except BaseException as error:  # noqa: BLE001 - see `_describe`
-                reply = self._describe(verb, error)
-            self._complete(seq, ALL_ROWS, reply)
+            self._complete(seq, ALL_ROWS, self.step(generation))
         elif verb is Verb.STEP:
             self._step(seq, generation, payload)
         else:
             self._complete(seq, ALL_ROWS, self._guard(verb, lambda: self._dispatch(verb, generation, payload)))
         return verb is not Verb.CLOSE
+
+    def step(self, generation: int) -> Reply | None:
+        """Step every sub-environment once."""
+        try:
+            return self.group.step(generation, None, [])
+        except BaseException as error:  # noqa: BLE001 - see `_describe`
+            return self._describe(Verb.STEP, error)
 
     def _step(self, seq: int, generation: int, payload: StepPayload) -> None:
         rows, objects = payload.rows, payload.objects

@@ -32,7 +32,8 @@ class Trace:
             maxlen=MAX_ENTRIES
         )
         self._count = 0
-        self._starts = [0] * num_envs
+        self._starts = [0] * num_envs  # value of `_count` when the episode began
+        self._skipped = [0] * num_envs  # entries since then that were not for this row
         self.origins: list[Origin | None] = [None] * num_envs
 
     def begin(self, row: int, env: gym.Env[Any, Any], seed: int | None, options: dict[str, Any] | None) -> None:
@@ -42,19 +43,27 @@ class Trace:
             rng = getattr(env.unwrapped, "_np_random", None)
             rng_state = None if rng is None else rng.bit_generator.state
         self.origins[row] = Origin(seed, options, rng_state)
-        self._starts[row] = self._count
+        self._starts[row], self._skipped[row] = self._count, 0
         oldest = min(self._starts)
         while self._entries and self._count - len(self._entries) < oldest:
             self._entries.popleft()
 
-    def forget(self, row: int) -> None:
-        """Note that what `row` does now did not begin with a reset here, so it cannot be replayed."""
+    def resume(self, row: int, length: int) -> None:
+        """Note that `row` goes on with an episode of `length` steps taken elsewhere, which cannot be replayed here."""
         self.origins[row] = None
+        self._starts[row], self._skipped[row] = self._count, -length
 
     def add(self, rows: Sequence[int] | None, actions: Sequence[Any]) -> None:
         """Note the actions of one group step; `rows` is `None` if they are for all sub-environments."""
         self._entries.append((rows, actions))
         self._count += 1
+        if rows is not None:
+            for row in set(range(len(self._starts))).difference(rows):
+                self._skipped[row] += 1
+
+    def length(self, row: int) -> int:
+        """Steps of the running episode of `row`, with the one noted last."""
+        return self._count - self._starts[row] - self._skipped[row]
 
     def actions_of(self, row: int) -> list[Any] | None:
         """All actions of the running episode of `row`, or `None` if the first of them were dropped."""

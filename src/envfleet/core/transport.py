@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.group import GroupInfo, GroupOptions
-from envfleet.core.messages import Completion, Request
+from envfleet.core.messages import Completion, Reply, Request
 from envfleet.errors import EnvfleetError, Failure
 
 
@@ -46,6 +46,14 @@ class Transport(Protocol):
     name: str
     num_workers: int
 
+    @property
+    def step_here(self) -> Callable[[int], Reply | None] | None:
+        """Steps all sub-environments (given the generation) where the one worker is the caller; else `None`.
+
+        The same as `submit` of a plain `STEP`, without the messages.
+        """
+        ...
+
     def start(self, timeout_s: float) -> list[GroupInfo]:
         """Start the workers and build their groups.
 
@@ -68,8 +76,8 @@ class Transport(Protocol):
         """The fleet's arrays restricted to `rows`."""
         ...
 
-    def submit(self, worker: int, request: Request) -> None:
-        """Hand a request to a worker."""
+    def submit(self, worker: int, request: Request) -> Sequence[Completion]:
+        """Hand a request to a worker; returns what is completed by that alone, where the worker is the caller."""
         ...
 
     def wait(self, timeout_s: float | None) -> Sequence[Completion]:

@@ -33,8 +33,9 @@ Ends = Literal["terminated", "truncated", "alternate"]
 def fingerprint(value: Any) -> float:
     """Condense an action of any space to a number that differs when the action differs.
 
-    >>> fingerprint({"a": np.array([1, 2]), "b": "x"})
-    125.0
+    Examples:
+        >>> fingerprint({"a": np.array([1, 2]), "b": "x"})
+        125.0
     """
     if value is None:
         return 0.0
@@ -51,8 +52,9 @@ def fingerprint(value: Any) -> float:
 def type_text(value: Any) -> str:
     """Spell out the types in an action, for code in an environment may depend on them (`action.item()`).
 
-    >>> type_text({"a": np.zeros(2, np.float32), "b": (np.int64(1), "x")})
-    '{a: float32[2], b: (int64, str)}'
+    Examples:
+        >>> type_text({"a": np.zeros(2, np.float32), "b": (np.int64(1), "x")})
+        '{a: float32[2], b: (int64, str)}'
     """
     if isinstance(value, np.ndarray):
         return f"{value.dtype}[{', '.join(str(size) for size in value.shape)}]"
@@ -184,8 +186,9 @@ class Words(spaces.Space[str]):
 def make_space(kind: str) -> spaces.Space[Any]:
     """Make a space by name; see `SPACE_KINDS`.
 
-    >>> make_space("float16")
-    Box(-1.0, 1.0, (3,), float16)
+    Examples:
+        >>> make_space("float16")
+        Box(-1.0, 1.0, (3,), float16)
     """
     return _SPACES[kind]()
 

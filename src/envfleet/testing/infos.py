@@ -60,8 +60,17 @@ def _reserved(index: int, count: int) -> dict[Any, Any]:
 
 
 def _mixed(index: int, count: int) -> dict[str, Any]:
-    """Values Gymnasium truncates, or stops at: int beside float, and ints too large for int64."""
-    return {"number": index + 0.25 if index % 2 else index, "large": 2**70 + index}
+    """Values Gymnasium truncates, or stops at: int beside float, ints too large for int64, or that become so."""
+    is_odd = index % 2 == 1
+    return {
+        "number": index + 0.25 if is_odd else index,
+        "late": count + 0.75 if is_odd and count == 2 else count,
+        "precise": 0.1 if is_odd else np.float32(0.1),
+        "flag": index if is_odd else count % 2 == 0,
+        "kind": f"text {count}" if is_odd and count else index,
+        "large": 2**70 + index,
+        "growing": 7 ** (30 * count),
+    }
 
 
 def _ragged(index: int, count: int) -> dict[str, Any]:
@@ -93,8 +102,9 @@ INFO_KINDS: tuple[str, ...] = tuple(_KINDS)
 def make_info(kind: str, index: int, count: int) -> dict[str, Any]:
     """Make the info sub-environment `index` returns at step `count`.
 
-    >>> make_info("mixed", 1, 0)["number"], make_info("mixed", 2, 0)["number"]
-    (1.25, 2)
+    Examples:
+        >>> make_info("mixed", 1, 0)["number"], make_info("mixed", 2, 0)["number"]
+        (1.25, 2)
     """
     return _KINDS[kind](index, count)
 

@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted
-from envfleet.core.group import TICK, GroupInfo
+from envfleet.core.group import GroupInfo
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import Completion, Reply, Request, Verb
 from envfleet.core.serve import Server
@@ -72,29 +72,35 @@ class InlineTransport:
     def _complete(self, seq: int, row: int, reply: Reply | None) -> None:
         self._done.append(Completion(0, seq, row, reply))
 
-    def submit(self, worker: int, request: Request) -> None:
+    def submit(self, worker: int, request: Request) -> Sequence[Completion]:
         """Carry the request out now."""
         if self._step_timeout_s is None:
             self._server.handle(request)
-            return
-        with self._deadline(self._step_timeout_s):
-            self._server.handle(request)
-
-    def wait(self, timeout_s: float | None) -> Sequence[Completion]:
-        """Everything carried out since the last call."""
+        else:
+            with self._deadline(self._step_timeout_s):
+                self._server.handle(request)
         done, self._done = self._done, []
         return done
+
+    @property
+    def step_here(self) -> Callable[[int], Reply | None] | None:
+        """A plain step without messages; not where a deadline has to be watched."""
+        return self._server.step if self._step_timeout_s is None else None
+
+    def wait(self, timeout_s: float | None) -> Sequence[Completion]:
+        """Nothing: what is submitted is completed at once."""
+        return ()
 
     @contextlib.contextmanager
     def _deadline(self, timeout_s: float) -> Iterator[None]:
         """Interrupt a sub-environment that stays in one step or reset longer than `timeout_s`."""
-        seen_word, seen_s = 0, 0.0
+        seen, seen_s = 0, 0.0
 
         def look(signum: int, frame: Any) -> None:
-            nonlocal seen_word, seen_s
-            word, now = int(self._progress[Progress.ROW]), time.monotonic()
-            if word % TICK == 0 or word != seen_word:
-                seen_word, seen_s = word, now
+            nonlocal seen, seen_s
+            place, now = Progress.place(self._progress), time.monotonic()
+            if place == 0 or place != seen:
+                seen, seen_s = place, now
             elif now - seen_s >= timeout_s:
                 raise StepInterrupted
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.failures import build_error, shorten
-from envfleet.core.group import TICK, GroupInfo
+from envfleet.core.group import GroupInfo
 from envfleet.core.memory import SharedBlock, UnsizedBlock
 from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.shared import SharedArrays
@@ -114,9 +114,15 @@ class ProcessTransport:
             raise FleetClosed("the workers have no arrays: the fleet was closed, or never finished starting")
         return FleetArrays.bind(self._spec, self._block.buffer, rows)
 
-    def submit(self, worker: int, request: Request) -> None:
+    @property
+    def step_here(self) -> None:
+        """The workers are elsewhere."""
+        return None
+
+    def submit(self, worker: int, request: Request) -> Sequence[Completion]:
         """Write the request's header, and its payload if it has one, to the worker's pipe."""
         self._links[worker].write(encode_request(request))
+        return ()
 
     def wait(self, timeout_s: float | None) -> Sequence[Completion]:
         """Read the completion pipe, watching for workers that end."""
@@ -167,7 +173,7 @@ class ProcessTransport:
         running = action = None
         if self._block is not None:
             arrays = self.rows_view(slice(None))
-            row = int(arrays.progress[link.index, Progress.ROW]) % TICK - 1
+            row = Progress.row(arrays.progress[link.index])
             if 0 <= row < len(rows):
                 running = rows[row]
                 action = shorten([leaf[running] for leaf in arrays.actions])

@@ -139,9 +139,15 @@ class ThreadTransport:
         """The arrays restricted to `rows`."""
         return FleetArrays.bind(self._spec, self._buffer, rows)
 
-    def submit(self, worker: int, request: Request) -> None:
+    @property
+    def step_here(self) -> None:
+        """The workers are elsewhere."""
+        return None
+
+    def submit(self, worker: int, request: Request) -> Sequence[Completion]:
         """Put the request into the worker's inbox."""
         self._workers[worker].inbox.put(request)
+        return ()
 
     def wait(self, timeout_s: float | None) -> Sequence[Completion]:
         """Take what is in the outbox, waiting for the first."""

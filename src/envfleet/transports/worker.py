@@ -14,7 +14,6 @@ import cloudpickle
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted, make_failure
-from envfleet.core.group import TICK
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.memory import SharedBlock
 from envfleet.core.messages import ALL_ROWS, Reply, Request, Verb
@@ -127,8 +126,8 @@ def _build(channel: _Channel, block_fd: int, shared_fds: list[int], resources: c
 
 def _allow_interrupts(progress: Any) -> None:
     def interrupt(signum: int, frame: Any) -> None:
-        word = int(progress[Progress.ROW])
-        if word % TICK and word == progress[Progress.INTERRUPT]:
+        place = Progress.place(progress)
+        if place and place == progress[Progress.INTERRUPT]:
             raise StepInterrupted
 
     signal.signal(signal.SIGUSR2, interrupt)

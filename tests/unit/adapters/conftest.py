@@ -35,5 +35,7 @@ def close_later() -> Iterator[Make]:
     yield construct
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a call was under way
-        for envs in made:
+        while made:  # the list outlives the test, and what it holds the fleets' memory
+            envs = made.pop()
             envs.close(**({"terminate": True} if hasattr(envs, "processes") else {}))
+            del envs

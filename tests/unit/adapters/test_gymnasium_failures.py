@@ -37,7 +37,7 @@ def test_a_wait_that_timed_out_can_be_repeated(verb: str) -> None:
     """Gymnasium forgets the call, takes its late result for that of the next one, and is off by one ever after."""
     slow_in = {"reset": "reset", "step": "step", "call": "render"}[verb]
     nth = 3 if verb == "reset" else 2
-    envs = AsyncFleet(faulty("slow", slow_in, nth=nth, duration_s=0.5), workers=2)
+    envs = AsyncFleet(faulty("slow", slow_in, nth=nth, duration_s=1.0), workers=2)
     envs.reset(seed=0)
     envs.reset(seed=0)
     envs.step(ZEROS)

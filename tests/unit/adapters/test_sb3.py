@@ -131,6 +131,15 @@ def test_seeds_and_options_wait_for_the_next_reset(kind: Make, close_later: Make
 
 
 @pytest.mark.parametrize("kind", ALL)
+def test_options_with_arrays(kind: Make, close_later: Make) -> None:
+    """Which cannot be asked whether they are equal."""
+    env = close_later(kind, [CountingEnv] * 2)
+    for options in ({"start": 1, "goal": np.zeros(3)}, [{"start": start, "goal": np.zeros(3)} for start in (1, 1)]):
+        env.set_options(options)
+        assert env.reset()[:, 4].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_options_of_each_in_the_first_reset(kind: Make, close_later: Make) -> None:
     """No sub-environment is reset twice for it."""
     env = close_later(kind, [CountingEnv] * 3)

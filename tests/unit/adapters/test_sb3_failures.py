@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import stable_baselines3.common.env_util
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
@@ -160,6 +161,17 @@ def test_options_of_make(close_later: Make) -> None:
     first = env.step(np.zeros(3, int))[0].copy()
     second = env.step(np.zeros(3, int))[0]
     assert not np.array_equal(first, second)
+
+
+def test_made_by_make_vec_env(close_later: Make) -> None:
+    """SB3's own helper, which puts its `Monitor` around each."""
+    make_vec_env: Any = stable_baselines3.common.env_util.make_vec_env  # which wants a class, and only calls it
+    options = {"backend": "process", "workers": 2}
+    env = close_later(make_vec_env, "CartPole-v1", 3, seed=4, vec_env_cls=FleetVecEnv.make, vec_env_kwargs=options)
+    assert env.fleet.plan.num_workers == 2
+    expected = close_later(make_vec_env, "CartPole-v1", 3, seed=4)
+    assert np.array_equal(env.reset(), expected.reset())
+    assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 3
 
 
 def test_workers_do_not_import_a_trainer(close_later: Make) -> None:

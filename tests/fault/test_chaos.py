@@ -1,0 +1,176 @@
+"""Failures in any order: whatever happens to some sub-environments, the others go on as plain environments do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from envfleet.testing import CountingEnv
+from tests.conformance.model import ModelFleet, ModelRow
+from tests.conftest import ONE_OF_EACH, Backend
+
+NUM_ENVS = 5
+EVERYONE = range(NUM_ENVS)
+SEEN = [0, 2, 3, 4]  # without the number of episodes begun, which a rebuilt environment counts from the start
+
+
+class BombEnv(CountingEnv):
+    """Fails in its next step or reset if it has been told to."""
+
+    def __init__(self) -> None:
+        super().__init__(4, vary=True)
+        self.bomb: str | None = None
+
+    def _go_off(self) -> None:
+        bomb, self.bomb = self.bomb, None
+        if bomb == "raise":
+            raise RuntimeError("boom")
+        if bomb == "hang":
+            end = time.monotonic() + 30
+            while time.monotonic() < end:
+                pass
+        if bomb == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def step(self, action: Any) -> Any:
+        self._go_off()
+        return super().step(action)
+
+
+class ChaosMachine(RuleBasedStateMachine):
+    """Sub-environments are told to fail at random; a lost one is reset with a seed, and must be itself again."""
+
+    @initialize(backend=st.sampled_from(ONE_OF_EACH), mode=st.sampled_from(tuple(AutoresetMode)), copy=st.booleans())
+    def build(self, backend: Backend, mode: AutoresetMode, copy: bool) -> None:
+        self.backend, self.mode = backend, mode
+        self.model = ModelFleet([BombEnv] * NUM_ENVS, mode)
+        options: dict[str, Any] = {"autoreset_mode": mode, "copy": copy, "step_timeout_s": 0.4, "batch_size": 2}
+        self.fleet = backend([BombEnv] * NUM_ENVS, on_failure="restart", max_restarts=1000, **options)
+        self.fleet.reset(seed=0)
+        self.model.reset(EVERYONE, EVERYONE)
+        self.armed: set[int] = set()
+        self.in_flight: dict[int, Any] = {}
+        self.seed = 100
+
+    def group(self, indices: set[int]) -> set[int]:
+        """Everybody who lives in the same worker as one of `indices`."""
+        spans = [set(worker.env_indices) for worker in self.fleet.stats().workers]
+        return set().union(*(span for span in spans if span & indices))
+
+    def recover(self, lost: set[int]) -> None:
+        """A rebuilt sub-environment has a seed of its own: give it one the model knows too."""
+        for index in lost:
+            self.model.rows[index] = ModelRow(BombEnv(), self.mode)
+        indices = sorted(lost)
+        if not indices:
+            return
+        seeds = list(range(self.seed, self.seed + len(indices)))
+        self.seed += len(indices)
+        observations, _ = self.fleet.reset_envs(indices, seeds=seeds)
+        for row, (expected, _) in enumerate(self.model.reset(indices, seeds)):
+            np.testing.assert_array_equal(observations[row][SEEN], expected[SEEN])
+
+    def compare(self, index: int, expected: tuple[Any, ...], found: tuple[Any, ...]) -> None:
+        np.testing.assert_array_equal(found[0][SEEN], expected[0][SEEN], err_msg=f"sub-environment {index}")
+        assert found[1:] == expected[1:4], f"sub-environment {index}"
+
+    def lost_in(self, infos: dict[str, Any], indices: list[int]) -> set[int]:
+        if "restarted" not in infos:
+            return set()
+        return {indices[row] for row in np.flatnonzero(infos["_restarted"])}
+
+    # -------------------------------------------------------------------------------------------- calls
+
+    @precondition(lambda self: not self.in_flight)
+    @rule(index=st.integers(0, NUM_ENVS - 1), bomb=st.sampled_from(["raise", "kill", "hang"]))
+    def arm(self, index: int, bomb: str) -> None:
+        if bomb == "kill" and not self.backend.has_processes:
+            bomb = "raise"
+        bombs = list(self.fleet.get_attr("bomb"))
+        bombs[index] = bomb
+        self.fleet.set_attr("bomb", bombs)
+        self.armed.add(index)
+
+    @precondition(lambda self: not self.in_flight and self.backend.has_processes)
+    @rule(index=st.integers(0, NUM_ENVS - 1))
+    def kill_from_outside(self, index: int) -> None:
+        for worker in self.fleet.stats().workers:
+            if index in worker.env_indices:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+                self.armed.add(index)
+                time.sleep(0.05)
+
+    def ready_to_step(self) -> list[int]:
+        ended = self.model.ended if self.mode == AutoresetMode.DISABLED else []
+        if ended:
+            self.fleet.reset_envs(ended, seeds=ended)
+            self.model.reset(ended, ended)
+        return list(EVERYONE)
+
+    @precondition(lambda self: not self.in_flight)
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        self.ready_to_step()
+        actions = np.array(data.draw(st.lists(st.integers(0, 3), min_size=NUM_ENVS, max_size=NUM_ENVS)))
+        observations, rewards, terminated, truncated, infos = self.fleet.step(actions)
+        lost = self.lost_in(infos, list(EVERYONE))
+        assert lost <= self.group(self.armed)
+        for index in EVERYONE:
+            if index not in lost:
+                found = (observations[index], rewards[index], terminated[index], truncated[index])
+                self.compare(index, self.model.rows[index].step(actions[index]), found)
+            else:
+                assert (rewards[index], terminated[index], truncated[index]) == (0.0, False, True)
+        self.armed -= lost
+        self.recover(lost)
+
+    @precondition(lambda self: not self.in_flight)
+    @rule(data=st.data())
+    def send_and_receive(self, data: st.DataObject) -> None:
+        self.ready_to_step()
+        indices = data.draw(st.lists(st.sampled_from(EVERYONE), min_size=1, unique=True))
+        actions = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(indices), max_size=len(indices))))
+        self.fleet.send(actions, indices)
+        wanted = dict(zip(indices, actions, strict=True))
+        all_lost: set[int] = set()
+        while wanted:
+            batch = self.fleet.recv(timeout_s=30)
+            order = batch.env_indices.tolist()
+            lost = self.lost_in(batch.infos, order)
+            assert lost <= self.group(self.armed)
+            for row, index in enumerate(order):
+                action = wanted.pop(index)
+                if index not in lost:
+                    found = (batch.observations[row], batch.rewards[row], batch.terminated[row], batch.truncated[row])
+                    self.compare(index, self.model.rows[index].step(action), found)
+            all_lost |= lost
+        # Those of a lost worker that were not stepped now tell in their next step: ask for it.
+        silent = (self.group(all_lost) - set(indices)) if all_lost and self.backend.has_processes else set()
+        self.armed -= all_lost
+        self.recover(all_lost | silent)
+
+    def teardown(self) -> None:
+        if hasattr(self, "fleet"):
+            self.fleet.close()
+
+
+TestChaos = pytest.mark.timeout(120)(ChaosMachine.TestCase)
+TestChaos.settings = settings(
+    max_examples=25,
+    stateful_step_count=20,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),  # to shrink a run with hangs in it would take for ever
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
