@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,9 @@ from gymnasium.vector import AutoresetMode
 from tests.conftest import Backend
 from tests.fault.builders import FAULTY, actions, env_fns_with
 
-from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError
+from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv, InfoEnv
-from envfleet.testing.envs import ActionKeeperEnv, SpaceEnv
+from envfleet.testing.envs import ActionKeeperEnv, LockedEnv, SpaceEnv
 from envfleet.testing.faults import When
 
 pytestmark = pytest.mark.timeout(60)
@@ -176,6 +179,64 @@ def test_bad_resets_are_refused(backend: Backend, name: str) -> None:
         fleet.reset(seed=0)
         with pytest.raises(InvalidArgument, match=r"seed|mask"):
             fleet.reset(**BAD_RESETS[name])
+        assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), np.uint32(3), [np.int64(3), 4, None], np.array([3, 4, 5]), (3, 4, 5)])
+def test_seeds_of_every_kind(backend: Backend, seed: Any) -> None:
+    """Numbers come from numpy as often as not."""
+    with backend([CountingEnv] * 3) as fleet:
+        first = fleet.reset(seed=seed)[0][:, 2]
+        again = fleet.reset(seed=3)[0][:, 2]
+        np.testing.assert_array_equal(first[:2], again[:2])
+
+
+BAD_INDICES: tuple[Any, ...] = ([3], [-4], [0, 0], [0.5], ["a"], [[0], [1]], [True, False, True], None, 1.5)
+
+
+@pytest.mark.parametrize("indices", BAD_INDICES, ids=str)
+def test_bad_indices_are_refused(backend: Backend, indices: Any) -> None:
+    with backend([CountingEnv] * 3) as fleet:
+        fleet.reset(seed=0)
+        states = fleet.get_state([0])
+        with pytest.raises((InvalidArgument, TypeError)):
+            fleet.reset_envs(indices)
+        if indices is not None:
+            with pytest.raises((InvalidArgument, TypeError)):
+                fleet.get_state(indices)
+            with pytest.raises((InvalidArgument, TypeError)):
+                fleet.set_state(states, indices)
+        assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
+
+
+def test_bad_states_are_refused(backend: Backend) -> None:
+    with backend([CountingEnv] * 3) as fleet:
+        fleet.reset(seed=0)
+        states = fleet.get_state()
+        for given in (states[:2], [None] * 3, [*states, states[0]], "abc"):
+            with pytest.raises(InvalidArgument, match="state"):
+                fleet.set_state(given)
+        fleet.set_state(states)
+        assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
+
+
+def test_what_cannot_travel_is_refused_without_harm(backend: Backend) -> None:
+    """Arguments and results that do not pickle: an error in the caller's terms, and the fleet goes on."""
+    lock = threading.Lock()
+    with backend([LockedEnv] * 3) as fleet:
+        fleet.reset(seed=0)
+        calls: tuple[Callable[[], Any], ...] = (
+            lambda: fleet.reset(options={"lock": lock}),
+            lambda: fleet.set_attr("length", [5, 5, lock]),
+            lambda: fleet.call("render", lock),
+            lambda: fleet.get_attr("lock"),
+        )
+        refusal: Any = pytest.raises(EnvfleetError, match="pickle")
+        for call in calls:
+            with refusal if backend.has_processes else contextlib.suppress(Exception):
+                call()
+        fleet.set_attr("length", 5)
+        fleet.reset(seed=0)
         assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
 
 

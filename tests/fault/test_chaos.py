@@ -14,10 +14,11 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-
-from envfleet.testing import CountingEnv
 from tests.conformance.model import ModelFleet, ModelRow
 from tests.conftest import ONE_OF_EACH, Backend
+
+from envfleet.errors import WorkerDied
+from envfleet.testing import CountingEnv
 
 NUM_ENVS = 5
 EVERYONE = range(NUM_ENVS)
@@ -96,9 +97,12 @@ class ChaosMachine(RuleBasedStateMachine):
     def arm(self, index: int, bomb: str) -> None:
         if bomb == "kill" and not self.backend.has_processes:
             bomb = "raise"
-        bombs = list(self.fleet.get_attr("bomb"))
-        bombs[index] = bomb
-        self.fleet.set_attr("bomb", bombs)
+        try:
+            bombs = list(self.fleet.get_attr("bomb"))
+            bombs[index] = bomb
+            self.fleet.set_attr("bomb", bombs)
+        except WorkerDied:
+            return  # killed from outside before: this call is lost, and nothing else
         self.armed.add(index)
 
     @precondition(lambda self: not self.in_flight and self.backend.has_processes)

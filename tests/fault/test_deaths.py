@@ -216,6 +216,15 @@ def test_large_messages_both_ways_at_once() -> None:
             assert len(batch.infos["echo"][0]) == 3_000_000
 
 
+def test_large_messages_from_all_at_once() -> None:
+    """Megabytes of infos from every worker in one step."""
+    with PROCESS([_LargeEnv] * NUM_ENVS) as fleet:
+        fleet.reset(seed=0)
+        for size in (3_000_000, 10, 1_000_000):
+            infos = fleet.step(("x" * size,) * NUM_ENVS)[4]
+            assert [len(text) for text in infos["echo"]] == [size] * NUM_ENVS
+
+
 class _LargeEnv(CountingEnv):
     def __init__(self) -> None:
         super().__init__()

@@ -83,6 +83,15 @@ def test_recycling_by_memory() -> None:
         assert len(pids) >= 2
 
 
+def test_each_is_closed_once(backend: Backend, tmp_path: Path) -> None:
+    """However often they were rebuilt: as many were closed as were built."""
+    with backend([functools.partial(_FailingTallyEnv, str(tmp_path))] * 3, on_failure="restart") as fleet:
+        reset_and_step(fleet, 4, num_envs=3)
+        assert fleet.stats().restarts >= 3
+    built, closed = (len(list(tmp_path.glob(f"{what}-*"))) for what in ("built", "closed"))
+    assert built == closed >= 6
+
+
 # ------------------------------------------------------------------------------------------------ spares
 
 
@@ -126,6 +135,18 @@ class _TallyEnv(CountingEnv):
 
     def close(self) -> None:
         Path(self.folder, f"closed-{id(self)}-{time.monotonic_ns()}").touch()
+
+
+class _FailingTallyEnv(_TallyEnv):
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.left = 3
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("third step")
+        return super().step(action)
 
 
 # ------------------------------------------------------------------------------------------------ shared data

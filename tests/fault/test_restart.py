@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from tests.conftest import ONE_OF_EACH, SERIAL, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run, step_often
 
-from envfleet.errors import EnvfleetError, RestartBudgetSpent, SubEnvError
+from envfleet.errors import EnvfleetError, RestartBudgetSpent, SubEnvError, WorkerDied
 from envfleet.testing import FaultyEnv, once_marker
 from envfleet.testing.faults import When
 
@@ -191,6 +194,56 @@ def test_statistics_of_the_lost_episode(backend: Backend) -> None:
     assert infos["episode"]["l"][FAULTY] == 3
     expected = sum(step + 1 + actions(step)[FAULTY] / 10 for step in range(2))
     assert infos["episode"]["r"][FAULTY] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("call", ["get_attr", "set_attr", "get_state", "set_state"])
+def test_a_call_is_lost_but_not_the_fleet(call: str) -> None:
+    """A worker found dead by a call that cannot be repeated elsewhere: that call fails, and the fleet goes on."""
+    with Backend("process", 2)(env_fns_with("raise", faulty=()), on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        states = fleet.get_state()
+        os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
+        time.sleep(0.1)
+        arguments: dict[str, list[Any]] = {"get_attr": ["count"], "set_attr": ["length", 3], "set_state": [states]}
+        with pytest.raises(WorkerDied) as caught:
+            getattr(fleet, call)(*arguments.get(call, []))
+        assert "on_failure" not in str(caught.value)
+        observations, _, _, truncated, infos = fleet.step(actions(0))
+        assert truncated.tolist() == [True, True, False, False]
+        assert infos["_restarted"].tolist() == [True, True, False, False]
+        assert observations[2:, 0].tolist() == [1, 1]
+
+
+def test_a_part_that_fails_leaves_the_other_alone(backend: Backend) -> None:
+    """Two parts in flight: a restart in one is no business of the other's."""
+    env_fns = env_fns_with("raise", once=once_marker(), length=50, vary=False)
+    with backend(env_fns, on_failure="restart") as fleet:
+        first, second = fleet.split(2)
+        first.reset(seed=0)
+        second.reset(seed=0)
+        first.send(actions(0)[:2])
+        second.send(actions(0)[2:])
+        assert second.recv(timeout_s=20).observations[:, 0].tolist() == [1, 1]
+        assert first.recv(timeout_s=20).truncated.tolist() == [False, True]
+        second.send(actions(1)[2:])
+        first.send(actions(1)[:2])
+        assert first.recv(timeout_s=20).observations[:, 0].tolist() == [2, 0]
+        assert second.recv(timeout_s=20).observations[:, 0].tolist() == [2, 2]
+
+
+def test_shared_data_reaches_the_rebuilt_one(backend: Backend) -> None:
+    prices = np.arange(3.0)
+    with backend(_NeedsPricesEnv, num_envs=2, shared={"prices": prices}, on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        fleet.step(actions(0, 2))
+        fleet.step(actions(1, 2))
+        assert fleet.get_attr("total") == (3.0, 3.0)
+
+
+class _NeedsPricesEnv(FaultyEnv):
+    def __init__(self, *, prices: np.ndarray) -> None:
+        super().__init__("raise", nth=1, length=50)
+        self.total = float(prices.sum())
 
 
 def test_a_fault_in_every_one(backend: Backend) -> None:

@@ -114,13 +114,19 @@ SENT = """
 """
 
 
-@pytest.mark.parametrize("what", ["busy", "hanging", "idle", "sent"])
+CONSTRUCTING = """
+    print("pids", flush=True)
+    envfleet.make([functools.partial(FaultyEnv, "hang", "constructor")] * 4, backend="{backend}", workers={workers})
+"""
+
+
+@pytest.mark.parametrize("what", ["busy", "hanging", "idle", "sent", "constructing"])
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_ctrl_c(tmp_path: Path, backend: str, what: str) -> None:
     """SIGINT to the process group, as a terminal sends it: one KeyboardInterrupt, no word from the workers."""
     if backend == "serial" and what == "sent":
         pytest.skip("a serial fleet steps in send")
-    body = {"busy": BUSY, "hanging": HANGING, "idle": IDLE, "sent": SENT}[what]
+    body = {"busy": BUSY, "hanging": HANGING, "idle": IDLE, "sent": SENT, "constructing": CONSTRUCTING}[what]
     workers = "None" if backend == "serial" else "2"
     with started(tmp_path / "main.py", body.format(backend=backend, workers=workers, fault="hang")) as (process, pids):
         everyone = [*pids, *family(process.pid)]
@@ -130,6 +136,19 @@ def test_ctrl_c(tmp_path: Path, backend: str, what: str) -> None:
         assert process.returncode in (-signal.SIGINT, 130, 1)
         assert errors.count("Traceback (most recent call last)") == 1, errors
         assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+        assert not wait_gone(everyone)
+
+
+def test_ctrl_c_of_an_impatient_person(tmp_path: Path) -> None:
+    """Again and again, while the first is still being dealt with: it may be loud, but nothing is left."""
+    with started(tmp_path / "main.py", BUSY.format(backend="process", workers=2)) as (process, pids):
+        everyone = [*pids, *family(process.pid)]
+        for _ in range(5):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.03)
+        process.communicate(timeout=20)
+        assert process.returncode != 0
         assert not wait_gone(everyone)
 
 
@@ -184,17 +203,27 @@ def test_after_a_caught_ctrl_c_no_reply_is_mixed_up(tmp_path: Path) -> None:
         assert output.split()[0] in ("went", "broken")
 
 
-@pytest.mark.parametrize("what", ["idle", "busy", "hang", "spin", "native_loop"])
-def test_owner_killed(tmp_path: Path, what: str) -> None:
-    """SIGKILL to the owner alone, idle and in the middle of a step: the workers end by themselves."""
-    body = {"idle": IDLE, "busy": BUSY}.get(what, HANGING)
+@pytest.mark.parametrize(
+    ("what", "number"),
+    [
+        ("idle", signal.SIGKILL),
+        ("busy", signal.SIGKILL),
+        ("hang", signal.SIGKILL),
+        ("spin", signal.SIGTERM),
+        ("native_loop", signal.SIGKILL),
+        ("busy", signal.SIGTERM),
+        ("constructing", signal.SIGKILL),
+    ],
+)
+def test_owner_killed(tmp_path: Path, what: str, number: signal.Signals) -> None:
+    """A signal to the owner alone, idle and in the middle of a step: the workers end by themselves."""
+    body = {"idle": IDLE, "busy": BUSY, "constructing": CONSTRUCTING}.get(what, HANGING)
     before = {path.name for path in Path("/dev/shm").iterdir()}
     with started(tmp_path / "main.py", body.format(backend="process", workers=2, fault=what)) as (process, pids):
+        time.sleep(0.4)
         everyone = family(process.pid)
-        assert set(pids) <= {*everyone, *pids}
-        assert len(pids) == 2
-        time.sleep(0.2)
-        process.kill()
+        assert len(everyone) >= 2
+        process.send_signal(number)
         process.wait(timeout=10)
         assert not wait_gone([*pids, *everyone])
     assert not [path for path in Path("/dev/shm").glob("*envfleet*") if path.name not in before]
@@ -298,6 +327,56 @@ def test_from_a_thread(tmp_path: Path) -> None:
     with started(tmp_path / "main.py", body) as (process, pids):
         output, errors = process.communicate(timeout=20)
         assert (process.returncode, output, errors) == (0, "[1.0, 1.0, 1.0, 1.0]\n", "")
+        assert not wait_gone(pids)
+
+
+def test_the_helper_process_is_killed(tmp_path: Path) -> None:
+    """The out-of-memory killer takes the process that starts workers: the fleet goes on, and another can be made."""
+    body = """
+    import os, signal, psutil
+    fleet = envfleet.make([CountingEnv] * 4, backend="process", workers=2)
+    fleet.reset(seed=0)
+    ready(fleet)
+    helpers = [child for child in psutil.Process().children() if "nursery" in " ".join(child.cmdline())]
+    for helper in helpers:
+        helper.kill()
+    time.sleep(0.2)
+    print(len(helpers), fleet.step(np.zeros(4, int))[1].tolist(), flush=True)
+    with envfleet.make([CountingEnv] * 4, backend="process", workers=2) as another:
+        another.reset(seed=0)
+        print(another.step(np.zeros(4, int))[1].tolist(), flush=True)
+    os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
+    try:
+        fleet.step(np.zeros(4, int))
+    except envfleet.errors.WorkerDied as error:
+        print("told", error.worker)
+    fleet.close()
+    """
+    with started(tmp_path / "main.py", body) as (process, pids):
+        output, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")
+        assert output.split("\n") == ["1 [1.0, 1.0, 1.0, 1.0]", "[1.0, 1.0, 1.0, 1.0]", "told 0", ""]
+        assert not wait_gone(pids)
+
+
+def test_a_forked_child_of_the_owner(tmp_path: Path) -> None:
+    """A script that forks (a data loader, a subprocess with a preexec_fn): the child's end is not the fleet's."""
+    body = """
+    import os
+    fleet = envfleet.make([CountingEnv] * 4, backend="process", workers=2)
+    fleet.reset(seed=0)
+    ready(fleet)
+    child = os.fork()
+    if child == 0:
+        fleet = None
+        sys.exit(0)
+    print(os.waitpid(child, 0)[1], fleet.step(np.zeros(4, int))[1].tolist(), flush=True)
+    fleet.close()
+    """
+    with started(tmp_path / "main.py", body) as (process, pids):
+        output, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")
+        assert output == "0 [1.0, 1.0, 1.0, 1.0]\n"
         assert not wait_gone(pids)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -103,6 +106,29 @@ def test_a_short_deadline_is_not_mistaken(backend: Backend) -> None:
         fleet.reset(seed=0)
         for step in range(1000):
             fleet.step(actions(step % 5))
+
+
+def test_a_timer_of_the_callers_survives(backend: Backend) -> None:
+    """A script's own alarm still comes while and after a fleet watches over its deadline."""
+    with _alarm_in(0.4) as rung, backend([CountingEnv] * 2, step_timeout_s=5) as fleet:
+        fleet.reset(seed=0)
+        end = time.monotonic() + 1.0
+        while not rung and time.monotonic() < end:
+            fleet.step(np.zeros(2, int))
+        assert rung
+
+
+@contextlib.contextmanager
+def _alarm_in(delay_s: float) -> Iterator[list[int]]:
+    """Set an alarm; gives back pytest-timeout's own afterwards."""
+    rung: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, delay_s)
+    try:
+        yield rung
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
 # ------------------------------------------------------------------------------------------------ with restart

@@ -162,11 +162,10 @@ class FleetVecEnv(VecEnv):
             observations, rewards, terminated, truncated, infos = finish(None)
         except SubEnvError as error:
             raise_original(error)
-        dones = terminated | truncated
-        listed, resets = step_infos(infos, dones, truncated & ~terminated, time.time() - self._start_s)
+        listed, resets = step_infos(infos, terminated, truncated, time.time() - self._start_s)
         for index, info in resets.items():
             self.reset_infos[index] = info
-        return observations, rewards.astype(np.float32), dones, listed
+        return observations, rewards.astype(np.float32), terminated | truncated, listed
 
     # ------------------------------------------------------------------ reaching into the sub-environments
 

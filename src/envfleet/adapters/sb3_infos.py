@@ -43,20 +43,22 @@ def spread_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]
 
 
 def step_infos(
-    infos: Mapping[str, Any], dones: NDArray[np.bool_], is_cut: NDArray[np.bool_], age_s: float
+    infos: Mapping[str, Any], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], age_s: float
 ) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
     """Make the infos of a step with autoreset in the same step.
 
     Args:
         infos: Of the fleet.
-        dones: Which episodes ended.
-        is_cut: Which of them were truncated and did not terminate as well.
+        terminated: Which episodes terminated.
+        truncated: Which were truncated.
         age_s: Seconds since the vector environment was made, for `info["episode"]["t"]`, as `Monitor` has it.
 
     Returns:
         The infos, and for each sub-environment that was reset the info of that reset.
     """
-    num_envs, ended = len(dones), np.flatnonzero(dones).tolist()
+    num_envs, ended = len(terminated), np.flatnonzero(terminated | truncated).tolist()
+    if not ended and not infos:
+        return [{"TimeLimit.truncated": False} for _ in range(num_envs)], {}
     if not ended:
         rows = spread_infos(infos, num_envs)
         for row in rows:
@@ -79,6 +81,6 @@ def step_infos(
                 "l": int(episode["l"][index]),
                 "t": round(age_s, 6),
             }
-    for row, was_cut in zip(rows, is_cut.tolist(), strict=True):
-        row["TimeLimit.truncated"] = was_cut
+    for row, is_cut in zip(rows, (truncated & ~terminated).tolist(), strict=True):
+        row["TimeLimit.truncated"] = is_cut
     return rows, resets

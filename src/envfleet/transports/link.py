@@ -69,7 +69,10 @@ class Link:
     def write(self, data: bytes, deadline_s: float = math.inf) -> None:
         """Write all of `data`, unless the worker is gone, of which the sentinel tells, or `deadline_s` passes."""
         try:
-            rest = memoryview(data)[os.write(self.request_fd, data) :]
+            written = os.write(self.request_fd, data)
+            if written == len(data):
+                return
+            rest = memoryview(data)[written:]
         except BlockingIOError:
             rest = memoryview(data)
         except BrokenPipeError:

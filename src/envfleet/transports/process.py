@@ -9,7 +9,6 @@ system call, which also orders the memory they speak of.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from envfleet.core.transport import GroupPlan
 from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, WorkerDied
 from envfleet.transports.launch import StartMethod, WorkerHandle, require_descriptors
 from envfleet.transports.link import Link
+from envfleet.transports.patience import Patience
 from envfleet.transports.wire import HAS_REPLY, RECORD, encode_request
 
 DESCRIPTORS_PER_WORKER = 8
@@ -63,8 +63,8 @@ class ProcessTransport:
         self._done_fd, self._done_write = os.pipe()
         self._is_open = True
         os.set_blocking(self._done_fd, False)
-        self._poller = select.poll()
-        self._poller.register(self._done_fd, select.POLLIN)
+        self._poller = Patience()
+        self._poller.register(self._done_fd)
         for plan in self._plans:
             self._links.append(self._open_link(plan))
         return self._await_built([plan.options.worker for plan in self._plans], timeout_s)
@@ -84,7 +84,7 @@ class ProcessTransport:
         ours = [self._done_fd, *(fd for link in self._links for fd in (link.request_fd, link.reply_fd))]
         link = Link(plan.options.worker, fds, self._start_method, self._relieve, ours)
         link.write_message((plan, self._shared.layout))
-        self._poller.register(link.handle.sentinel_fd, select.POLLIN)
+        self._poller.register(link.handle.sentinel_fd)
         return link
 
     def _await_built(self, workers: Sequence[int], timeout_s: float) -> list[GroupInfo]:
@@ -132,7 +132,7 @@ class ProcessTransport:
         return self._poll(timeout_s)
 
     def _poll(self, timeout_s: float | None) -> list[Completion]:
-        events = self._poller.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)
+        events = self._poller.wait(timeout_s)
         found: list[Completion] = []
         ended: list[int] = []
         for fd, _ in events:
