@@ -207,6 +207,7 @@ class WorkerDied(EnvfleetError):
         env_index: The sub-environment it was running when it died, if known.
         pid: Its process.
         action: `repr` of the last action given to that sub-environment, if known.
+        is_repaired: Whether another worker has taken its place.
     """
 
     code = "worker_died"
@@ -222,7 +223,12 @@ class WorkerDied(EnvfleetError):
     ) -> None:
         self.worker, self.env_indices, self.exitcode = worker, tuple(env_indices), exitcode
         self.env_index, self.pid, self.action = env_index, pid, action
-        super().__init__(f'{self.summary}. Pass on_failure="restart" to have lost workers rebuilt.')
+        self.is_repaired = False
+        super().__init__(self.summary)
+
+    def __str__(self) -> str:
+        advice = "" if self.is_repaired else '. Pass on_failure="restart" to have lost workers rebuilt.'
+        return f"{self.summary}{advice}"
 
     @property
     def summary(self) -> str:

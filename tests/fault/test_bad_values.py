@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 # fault -> words the message must contain
 BAD_RESULTS: dict[str, tuple[str, ...]] = {
     "wrong_shape": ("(7,)", "(5,)"),
+    "shape_that_spreads": ("(1,)", "(5,)"),
     "wrong_dtype": ("float64",),
     "no_observation": ("None",),
     "wrong_key": ("dict",),
@@ -61,6 +62,27 @@ def test_bad_dict_observation(backend: Backend) -> None:
         fleet.reset(seed=0)
         with pytest.raises(SubEnvError, match="unheard_of"):
             fleet.step(actions(0))
+
+
+class _LossyEnv(SpaceEnv):
+    """Returns floats for a space of whole numbers: rounding them in silence would hide a mistake."""
+
+    def step(self, action: Any) -> Any:
+        _, *rest = super().step(action)
+        wrong: dict[str, Any] = {"image": np.full((8, 6, 3), 0.7), "discrete": 1.5, "multibinary": np.full((2, 3), 0.5)}
+        return wrong[self.kind], *rest
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+@pytest.mark.parametrize("kind", ["image", "discrete", "multibinary"])
+def test_fractions_for_whole_numbers(backend: Backend, kind: str) -> None:
+    with backend([functools.partial(_LossyEnv, kind)] * 2) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError, match=r"float|1\.5"):
+            fleet.step(np.zeros(2, int))
 
 
 def test_nan_reward_is_passed_on(backend: Backend) -> None:

@@ -177,6 +177,35 @@ def test_close_while_a_step_is_under_way() -> None:
         assert time.monotonic() - start < 3.0
 
 
+def test_close_that_hangs() -> None:
+    """A sub-environment that does not come back from its close(): waited for as long as was said, and no longer."""
+    for backend in (PROCESS, Backend("thread", 2)):
+        fleet = backend(env_fns_with("hang", "close", duration_s=1.5))
+        fleet.reset(seed=0)
+        start = time.monotonic()
+        fleet.close(timeout=0.3)
+        assert time.monotonic() - start < 1.4
+
+
+def test_many_fleets_from_many_threads() -> None:
+    """One fleet per thread, made, stepped and closed at the same time as the others."""
+    results: list[list[float]] = []
+
+    def work() -> None:
+        for _ in range(3):
+            with PROCESS([CountingEnv] * 2) as fleet:
+                fleet.reset(seed=0)
+                fleet.step(actions(0, 2))
+                results.append(fleet.step(actions(1, 2))[0][:, 0].tolist())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == [[2, 2]] * 12
+
+
 def test_forgotten_fleet_is_given_back() -> None:
     """Nobody calls close(): the workers end when the object does, with a ResourceWarning at most."""
     import gc

@@ -114,19 +114,35 @@ SENT = """
 """
 
 
+CLOSING = """
+    fleet = envfleet.make([functools.partial(FaultyEnv, "hang", "close")] * 4, backend="{backend}", workers={workers})
+    fleet.reset(seed=0)
+    ready(fleet)
+    fleet.close()
+"""
 CONSTRUCTING = """
     print("pids", flush=True)
     envfleet.make([functools.partial(FaultyEnv, "hang", "constructor")] * 4, backend="{backend}", workers={workers})
 """
 
 
-@pytest.mark.parametrize("what", ["busy", "hanging", "idle", "sent", "constructing"])
+BODIES = {
+    "busy": BUSY,
+    "hanging": HANGING,
+    "idle": IDLE,
+    "sent": SENT,
+    "constructing": CONSTRUCTING,
+    "closing": CLOSING,
+}
+
+
+@pytest.mark.parametrize("what", [*BODIES])
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_ctrl_c(tmp_path: Path, backend: str, what: str) -> None:
     """SIGINT to the process group, as a terminal sends it: one KeyboardInterrupt, no word from the workers."""
     if backend == "serial" and what == "sent":
         pytest.skip("a serial fleet steps in send")
-    body = {"busy": BUSY, "hanging": HANGING, "idle": IDLE, "sent": SENT, "constructing": CONSTRUCTING}[what]
+    body = BODIES[what]
     workers = "None" if backend == "serial" else "2"
     with started(tmp_path / "main.py", body.format(backend=backend, workers=workers, fault="hang")) as (process, pids):
         everyone = [*pids, *family(process.pid)]
@@ -217,7 +233,7 @@ def test_after_a_caught_ctrl_c_no_reply_is_mixed_up(tmp_path: Path) -> None:
 )
 def test_owner_killed(tmp_path: Path, what: str, number: signal.Signals) -> None:
     """A signal to the owner alone, idle and in the middle of a step: the workers end by themselves."""
-    body = {"idle": IDLE, "busy": BUSY, "constructing": CONSTRUCTING}.get(what, HANGING)
+    body = BODIES.get(what, HANGING)
     before = {path.name for path in Path("/dev/shm").iterdir()}
     with started(tmp_path / "main.py", body.format(backend="process", workers=2, fault=what)) as (process, pids):
         time.sleep(0.4)
@@ -378,6 +394,35 @@ def test_a_forked_child_of_the_owner(tmp_path: Path) -> None:
         assert (process.returncode, errors) == (0, "")
         assert output == "0 [1.0, 1.0, 1.0, 1.0]\n"
         assert not wait_gone(pids)
+
+
+def test_a_fleet_within_a_fleet(tmp_path: Path) -> None:
+    """An environment that holds a fleet of processes of its own, as a hierarchical one might."""
+    body = """
+    class OuterEnv(CountingEnv):
+        def __init__(self):
+            super().__init__()
+            self.inner = envfleet.make([CountingEnv] * 2, backend="process", workers=2)
+        def reset(self, *, seed=None, options=None):
+            self.inner.reset(seed=seed)
+            return super().reset(seed=seed, options=options)
+        def step(self, action):
+            self.inner.step(np.full(2, action))
+            return super().step(action)
+        def close(self):
+            self.inner.close()
+    fleet = envfleet.make([OuterEnv] * 2, backend="process", workers=2)
+    fleet.reset(seed=0)
+    ready(fleet)
+    print(fleet.step(np.zeros(2, int))[1].tolist(), flush=True)
+    ENDING
+    """
+    for ending in ("fleet.close()", "import os; os._exit(0)"):
+        with started(tmp_path / "main.py", body.replace("ENDING", ending)) as (process, pids):
+            everyone = [*pids, *family(process.pid)]
+            output, errors = process.communicate(timeout=30)
+            assert (process.returncode, output, errors) == (0, "[1.0, 1.0]\n", "")
+            assert not wait_gone(everyone)
 
 
 def test_environments_may_have_children_of_their_own(tmp_path: Path) -> None:

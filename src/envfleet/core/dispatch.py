@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envfleet.core.arrays import Progress
 from envfleet.core.messages import ALL_ROWS, Completion, Request, StepPayload, Verb
 from envfleet.core.transport import Transport
-from envfleet.errors import EnvfleetError, RestartBudgetSpent, StepTimeout
+from envfleet.errors import EnvfleetError, RestartBudgetSpent, StepTimeout, WorkerDied
 
 INTERRUPT_GRACE_S = 1.0
 """How long a worker has to give up a sub-environment that overran, before the worker itself is replaced."""
@@ -162,6 +162,8 @@ class Dispatcher:
             self.budget.spend(death)
             self.restarts[worker] += 1
             self.transport.restart(worker, death.summary, self._start_timeout_s)
+            if isinstance(death, WorkerDied):
+                death.is_repaired = True
         else:
             self._deaths[worker] = death
         for seq, pending in undone.items():

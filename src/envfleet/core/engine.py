@@ -23,7 +23,7 @@ from envfleet.core.messages import Reply, Verb
 from envfleet.core.replay import write_replay
 from envfleet.core.stats import Plan, WorkerStats
 from envfleet.core.transport import Transport
-from envfleet.errors import CallTimeout, EnvfleetError, Failure, FleetBroken, StepTimeout, SubEnvError
+from envfleet.errors import CallTimeout, EnvfleetError, Failure, FleetBroken, InvalidArgument, StepTimeout, SubEnvError
 
 CLOSE_TIMEOUT_S = 10.0
 
@@ -158,6 +158,9 @@ class Engine:
             else:
                 for worker, payload in zip(workers, payloads, strict=True):
                     submit(inbox, worker, verb, generation, payload)
+        except InvalidArgument:  # it cannot be sent; what was sent to others before changes nothing but attributes
+            self.dispatcher.abandon(inbox)
+            raise
         except BaseException:
             self.tear(inbox)
             raise
@@ -191,7 +194,9 @@ class Engine:
         except CallTimeout:
             raise
         except EnvfleetError as error:
-            self.give_up(error)
+            # Only a call that cannot be repeated elsewhere is told of a death that was repaired: it is lost, no more.
+            self.dispatcher.abandon(call.inbox)
+            self.give_up(error, breaks=not getattr(error, "is_repaired", False))
         except BaseException:
             self.tear(call.inbox)
             raise

@@ -207,7 +207,7 @@ def _compare_info(
             note(where, f"infos[{key!r}] has no value for sub-environment {index}, expected {value!r}")
             continue
         found = infos[key][index]
-        is_number = isinstance(value, (int, float))
+        is_number = isinstance(value, (int, float, np.number))
         if found != value if is_number else mismatches(value, found):
             note(where, f"infos[{key!r}][{index}] is {found!r}, expected {value!r}")
 

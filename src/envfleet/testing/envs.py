@@ -388,9 +388,9 @@ class LooseEnv(gymnasium.Env[Any, Any]):
         self.count = 0
         return self._observe(), {}
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Return the reward as an int, a float32, an array of no dimension and a bool in turn."""
+    def step(self, action: Any) -> Any:
+        """Return a list, and in it the reward as an int, a float32, an array of no dimension and a bool in turn."""
         self.count += 1
         rewards: tuple[Any, ...] = (self.count, np.float32(0.1), np.array(2.5), True)
         ended = np.bool_(self.count >= self.length)
-        return self._observe(), rewards[self.count % 4], ended, np.bool_(False), {}
+        return [self._observe(), rewards[self.count % 4], ended, np.bool_(False), {}]

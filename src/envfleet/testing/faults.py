@@ -126,6 +126,7 @@ _RAISING = (
 )
 _BAD_VALUES = (
     "wrong_shape",
+    "shape_that_spreads",
     "wrong_dtype",
     "no_observation",
     "wrong_key",
@@ -209,6 +210,8 @@ class FaultyEnv(CountingEnv):
         is_step = len(values) == 5
         if self.fault == "wrong_shape":
             values[0] = np.zeros(7)
+        elif self.fault == "shape_that_spreads":  # numpy would copy the one number into all five places
+            values[0] = np.zeros(1)
         elif self.fault == "wrong_dtype":
             values[0] = np.array(["not", "a", "number", "at", "all"])
         elif self.fault == "no_observation":

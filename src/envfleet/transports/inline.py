@@ -104,14 +104,18 @@ class InlineTransport:
             elif now - seen_s >= timeout_s:
                 raise StepInterrupted
 
+        start_s = time.monotonic()
         before = signal.signal(signal.SIGALRM, look)
         look_s = max(timeout_s / 4, 0.005)
-        signal.setitimer(signal.ITIMER_REAL, look_s, look_s)
+        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, look_s, look_s)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+            if left_s:  # the caller's own alarm, which is due as before, or overdue
+                left_s = max(left_s - (time.monotonic() - start_s), 1e-6)
+                signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
     def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
         """Never needed: the caller's thread does not end on its own."""

@@ -7,7 +7,7 @@ import select
 import time
 
 AWAKE_NS = 50_000
-"""How long to stay awake. To wake a core that went to sleep takes tens of microseconds, above all on virtual machines."""
+"""How long to stay awake. Waking a core that went to sleep takes tens of microseconds, most of all on virtual ones."""
 
 CONTENDED_NS = 150_000
 """A yield that takes longer than this let somebody else run: then staying awake costs more than it gains."""

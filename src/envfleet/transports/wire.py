@@ -10,6 +10,7 @@ import cloudpickle
 
 from envfleet.core.failures import make_failure
 from envfleet.core.messages import Reply, Request, Verb
+from envfleet.errors import InvalidArgument
 
 HEADER = struct.Struct("<BBHIQ")
 """Request: verb, generation, unused, payload bytes, sequence number."""
@@ -24,11 +25,20 @@ HAS_REPLY = 1
 
 
 def encode_request(request: Request) -> bytes:
-    """Header, and the pickled payload if there is one."""
+    """Header, and the pickled payload if there is one.
+
+    Raises:
+        InvalidArgument: The payload does not pickle.
+    """
     verb, seq, generation, payload = request
     if payload is None:
         return HEADER.pack(verb, generation, 0, 0, seq)
-    body: bytes = cloudpickle.dumps(payload)
+    try:
+        body: bytes = cloudpickle.dumps(payload)
+    except Exception as error:
+        raise InvalidArgument(
+            f"the arguments of {verb.name.lower()} cannot be pickled, so they cannot reach worker processes: {error}"
+        ) from error
     return HEADER.pack(verb, generation, 0, len(body), seq) + body
 
 

@@ -121,7 +121,7 @@ def test_gymnasium_s_vector_wrapper_agrees_where_it_is_right(mode):
         _, rewards, terminated, truncated, infos = vector_env.step(ACTIONS)
         ended = episodes.on_step(rewards, terminated, truncated)
         if ended is not None:
-            ours += ended.lengths.sum()
+            ours += ended.lengths[ended.mask].sum()
             theirs += infos["episode"]["l"].sum()
     assert (ours == theirs) == (mode is NEXT_STEP)
 
@@ -135,12 +135,12 @@ class Plain:
     """The same rules, one sub-environment at a time."""
 
     def __init__(self, mode: AutoresetMode) -> None:
-        self.mode, self.begun = mode, 0
+        self.mode, self.begun = mode, [0] * 4
         self.rows: list[dict[str, Any]] = [{"id": -1, "r": 0.0, "l": 0, "ended": False} for _ in range(4)]
 
     def begin(self, i: int) -> None:
-        self.rows[i] = {"id": self.begun, "r": 0.0, "l": 0, "ended": False}
-        self.begun += 1
+        self.rows[i] = {"id": i + 4 * self.begun[i], "r": 0.0, "l": 0, "ended": False}
+        self.begun[i] += 1
 
     def step(self, batch: dict[int, tuple[int, bool, bool]]) -> dict[int, tuple[float, int, int]]:
         ended, again = {}, []
@@ -263,4 +263,4 @@ def test_what_was_handed_out_does_not_change():
     assert mask.tolist() == [True, False]
     for array in (*kept, mask, found["r"]):
         array[:] = 1
-    assert episodes.ids.tolist() == [7, 8]
+    assert episodes.ids.tolist() == [8, 7]
