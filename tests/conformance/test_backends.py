@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.conftest import BACKENDS, SERIAL, Backend
 
-from envfleet.testing import CASES, Case, ConformanceError, CountingEnv, check_backend
+from envfleet.testing import CASES, CHECKS, Case, ConformanceError, CountingEnv, check_backend
 from envfleet.testing.checks import Trial, check_rollout
 
 THOROUGH = (SERIAL, Backend("process", 2))  # five sub-environments over two workers: an uneven split
@@ -31,6 +32,11 @@ def test_conforms(backend: Backend, autoreset_mode: AutoresetMode) -> None:
 def test_conforms_without_copies(backend: Backend, autoreset_mode: AutoresetMode) -> None:
     """Every split, over few environments: views instead of copies are the stricter way."""
     check_backend(backend, cases=FEW, num_envs=4, num_steps=5, autoreset_modes=[autoreset_mode], copy_modes=[False])
+
+
+def test_auto_conforms(autoreset_mode: AutoresetMode) -> None:
+    """What is measured to decide on a backend leaves no trace."""
+    check_backend(Backend("auto"), cases=FEW, autoreset_modes=[autoreset_mode], copy_modes=[True], skip=CHECKS[1:])
 
 
 def test_one_sub_environment(backend: Backend) -> None:
@@ -77,6 +83,25 @@ def test_reports_what_raises() -> None:
         check_backend(_Raising, cases=CASES[:2], autoreset_modes=[AutoresetMode.SAME_STEP], copy_modes=[True])
 
 
+class _Hanging(SyncVectorEnv):
+    is_over = threading.Event()
+
+    def close(self, **kwargs: Any) -> None:
+        self.is_over.wait()
+        super().close()
+
+
+def test_reports_what_hangs() -> None:
+    options: dict[str, Any] = {"autoreset_modes": [AutoresetMode.SAME_STEP], "copy_modes": [True]}
+    with pytest.raises(ConformanceError, match=r"hung for 0\.1 s") as caught:
+        check_backend(_Hanging, cases=CASES[:1], timeout_s=0.1, skip=CHECKS[1:], **options)
+    assert "in close" in str(caught.value)
+    _Hanging.is_over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("check_backend"):
+            thread.join()
+
+
 ENV_IDS = ("CartPole-v1", "Taxi-v3", "Blackjack-v1", "Pendulum-v1")
 
 
@@ -105,15 +130,29 @@ def test_same_trajectories_everywhere(mode: AutoresetMode) -> None:
             np.testing.assert_array_equal(one, other, err_msg=f"{first} against {name}, step {step}")
 
 
-def _trajectory(backend: Backend, mode: AutoresetMode) -> list[np.ndarray]:
-    env_fns = [functools.partial(CountingEnv, 6, vary=True, ends="alternate")] * 7
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
+def test_start_methods(start_method: str) -> None:
+    mode = AutoresetMode.NEXT_STEP
+    found = _trajectory(Backend("process", 2), mode, start_method=start_method)
+    np.testing.assert_array_equal(np.concatenate(found[1:]), np.concatenate(_trajectory(SERIAL, mode)[1:]))
+
+
+def test_a_hundred_sub_environments() -> None:
+    mode = AutoresetMode.SAME_STEP
+    expected = np.concatenate(_trajectory(SERIAL, mode, num_envs=100)[1:])
+    for backend in (Backend("thread", 3), Backend("process", 3)):
+        np.testing.assert_array_equal(np.concatenate(_trajectory(backend, mode, num_envs=100)[1:]), expected)
+
+
+def _trajectory(backend: Backend, mode: AutoresetMode, num_envs: int = 7, **options: Any) -> list[np.ndarray]:
+    env_fns = [functools.partial(CountingEnv, 6, vary=True, ends="alternate")] * num_envs
     rng = np.random.default_rng(3)
     rows = []
-    with backend(env_fns, autoreset_mode=mode) as fleet:
+    with backend(env_fns, autoreset_mode=mode, **options) as fleet:
         rows.append(fleet.reset(seed=5)[0])
         for _ in range(25):
             if mode == AutoresetMode.DISABLED and fleet.terminated_indices:
                 fleet.reset_envs(fleet.terminated_indices)
-            observations, rewards, terminated, truncated, _ = fleet.step(rng.integers(4, size=7))
+            observations, rewards, terminated, truncated, _ = fleet.step(rng.integers(4, size=num_envs))
             rows.append(np.column_stack([observations, rewards, terminated, truncated, fleet.episode_ids]))
     return rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+import threading
 import traceback
 from collections.abc import Callable, Collection, Sequence
 
@@ -23,6 +25,8 @@ ONCE: dict[str, Callable[[Trial], None]] = {
     "infos-changing": checks.check_changing_infos,
     **{f"infos-{kind}": functools.partial(checks.check_infos, kind=kind) for kind in ("mixed", "ragged")},
 }
+
+SEED = 0
 
 CHECKS: tuple[str, ...] = ("rollout", *ONCE)
 """Names of all checks, for `check_backend(skip=…)`."""
@@ -54,7 +58,7 @@ def check_backend(
     copy_modes: Sequence[bool] = (True, False),
     num_envs: int = 3,
     num_steps: int = 8,
-    seed: int = 0,
+    timeout_s: float = 60.0,
     skip: Collection[str] = (),
 ) -> int:
     """Compare a vector environment with Gymnasium's `SyncVectorEnv` over many environments.
@@ -73,7 +77,8 @@ def check_backend(
         copy_modes: Values of `copy` to check.
         num_envs: How many sub-environments, at least 1.
         num_steps: Steps in each of the stretches of a rollout.
-        seed: Seeds environments and actions.
+        timeout_s: How long one vector environment may take for all that is asked of it. One that hangs is left behind
+            in its thread, and is a difference like any other.
         skip: Names of checks (see `CHECKS`) or of cases to leave out.
 
     Returns:
@@ -98,22 +103,33 @@ def check_backend(
     num_trials = 0
     for autoreset_mode in autoreset_modes:
         for copy in copy_modes:
-            trial = Trial(make_fleet, autoreset_mode, copy, num_envs, num_steps, seed, differences)
+            trial = Trial(make_fleet, autoreset_mode, copy, num_envs, num_steps, SEED, differences)
             for case in cases:
                 if case.name not in skip and "rollout" not in skip:
-                    _run(trial, "rollout", case.name, functools.partial(checks.check_rollout, case=case))
+                    _run(trial, "rollout", case.name, functools.partial(checks.check_rollout, case=case), timeout_s)
                     num_trials += 1
             for name, check in ONCE.items():
                 if name not in skip:
-                    _run(trial, name, "", check)
+                    _run(trial, name, "", check, timeout_s)
                     num_trials += 1
     if differences:
         raise ConformanceError(differences, num_trials)
     return num_trials
 
 
-def _run(trial: Trial, name: str, case: str, check: Callable[[Trial], None]) -> None:
-    try:
-        check(trial)
-    except Exception:  # noqa: BLE001  # whatever is raised is a finding, and the other checks still run
-        trial.reporter(name, case or "its own")("raised", traceback.format_exc(limit=-5))
+def _run(trial: Trial, name: str, case: str, check: Callable[[Trial], None], timeout_s: float) -> None:
+    note = trial.reporter(name, case or "its own")
+
+    def examine() -> None:
+        try:
+            check(trial)
+        except Exception:  # noqa: BLE001  # whatever is raised is a finding, and the other checks still run
+            note("raised", traceback.format_exc(limit=-5))
+
+    # A thread, because nothing else can be left behind when it hangs: many a vector environment does, in close().
+    thread = threading.Thread(target=examine, name=f"check_backend {name} {case}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # the only way to another thread's stack
+        note(f"hung for {timeout_s:g} s", "".join(traceback.format_stack(frame, limit=8)))
