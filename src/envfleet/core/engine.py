@@ -71,6 +71,10 @@ class Call:
     replies: list[tuple[int, Reply]]
 
 
+NOTHING_TO_SAY = Call(Verb.STEP, 0, collections.deque(), [])
+"""A step that is complete, with no more to it than what it wrote: what most steps in the caller's own thread are."""
+
+
 class Engine:
     """The workers of a fleet.
 
@@ -149,9 +153,9 @@ class Engine:
         inbox: Inbox = collections.deque()
         submit = self.dispatcher.submit
         try:
-            if self._step_here is not None and verb is Verb.STEP and payloads is None:
+            if verb is Verb.STEP and payloads is None and self._step_here is not None:
                 reply = self._step_here(generation)
-                return Call(verb, 0, inbox, [] if reply is None else [(0, reply)])
+                return NOTHING_TO_SAY if reply is None else Call(verb, 0, inbox, [(0, reply)])
             if payloads is None:
                 for worker in workers:
                     submit(inbox, worker, verb, generation)
@@ -184,9 +188,10 @@ class Engine:
             RestartBudgetSpent: A failure was one too many to repair.
             TimeoutError: `timeout_s` passed. Nothing is lost: call again.
         """
+        if call is NOTHING_TO_SAY:
+            return []
         try:
-            if call.missing:
-                self._gather(call)
+            self._gather(call)
             if call.missing:
                 self._await(call, timeout_s)
             for _, reply in call.replies:

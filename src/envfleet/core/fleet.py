@@ -223,7 +223,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         leaves, objects = rows.action_layout.unbatch(actions, self.num_envs)
         for target, leaf in zip(rows.actions, leaves, strict=True):
             target[...] = leaf
-        rows.turn(self.num_envs)
+        rows.generation = 1 - rows.generation
         payloads = None if rows.is_plain else rows.step_payloads(objects)
         rows.clock.copy_s += time.perf_counter() - start_s
         return self._engine.start(rows.workers, Verb.STEP, rows.generation, payloads)

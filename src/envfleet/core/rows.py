@@ -139,6 +139,8 @@ class Rows:
             ended: The episodes that ended, by row.
             has_columns: Whether infos may lie in columns: after a step.
         """
+        if not replies and ended is None and self._columns is None:
+            return {}
         sparse: SparseInfos = []
         if ended is not None and self.options.autoreset_mode is AutoresetMode.SAME_STEP:
             finals = self.outputs[self.generation].finals
