@@ -7,6 +7,8 @@ import os
 import time
 from typing import Any
 
+from gymnasium.vector import AutoresetMode
+
 from envfleet.core.fleet import Fleet
 from envfleet.core.stats import Plan
 from envfleet.making.assembly import Blueprint, usable_cores
@@ -94,7 +96,7 @@ def _step_s(fleet: Fleet, trial_s: float) -> float:
     """Seconds of one step of the whole fleet with random actions; at least two steps are taken."""
     fleet.reset()  # without a seed: a trial must not make later episodes predictable
     actions = fleet.action_space.sample()
-    fleet.step(actions)
+    _step(fleet, actions)
     steps, start_s = 0, time.perf_counter()
     while steps < 2 or time.perf_counter() - start_s < trial_s:
         _step(fleet, actions)
@@ -104,5 +106,5 @@ def _step_s(fleet: Fleet, trial_s: float) -> float:
 
 def _step(fleet: Fleet, actions: Any) -> None:
     fleet.step(actions)
-    if fleet.metadata["autoreset_mode"].name == "DISABLED" and fleet.terminated_indices:
+    if fleet.metadata["autoreset_mode"] is AutoresetMode.DISABLED and fleet.terminated_indices:
         fleet.reset_envs(fleet.terminated_indices)
