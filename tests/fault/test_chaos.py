@@ -171,7 +171,7 @@ class ChaosMachine(RuleBasedStateMachine):
 
 TestChaos = pytest.mark.timeout(120)(ChaosMachine.TestCase)
 TestChaos.settings = settings(
-    max_examples=25,
+    max_examples=12,
     stateful_step_count=20,
     deadline=None,
     derandomize=True,

@@ -163,7 +163,7 @@ def test_send_and_recv(backend: Backend, fault: str) -> None:
     """Asynchronously too: every row sent comes back once, the lost ones truncated."""
     if fault == "sigkill" and not backend.has_processes:
         pytest.skip("would end the tests")
-    env_fns = env_fns_with(fault, nth=3, once=once_marker(), length=50, vary=False)
+    env_fns = env_fns_with(fault, nth=3, once=once_marker(), length=1000, vary=False)
     with backend(env_fns, on_failure="restart", batch_size=1) as fleet:
         fleet.reset(seed=0)
         fleet.send(actions(0))
