@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
 from gymnasium.vector import AutoresetMode
+from hypothesis import HealthCheck, settings
 
 # How long an example takes says nothing on a machine that is busy with something else.
 settings.register_profile("envfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
