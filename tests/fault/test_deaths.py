@@ -24,6 +24,7 @@ from envfleet.testing.faults import When
 pytestmark = pytest.mark.timeout(60)
 
 PROCESS = Backend("process", 2)
+PROMPT_S = 2.0  # one second is promised; this leaves a second for a busy machine
 DEATHS = {
     "os_exit": (3, "exited with code 3"),
     "sigkill": (-signal.SIGKILL, "killed by SIGKILL, often out of memory"),
@@ -41,7 +42,7 @@ def test_worker_ends_itself(fault: str, when: When) -> None:
         start = time.monotonic()
         with pytest.raises(WorkerDied) as caught:
             reset_and_step(fleet)
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < PROMPT_S
         error = caught.value
         assert (error.worker, error.env_indices, error.exitcode) == (0, (0, 1), exitcode)
         assert error.env_index == FAULTY
@@ -105,7 +106,7 @@ def test_killed_while_idle(call: str) -> None:
         start = time.monotonic()
         with pytest.raises(WorkerDied) as caught:
             CALLS[call](fleet)
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < PROMPT_S
         assert (caught.value.worker, caught.value.env_indices) == (1, (2, 3))
 
 
@@ -117,7 +118,7 @@ def test_killed_in_the_middle_of_a_step() -> None:
         start = time.monotonic()
         with pytest.raises(WorkerDied) as caught:
             fleet.step(actions(0))
-        assert time.monotonic() - start < 1.3
+        assert time.monotonic() - start < 0.3 + PROMPT_S
         timer.join()
         assert caught.value.env_index == FAULTY
 
