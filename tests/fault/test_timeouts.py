@@ -37,8 +37,9 @@ HARD = ("stubborn", "native_loop")  # only the end of the process ends these
 
 
 def hanging(fault: str, backend: Backend, when: When = "step", **options: Any) -> list[Any]:
-    # A thread cannot be ended, so there a hang is bounded; the leak check waits for it.
-    duration_s = 0.9 if backend.name == "thread" else 60.0
+    # A thread cannot be ended, so there a hang is bounded; one that shuts out interrupts must outlast the grace.
+    is_short = fault in SOFT and when != "constructor"
+    duration_s = 60.0 if backend.name != "thread" else 0.9 if is_short else 1.7
     return env_fns_with(fault, when, duration_s=duration_s, **options)
 
 
