@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.conformance.model import ModelFleet, ModelRow
 from tests.conftest import ONE_OF_EACH, Backend
-from tests.fault.processes import kill_worker
 
 from envfleet.errors import WorkerDied
 from envfleet.testing import CountingEnv
@@ -110,7 +110,8 @@ class ChaosMachine(RuleBasedStateMachine):
     def kill_from_outside(self, index: int) -> None:
         for worker in self.fleet.stats().workers:
             if index in worker.env_indices:
-                kill_worker(self.fleet, worker.index)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
                 self.armed.add(index)
                 time.sleep(0.05)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import ONE_OF_EACH, SERIAL, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run, step_often
-from tests.fault.processes import kill_worker
 
 from envfleet.errors import EnvfleetError, RestartBudgetSpent, SubEnvError, WorkerDied
 from envfleet.testing import FaultyEnv, once_marker
@@ -201,7 +202,7 @@ def test_a_call_is_lost_but_not_the_fleet(call: str) -> None:
     with Backend("process", 2)(env_fns_with("raise", faulty=()), on_failure="restart") as fleet:
         fleet.reset(seed=0)
         states = fleet.get_state()
-        kill_worker(fleet, 0)
+        os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
         time.sleep(0.1)
         arguments: dict[str, list[Any]] = {"get_attr": ["count"], "set_attr": ["length", 3], "set_state": [states]}
         with pytest.raises(WorkerDied) as caught:
