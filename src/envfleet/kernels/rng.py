@@ -1,0 +1,244 @@
+"""NumPy's generator inside a kernel: PCG64, SeedSequence and the draws of `np.random.Generator`, bit for bit.
+
+Every drawing function takes the state first, a record of `RNG_DTYPE` or any object with the same attributes, and
+changes it. The functions are plain scalar Python: numba compiles them for CPU and CUDA, and they run as they are, where
+the state must hold `np.uint64` values; then wrap around is meant, and callers silence it with
+`np.errstate(over="ignore")`.
+
+All arithmetic stays in uint64, because numba makes float64 of uint64 mixed with signed integers.
+
+Sources: M. E. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number
+Generation" (HMC-CS-2014-0905), variant XSL-RR 128/64; M. E. O'Neill, "Developing a seed_seq Alternative" (2015);
+D. Lemire, "Fast Random Integer Generation in an Interval" (2019). NumPy fixes the details.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from envfleet.errors import InvalidArgument
+
+RNG_DTYPE: Final = np.dtype(
+    [
+        ("state_hi", "u8"),
+        ("state_lo", "u8"),
+        ("inc_hi", "u8"),
+        ("inc_lo", "u8"),
+        ("uinteger", "u4"),
+        ("has_uint32", "u4"),
+    ],
+    align=True,
+)
+"""One PCG64: 128 bits of state, 128 bits of increment, and the half of a draw that is kept for the next 32-bit draw."""
+
+
+class RngState(Protocol):
+    """Whatever has the fields of `RNG_DTYPE` as attributes."""
+
+    state_hi: Any
+    state_lo: Any
+    inc_hi: Any
+    inc_lo: Any
+    uinteger: Any
+    has_uint32: Any
+
+
+_MASK_32 = np.uint64(0xFFFFFFFF)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_11, _16, _32, _58, _63, _64 = (np.uint64(bits) for bits in (11, 16, 32, 58, 63, 64))
+
+_PCG_HI, _PCG_LO = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
+_UNIT_53 = 1.0 / 9007199254740992.0
+
+# SeedSequence multiplies its hash constant anew for each word it takes: all of them, in order.
+_ENTER = tuple(np.uint64(0x43B0D7E5 * pow(0x931E8875, k, 1 << 32) & 0xFFFFFFFF) for k in range(17))
+_LEAVE = tuple(np.uint64(0x8B51F9DD * pow(0x58F38DED, k, 1 << 32) & 0xFFFFFFFF) for k in range(9))
+_MIX_LEFT, _MIX_RIGHT = np.uint64(0xCA01F9DD), np.uint64(0x4973F715)
+
+
+def _hashed(word: np.uint64, first: np.uint64, second: np.uint64) -> np.uint64:
+    word = ((word ^ first) * second) & _MASK_32
+    return word ^ (word >> _16)
+
+
+def _mixed(left: np.uint64, right: np.uint64) -> np.uint64:
+    word = (_MIX_LEFT * left - _MIX_RIGHT * right) & _MASK_32
+    return word ^ (word >> _16)
+
+
+def seed(rng: RngState, value: np.uint64) -> None:
+    """Put `rng` where `np.random.default_rng(value)` starts, which is `gymnasium.utils.seeding.np_random(value)`.
+
+    Args:
+        rng: The state to fill.
+        value: uint64. SeedSequence pads with zeros, so one word of entropy and two words whose upper is 0 are the same.
+    """
+    entropy = np.uint64(value)
+    a = _hashed(entropy & _MASK_32, _ENTER[0], _ENTER[1])
+    b = _hashed(entropy >> _32, _ENTER[1], _ENTER[2])
+    c = _hashed(_ZERO, _ENTER[2], _ENTER[3])
+    d = _hashed(_ZERO, _ENTER[3], _ENTER[4])
+    b = _mixed(b, _hashed(a, _ENTER[4], _ENTER[5]))
+    c = _mixed(c, _hashed(a, _ENTER[5], _ENTER[6]))
+    d = _mixed(d, _hashed(a, _ENTER[6], _ENTER[7]))
+    a = _mixed(a, _hashed(b, _ENTER[7], _ENTER[8]))
+    c = _mixed(c, _hashed(b, _ENTER[8], _ENTER[9]))
+    d = _mixed(d, _hashed(b, _ENTER[9], _ENTER[10]))
+    a = _mixed(a, _hashed(c, _ENTER[10], _ENTER[11]))
+    b = _mixed(b, _hashed(c, _ENTER[11], _ENTER[12]))
+    d = _mixed(d, _hashed(c, _ENTER[12], _ENTER[13]))
+    a = _mixed(a, _hashed(d, _ENTER[13], _ENTER[14]))
+    b = _mixed(b, _hashed(d, _ENTER[14], _ENTER[15]))
+    c = _mixed(c, _hashed(d, _ENTER[15], _ENTER[16]))
+    start_hi = _hashed(a, _LEAVE[0], _LEAVE[1]) | (_hashed(b, _LEAVE[1], _LEAVE[2]) << _32)
+    start_lo = _hashed(c, _LEAVE[2], _LEAVE[3]) | (_hashed(d, _LEAVE[3], _LEAVE[4]) << _32)
+    stream_hi = _hashed(a, _LEAVE[4], _LEAVE[5]) | (_hashed(b, _LEAVE[5], _LEAVE[6]) << _32)
+    stream_lo = _hashed(c, _LEAVE[6], _LEAVE[7]) | (_hashed(d, _LEAVE[7], _LEAVE[8]) << _32)
+    rng.inc_hi = (stream_hi << _ONE) | (stream_lo >> _63)
+    rng.inc_lo = (stream_lo << _ONE) | _ONE
+    # PCG starts at 0, steps (which leaves the increment), adds the start, and steps.
+    lo = rng.inc_lo + start_lo
+    rng.state_hi = rng.inc_hi + start_hi + (_ONE if lo < start_lo else _ZERO)
+    rng.state_lo = lo
+    _advance(rng)
+    rng.uinteger = np.uint32(0)
+    rng.has_uint32 = np.uint32(0)
+
+
+def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
+    a_lo, a_hi, b_lo, b_hi = a & _MASK_32, a >> _32, b & _MASK_32, b >> _32
+    middle = a_hi * b_lo + ((a_lo * b_lo) >> _32)
+    return a_hi * b_hi + (middle >> _32) + ((a_lo * b_hi + (middle & _MASK_32)) >> _32)
+
+
+def _advance(rng: RngState) -> None:
+    hi, lo = rng.state_hi, rng.state_lo
+    new_lo = lo * _PCG_LO + rng.inc_lo
+    carry = _ONE if new_lo < rng.inc_lo else _ZERO
+    rng.state_hi = _high_product(lo, _PCG_LO) + hi * _PCG_LO + lo * _PCG_HI + rng.inc_hi + carry
+    rng.state_lo = new_lo
+
+
+def next_uint64(rng: RngState) -> np.uint64:
+    """Draw 64 random bits, as `PCG64.random_raw`."""
+    _advance(rng)
+    word = rng.state_hi ^ rng.state_lo
+    turn = rng.state_hi >> _58
+    return (word >> turn) | (word << ((_64 - turn) & _63))  # type: ignore[no-any-return]
+
+
+def next_uint32(rng: RngState) -> np.uint64:
+    """Draw 32 random bits, as a uint64; every other call takes the upper half that the call before it left."""
+    if rng.has_uint32 != 0:
+        rng.has_uint32 = np.uint32(0)
+        return np.uint64(rng.uinteger)
+    word = next_uint64(rng)
+    rng.uinteger = np.uint32(word >> _32)
+    rng.has_uint32 = np.uint32(1)
+    return word & _MASK_32
+
+
+def random(rng: RngState) -> float:
+    """Draw a float64 from [0, 1), as `Generator.random()`."""
+    return (next_uint64(rng) >> _11) * _UNIT_53
+
+
+def uniform(rng: RngState, low: float = 0.0, high: float = 1.0) -> float:
+    """Draw a float64 from [low, high), as `Generator.uniform(low, high)`; the bounds are not checked."""
+    return low + (high - low) * random(rng)
+
+
+def integers(rng: RngState, low: int, high: int | None = None) -> np.int64:
+    """Draw an int64 from low to high - 1, or from 0 to low - 1, as `Generator.integers(low, high)`.
+
+    Args:
+        rng: The state.
+        low: int64.
+        high: int64 above `low`. This is not checked: equal bounds draw from all of int64.
+    """
+    if high is None:
+        return _integers(rng, np.int64(0), np.int64(low))
+    return _integers(rng, np.int64(low), np.int64(high))
+
+
+def _integers(rng: RngState, low: np.int64, high: np.int64) -> np.int64:
+    offset = np.uint64(low)
+    span = np.uint64(high) - offset
+    if span == _ONE:
+        return low
+    if span == _ZERO:
+        return np.int64(next_uint64(rng))
+    if (span - _ONE) >> _32 == _ZERO:
+        return np.int64(offset + _below_32(rng, span))
+    return np.int64(offset + _below_64(rng, span))
+
+
+def _below_32(rng: RngState, span: np.uint64) -> np.uint64:
+    product = next_uint32(rng) * span
+    if (product & _MASK_32) < span:
+        threshold = (_MASK_32 + _ONE - span) % span
+        while (product & _MASK_32) < threshold:
+            product = next_uint32(rng) * span
+    return product >> _32
+
+
+def _below_64(rng: RngState, span: np.uint64) -> np.uint64:
+    word = next_uint64(rng)
+    if word * span < span:
+        threshold = (_ZERO - span) % span
+        while word * span < threshold:
+            word = next_uint64(rng)
+    return _high_product(word, span)
+
+
+METHODS: Final[dict[str, Callable[..., Any]]] = {
+    "random": random,
+    "uniform": uniform,
+    "integers": integers,
+}
+"""What a kernel may call on its `rng`, by the name `np.random.Generator` gives it."""
+
+
+def from_generator(generator: np.random.Generator) -> np.record:
+    """Take the exact state of a generator, its kept 32 bits included.
+
+    Args:
+        generator: A generator over PCG64, as Gymnasium's `np_random` is.
+
+    Returns:
+        A record of `RNG_DTYPE` that owns its memory.
+
+    Raises:
+        InvalidArgument: The generator stands on another bit generator.
+    """
+    bits = generator.bit_generator
+    if type(bits) is not np.random.PCG64:
+        raise InvalidArgument(
+            f"the generator stands on {type(bits).__name__}, expected PCG64: "
+            "make it by np.random.default_rng(seed) or gymnasium.utils.seeding.np_random(seed)"
+        )
+    state: dict[str, Any] = dict(bits.state)
+    record = np.recarray(1, dtype=RNG_DTYPE)
+    for name in ("state", "inc"):
+        hi, lo = divmod(state["state"][name], 1 << 64)
+        record[name + "_hi"], record[name + "_lo"] = hi, lo
+    record["uinteger"], record["has_uint32"] = state["uinteger"], state["has_uint32"]
+    return record[0]  # type: ignore[no-any-return]
+
+
+def to_generator(record: np.void) -> np.random.Generator:
+    """Make a generator that goes on exactly where `record`, a record of `RNG_DTYPE`, stands."""
+    bits = np.random.PCG64(0)
+    bits.state = {
+        "bit_generator": "PCG64",
+        "state": {
+            "state": int(record["state_hi"]) << 64 | int(record["state_lo"]),
+            "inc": int(record["inc_hi"]) << 64 | int(record["inc_lo"]),
+        },
+        "has_uint32": int(record["has_uint32"]),
+        "uinteger": int(record["uinteger"]),
+    }
+    return np.random.Generator(bits)
