@@ -14,12 +14,14 @@ D. Lemire, "Fast Random Integer Generation in an Interval" (2019). NumPy fixes t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from envfleet.errors import InvalidArgument
+from envfleet.kernels.ziggurat import EDGE, HEIGHT, INSIDE, WIDTH
 
 RNG_DTYPE: Final = np.dtype(
     [
@@ -48,10 +50,13 @@ class RngState(Protocol):
 
 _MASK_32 = np.uint64(0xFFFFFFFF)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-_11, _16, _32, _58, _63, _64 = (np.uint64(bits) for bits in (11, 16, 32, 58, 63, 64))
+_8, _9, _11, _16, _32, _58, _63, _64 = (np.uint64(bits) for bits in (8, 9, 11, 16, 32, 58, 63, 64))
 
 _PCG_HI, _PCG_LO = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
 _UNIT_53 = 1.0 / 9007199254740992.0
+
+_LAYER_BITS, _SIGN_BIT, _PLACE_BITS = np.uint64(0xFF), np.uint64(0x100), np.uint64((1 << 52) - 1)
+_EDGE_INVERSE = 1.0 / EDGE
 
 # SeedSequence multiplies its hash constant anew for each word it takes: all of them, in order.
 _ENTER = tuple(np.uint64(0x43B0D7E5 * pow(0x931E8875, k, 1 << 32) & 0xFFFFFFFF) for k in range(17))
@@ -194,10 +199,47 @@ def _below_64(rng: RngState, span: np.uint64) -> np.uint64:
     return _high_product(word, span)
 
 
+def standard_normal(rng: RngState) -> float:
+    """Draw a float64 from the standard normal distribution, as `Generator.standard_normal()`.
+
+    One draw in a hundred asks `exp` or `log1p`. Where these are not the C library that NumPy was built with (CUDA), a
+    draw from the tail may differ in the last place, and one in about 10**16 may be accepted here and refused there.
+    """
+    while True:
+        word = next_uint64(rng)
+        layer = word & _LAYER_BITS
+        place = (word >> _9) & _PLACE_BITS
+        value = place * WIDTH[layer]
+        if word & _SIGN_BIT != _ZERO:
+            value = -value
+        if place < INSIDE[layer]:
+            return float(value)
+        if layer == _ZERO:
+            return _tail(rng, (place >> _8) & _ONE != _ZERO)
+        outer, inner = HEIGHT[layer], HEIGHT[layer - _ONE]
+        if (inner - outer) * random(rng) + outer < math.exp(-0.5 * value * value):
+            return float(value)
+
+
+def _tail(rng: RngState, is_negative: bool) -> float:
+    while True:
+        beyond = -_EDGE_INVERSE * math.log1p(-random(rng))
+        height = -math.log1p(-random(rng))
+        if height + height > beyond * beyond:
+            return -(EDGE + beyond) if is_negative else EDGE + beyond
+
+
+def normal(rng: RngState, loc: float = 0.0, scale: float = 1.0) -> float:
+    """Draw a float64 with mean `loc` and standard deviation `scale`, as `Generator.normal(loc, scale)`."""
+    return loc + scale * standard_normal(rng)
+
+
 METHODS: Final[dict[str, Callable[..., Any]]] = {
     "random": random,
     "uniform": uniform,
     "integers": integers,
+    "standard_normal": standard_normal,
+    "normal": normal,
 }
 """What a kernel may call on its `rng`, by the name `np.random.Generator` gives it."""
 

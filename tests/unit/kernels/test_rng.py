@@ -14,7 +14,8 @@ from tests.unit.kernels.jitted import jitted
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import rng as kernel_rng
-from envfleet.kernels.rng import METHODS, from_generator, to_generator
+from envfleet.kernels.rng import METHODS, from_generator, standard_normal, to_generator
+from envfleet.kernels.ziggurat import EDGE
 
 EDGE_SEEDS = [0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63 - 1, 2**63, 2**64 - 1]
 SPANS = [1, 2, 3, 10, 2**31 + 1, 3 * 2**30, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 2**62 + 1, 3 * 2**61]
@@ -43,6 +44,11 @@ def seeded(way: Way, seed: int) -> np.record:
     record = new_record()
     way(kernel_rng.seed)(record, np.uint64(seed))
     return record
+
+
+def fill_with_normals(rng: Any, out: np.ndarray) -> None:
+    for i in range(out.size):
+        out[i] = standard_normal(rng)
 
 
 def assert_same_state(record: np.record, generator: np.random.Generator) -> None:
@@ -118,6 +124,8 @@ calls = st.one_of(
     st.tuples(st.just("uniform"), st.tuples(finite, finite).map(lambda b: tuple(sorted(b)))),
     st.tuples(st.just("integers"), bounds.map(lambda b: tuple(sorted(b)))),
     st.tuples(st.just("integers"), near),
+    st.tuples(st.just("standard_normal"), st.just(())),
+    st.tuples(st.just("normal"), st.tuples(finite, st.floats(0, 1e3))),
 )
 
 
@@ -143,6 +151,26 @@ def test_generators_come_and_go_exactly(seed: int, halves: int) -> None:
     copy = to_generator(from_generator(generator))
     assert copy.bit_generator.state == generator.bit_generator.state
     assert copy.integers(0, 5, 9).tolist() == generator.integers(0, 5, 9).tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+def test_a_million_normals(seed: int) -> None:
+    record, generator = seeded(jitted, seed), np.random.default_rng(seed)
+    found = np.empty(1_000_000)
+    jitted(fill_with_normals)(record, found)
+    expected = generator.standard_normal(found.size)
+    np.testing.assert_array_equal(found, expected)
+    assert np.count_nonzero(np.abs(expected) > EDGE) > 100  # so that the tail was drawn from, too
+    assert_same_state(record, generator)
+
+
+def test_normals_with_mean_and_deviation(way: Way) -> None:
+    record, generator = seeded(way, 2), np.random.default_rng(2)
+    for _ in range(300):
+        assert way(METHODS["normal"])(record) == generator.normal()
+        assert way(METHODS["normal"])(record, -1.5, 0.01) == generator.normal(-1.5, 0.01)
+        assert way(METHODS["standard_normal"])(record) == generator.standard_normal()
+    assert_same_state(record, generator)
 
 
 def test_another_bit_generator_is_refused() -> None:
