@@ -48,6 +48,12 @@ class SpacesDiffer(InvalidArgument):
         return type(self), (str(self), self.space)
 
 
+class KernelError(EnvfleetError, TypeError):
+    """A kernel is written in a way that cannot run or be compiled; the message names the function, line or field."""
+
+    code = "kernel"
+
+
 class FleetClosed(EnvfleetError):
     """The fleet was used after `close()`."""
 

@@ -1,0 +1,318 @@
+"""A batch of kernel environments on the CPU: its memory, and the calls of compiled code."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.buffers import Block, BufferPlan, addresses
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.outputs import OutputPool, OutputSet
+from envfleet.kernels.params import check_params
+from envfleet.kernels.program import Program, compile_kernel, compiling
+from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
+from envfleet.kernels.threads import Crew
+
+_MODES = {
+    AutoresetMode.NEXT_STEP: NEXT_STEP,
+    AutoresetMode.SAME_STEP: SAME_STEP,
+    AutoresetMode.DISABLED: DISABLED,
+}
+_NO_LIMIT = np.iinfo(np.int64).max
+
+
+class Ended(NamedTuple):
+    """The episodes that ended in one step; every array has one entry per such episode.
+
+    Attributes:
+        rows: Sub-environments, ascending.
+        returns: Sums of rewards.
+        lengths: Steps.
+        episodes: How many episodes the sub-environment had ended before.
+        seconds: Time since they began.
+        observations: The last ones, which a reset replaced (`SAME_STEP`); else `None`.
+        infos: Likewise, by name.
+    """
+
+    rows: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    episodes: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    observations: NDArray[Any] | None
+    infos: dict[str, NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchState:
+    """Saved sub-environments: everything they are, parameters included.
+
+    Attributes:
+        arrays: What is kept of each, by name, `(rows, …)`.
+        params: Their parameters by name: one value for all, or one row each.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    params: Mapping[str, NDArray[Any]]
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return len(self.arrays["awaiting"])
+
+
+class CpuBatch:
+    """Kernel environments in this process's memory, stepped by compiled code.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many.
+        params: Values by name, each for all or `(num_envs, …)`.
+        limit: Steps after which an episode is truncated; `None` for never.
+        autoreset_mode: Gymnasium's.
+        num_threads: How many share the work.
+        copy: Whether results are the caller's own.
+
+    Raises:
+        KernelError: The kernel cannot be compiled.
+        OutOfMemory: There is not enough of it.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        num_envs: int,
+        *,
+        params: Mapping[str, Any],
+        limit: int | None,
+        autoreset_mode: AutoresetMode,
+        num_threads: int,
+        copy: bool,
+    ) -> None:
+        self.spec, self.num_envs = spec, num_envs
+        self._plan = plan = BufferPlan(spec)
+        self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
+        self._copy = copy
+        self._kept = Block(plan.kept, num_envs)
+        self._packed = Block(plan.packed, num_envs)
+        self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
+        self._head = np.zeros(FIRST_ADDRESS, np.int64)
+        self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, _NO_LIMIT if limit is None else limit, _MODES[autoreset_mode]
+        self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
+        self._crew = Crew(num_threads, num_envs)
+        self.num_threads = num_threads
+        self._params = check_params(spec, num_envs, params)
+        self._build()
+        self._warm()
+
+    def _build(self) -> None:
+        """Choose the compiled code for the present parameters, and make the tables for it."""
+        plan, spec = self._plan, self.spec
+        self._has_own_params = any(len(values) > 1 for values in self._params.values()) or self.num_envs == 1
+        rows = self.num_envs if self._has_own_params else 1
+        block = Block(plan.params.buffers, rows)
+        for name, values in self._params.items():
+            target = block.arrays[f"p_{name}"] if plan.params.is_split else block.arrays["p"][name]
+            target[...] = values
+        self._params_block = block
+        self._program: Program = compile_kernel(spec, self._has_own_params)
+        held = self._kept.arrays | block.arrays | self._packed.arrays | self._finals.arrays
+        table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
+        table[:FIRST_ADDRESS] = self._head
+        for place, buffer in enumerate(plan.all, FIRST_ADDRESS):
+            if buffer.name in held:
+                table[place] = held[buffer.name].ctypes.data
+        infos = [spec.state.dtype[name].shape for name in spec.kernel.info_fields]
+        first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
+        shapes = [spec.observation.shape, (), (), (), *infos]
+        self._pool = OutputPool(plan.outputs, shapes, self.num_envs, table, first, copy=self._copy)
+
+    def _warm(self) -> None:
+        """Compile now, where it can be said how long it takes."""
+        with compiling(self.spec):
+            nothing = np.zeros(0, np.int64)
+            out = self._pool.take()
+            self._program.reset(out.table, nothing, nothing.astype(np.uint64), nothing.astype(np.bool_))
+            self._program.observe(out.table, 0, 0)
+            empty = np.zeros((0, *self.spec.action.shape), self._action_dtype)
+            self._program.check(empty)
+            self._program.step_range(out.table, empty, 0, 0)
+            idle = out.table.copy()
+            idle[NUM_ROWS] = 0
+            self._program.step(idle, empty)
+
+    # ------------------------------------------------------------------ stepping
+
+    def reset(
+        self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], is_seeded: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], ...]:
+        """Begin new episodes in some rows.
+
+        Args:
+            rows: Which.
+            seeds: For each.
+            is_seeded: Whether its generator is seeded, or goes on.
+
+        Returns:
+            The arrays of `OutputSet` for all rows; of those only observations and infos mean something.
+        """
+        out = self._pool.take()
+        out.table[NOW] = time.perf_counter_ns()
+        self._program.reset(out.table, rows, seeds, is_seeded)
+        if len(rows) < self.num_envs:
+            self._program.observe(out.table, 0, self.num_envs)
+        return out.arrays
+
+    def observe(self) -> tuple[NDArray[Any], ...]:
+        """The arrays of `OutputSet`, of which observations and infos mean something."""
+        out = self._pool.take()
+        self._program.observe(out.table, 0, self.num_envs)
+        return out.arrays
+
+    def step(self, actions: Any) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+        """Step every row once.
+
+        Args:
+            actions: `(num_envs, …)` of the action space's dtype, or what can be made that.
+
+        Returns:
+            The arrays of `OutputSet`, and the episodes that ended.
+
+        Raises:
+            InvalidArgument: Actions of another shape or type, or one that is not in the action space.
+        """
+        if not (
+            type(actions) is np.ndarray
+            and actions.dtype == self._action_dtype
+            and actions.shape == self._action_shape
+            and actions.flags.c_contiguous
+        ):
+            actions = self._convert(actions)
+        out = self._pool.take()
+        table = out.table
+        table[NOW] = time.perf_counter_ns()
+        if self.num_threads == 1:
+            count = self._program.step(table, actions)
+            if count == 0:
+                return out.arrays, None
+            if count < 0:
+                self._refuse(actions, -1 - count)
+            return out.arrays, self._collect([count], table)
+        wrong = self._program.check(actions)
+        if wrong < 0:
+            self._refuse(actions, -1 - wrong)
+        step_range = self._program.step_range
+        counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
+        return out.arrays, self._collect(counts, table) if any(counts) else None
+
+    def _collect(self, counts: list[int], table: NDArray[np.int64]) -> Ended:
+        packed = self._packed.arrays
+        spans = [slice(start, start + count) for (start, _), count in zip(self._crew.spans, counts, strict=True)]
+
+        def gather(name: str) -> NDArray[Any]:
+            parts = [packed[f"ended_{name}"][span] for span in spans]
+            return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
+
+        rows = gather("rows")
+        observations, infos = None, {}
+        if self._is_same_step:
+            observations = self.final_observations[rows]
+            infos = {
+                name: self._finals.arrays[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields
+            }
+        seconds = (table[NOW] - gather("begun")) / 1e9
+        return Ended(rows, gather("returns"), gather("lengths"), gather("episodes"), seconds, observations, infos)
+
+    def _convert(self, actions: Any) -> NDArray[Any]:
+        array = np.asarray(actions)
+        if array.shape != self._action_shape:
+            raise InvalidArgument(
+                f"actions have shape {array.shape}, expected {self._action_shape}: one action per sub-environment, "
+                "first dimension first"
+            )
+        if not np.can_cast(array.dtype, self._action_dtype, "same_kind"):
+            raise InvalidArgument(
+                f"actions have dtype {array.dtype}, expected {self._action_dtype}: convert them with "
+                f"actions.astype(np.{self._action_dtype})"
+            )
+        return np.ascontiguousarray(array, self._action_dtype)
+
+    def _refuse(self, actions: NDArray[Any], row: int) -> None:
+        raise InvalidArgument(
+            f"the action of sub-environment {row} is {actions[row]!s}, which is not in {self.spec.action_space}; "
+            "nothing was stepped"
+        )
+
+    # ------------------------------------------------------------------ what is kept
+
+    @property
+    def final_observations(self) -> NDArray[Any]:
+        """The last observation of each row's previous episode (`SAME_STEP`), `(num_envs, …)`; a view."""
+        flat = self._finals.arrays["final_observations"]
+        return flat.reshape(-1, *self.spec.observation.shape)
+
+    def kept(self, name: str) -> NDArray[Any]:
+        """An array of what is kept of every row: `"awaiting"`, `"elapsed"`, …, or a field of the state; a view."""
+        arrays = self._kept.arrays
+        if name in arrays:
+            return arrays[name]
+        return arrays[f"s_{name}"] if self._plan.state.is_split else arrays["s"][name]
+
+    def rng_records(self) -> NDArray[Any]:
+        """The generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
+        records = np.zeros(self.num_envs, self._plan.rng.dtype)
+        for name in self._plan.rng.fields:
+            records[name] = self._kept.arrays[f"g_{name}"]
+        return records
+
+    @property
+    def params(self) -> dict[str, NDArray[Any]]:
+        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies."""
+        return {name: values.copy() for name, values in self._params.items()}
+
+    def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
+        """Change parameters, in some rows or for all.
+
+        Args:
+            values: By name, each for all of `rows` or one per row.
+            rows: Which; `None` for all.
+        """
+        if rows is None:
+            self._params |= check_params(self.spec, self.num_envs, values, only_given=True)
+        else:
+            for name, changed in check_params(self.spec, len(rows), values, only_given=True).items():
+                whole = np.broadcast_to(self._params[name], (self.num_envs, *self._params[name].shape[1:])).copy()
+                whole[rows] = changed
+                self._params[name] = whole
+        self._build()
+        self._warm()
+
+    def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
+        """Copy everything of some rows, or of all."""
+        if rows is None:
+            copy = Block(self._plan.kept, self.num_envs)
+            copy.memory[...] = self._kept.memory
+            return BatchState(copy.arrays, self.params)
+        params = {name: values[rows] if len(values) > 1 else values for name, values in self.params.items()}
+        return BatchState({name: array[rows] for name, array in self._kept.arrays.items()}, params)
+
+    def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
+        """Bring saved rows back, to the same places or others."""
+        target: Any = slice(None) if rows is None else rows
+        for name, array in self._kept.arrays.items():
+            array[target] = state.arrays[name]
+        if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
+            self.set_params(dict(state.params), rows)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._crew.close()

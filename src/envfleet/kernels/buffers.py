@@ -1,0 +1,164 @@
+"""The arrays of a batch of kernel environments: which there are, where they lie, and the tables of their addresses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import OutOfMemory
+from envfleet.kernels.fields import Fields
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.rng import RNG_DTYPE
+
+ALIGNMENT = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """One array with a fixed number of elements per sub-environment.
+
+    Attributes:
+        name: In compiled code.
+        dtype: Of an element; may be a record.
+        size: Elements per sub-environment.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    size: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordBuffers:
+    """How the records of one kind lie in memory.
+
+    Records of scalars lie as structure of arrays, so that compiled loops vectorise; records with array fields lie one
+    after the other, so that a step touches one piece of memory.
+
+    Attributes:
+        variable: Name of the record in compiled code.
+        prefix: Of the buffers' names.
+        dtype: Of the record.
+        is_split: One array per field, rather than an array of records.
+    """
+
+    variable: str
+    prefix: str
+    dtype: np.dtype[Any]
+    is_split: bool
+
+    @staticmethod
+    def of(fields: Fields, variable: str, prefix: str) -> RecordBuffers:
+        """The buffers of a kernel's state or parameters."""
+        return RecordBuffers(variable, prefix, fields.dtype, is_split=not fields.has_arrays)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return self.dtype.names or ()
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The arrays."""
+        if not self.is_split:
+            return (Buffer(self.prefix, self.dtype),)
+        return tuple(Buffer(f"{self.prefix}_{name}", self.dtype[name]) for name in self.fields)
+
+
+class BufferPlan:
+    """All arrays of a batch of one kernel.
+
+    Args:
+        spec: The kernel.
+
+    Attributes:
+        state: The state of every sub-environment.
+        rng: Its generator.
+        params: Its parameters; one entry for all, or one each.
+        kept: Arrays that make up a saved state: `state`, `rng`, and the episode's `awaiting` (0 running, 1 ended, 2 was
+            reset in this step), `elapsed` steps, `returns`, the number of `episodes` so far, and when this one had
+            `begun`, in nanoseconds.
+        outputs: Arrays a step hands out.
+        packed: Of the episodes that ended in a step: row, return, length, number, when they had begun; one after the
+            other.
+        finals: Observations and infos that a reset replaced in `SAME_STEP`.
+        all: All of them, in the order of the table of addresses.
+    """
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self.spec = spec
+        self.state = RecordBuffers.of(spec.state, "state", "s")
+        self.rng = RecordBuffers("rng", "g", RNG_DTYPE, is_split=True)
+        self.params = RecordBuffers.of(spec.params, "params", "p")
+        self.episode = (
+            Buffer("awaiting", np.dtype(np.uint8)),
+            Buffer("elapsed", np.dtype(np.int64)),
+            Buffer("returns", np.dtype(np.float64)),
+            Buffer("episodes", np.dtype(np.int64)),
+            Buffer("begun", np.dtype(np.int64)),
+        )
+        self.kept = (*self.state.buffers, *self.rng.buffers, *self.episode)
+        infos = tuple(
+            Buffer(f"i_{name}", spec.state.dtype[name].base, int(np.prod(spec.state.dtype[name].shape)))
+            for name in spec.kernel.info_fields
+        )
+        self.outputs = (
+            Buffer("observations", spec.observation.dtype, spec.observation.size),
+            Buffer("rewards", np.dtype(np.float64)),
+            Buffer("terminated", np.dtype(np.bool_)),
+            Buffer("truncated", np.dtype(np.bool_)),
+            *infos,
+        )
+        self.packed = tuple(
+            Buffer(f"ended_{name}", np.dtype(np.float64 if name == "returns" else np.int64))
+            for name in ("rows", "returns", "lengths", "episodes", "begun")
+        )
+        self.finals = (
+            Buffer("final_observations", spec.observation.dtype, spec.observation.size),
+            *(Buffer(f"final_{info.name}", info.dtype, info.size) for info in infos),
+        )
+        self.all = (*self.kept, *self.params.buffers, *self.outputs, *self.packed, *self.finals)
+
+
+class Block:
+    """Arrays in one piece of memory, so that saving them is one copy.
+
+    Args:
+        buffers: Which.
+        num_rows: Rows of each.
+
+    Attributes:
+        memory: The piece, uint8.
+        arrays: The arrays by name, `(num_rows,)` or `(num_rows, size)`; views of `memory`.
+    """
+
+    def __init__(self, buffers: Iterable[Buffer], num_rows: int) -> None:
+        self.num_rows = num_rows
+        offsets: list[tuple[Buffer, int]] = []
+        end = 0
+        for buffer in buffers:
+            offsets.append((buffer, end))
+            end += -(-buffer.dtype.itemsize * buffer.size * num_rows // ALIGNMENT) * ALIGNMENT
+        try:
+            raw = np.zeros(end + ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            raise OutOfMemory(
+                f"{num_rows} sub-environments need {end / 1e9:.1f} GB in one piece, which there is not: make fewer"
+            ) from error
+        first = -raw.ctypes.data % ALIGNMENT
+        self.memory: NDArray[np.uint8] = raw[first : first + end]
+        self.arrays = {buffer.name: self._view(buffer, offset) for buffer, offset in offsets}
+
+    def _view(self, buffer: Buffer, offset: int) -> NDArray[Any]:
+        size_bytes = buffer.dtype.itemsize * buffer.size * self.num_rows
+        flat = self.memory[offset : offset + size_bytes].view(buffer.dtype)
+        return flat if buffer.size == 1 else flat.reshape(self.num_rows, buffer.size)
+
+
+def addresses(buffers: Iterable[Buffer], arrays: dict[str, NDArray[Any]]) -> Iterator[int]:
+    """Where each array begins."""
+    return (arrays[buffer.name].ctypes.data for buffer in buffers)

@@ -1,0 +1,124 @@
+"""Named fields of a kernel's state and parameters, read from a class of annotations into a record dtype."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import KernelError
+
+_PYTHON_TYPES: dict[Any, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayField:
+    """A field that is an array of fixed shape; made by `array`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def array(shape: int | tuple[int, ...], dtype: Any) -> Any:
+    """Declare an array among the fields of a state: `cells: NDArray[np.uint8] = array((8, 8), np.uint8)`.
+
+    Args:
+        shape: Fixed.
+        dtype: A numpy dtype of numbers or bools.
+    """
+    return ArrayField((shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    """The fields of a state or of parameters.
+
+    Attributes:
+        owner: Name of the class that declares them, for messages.
+        dtype: Record dtype, aligned.
+        defaults: Value of each field that declares one.
+    """
+
+    owner: str
+    dtype: np.dtype[Any]
+    defaults: Mapping[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in order of declaration."""
+        return self.dtype.names or ()
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether any field is an array."""
+        return any(self.dtype[name].subdtype is not None for name in self.names)
+
+    def default_record(self) -> NDArray[Any]:
+        """One record `(1,)` with every field at its default, or zero."""
+        record = np.zeros(1, self.dtype)
+        for name, value in self.defaults.items():
+            record[name] = value
+        return record
+
+    def check_name(self, name: str) -> None:
+        """Check that there is such a field.
+
+        Raises:
+            KernelError: There is not.
+        """
+        if name not in self.names:
+            known = ", ".join(self.names) or "none"
+            raise KernelError(f"{self.owner} has no field {name!r}; its fields are: {known}")
+
+
+def read_fields(declaration: type, owner: str, *, need_defaults: bool) -> Fields:
+    """Read the fields a class declares.
+
+    Args:
+        declaration: Annotated attributes: `float`, `int`, `bool` or a numpy scalar type, or a value made by `array`;
+            parameters may be numpy arrays. Fields of base classes come first.
+        owner: Its name, for messages.
+        need_defaults: Every field must have a value, as parameters must.
+
+    Raises:
+        KernelError: A field of another type, or without the value it needs.
+    """
+    dtypes: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    for name, kind in _annotations(declaration, owner).items():
+        value = getattr(declaration, name, None)
+        if need_defaults and (value is None or isinstance(value, ArrayField)):
+            raise KernelError(f"{owner}.{name} has no default: write `{name}: float = 1.0`")
+        dtypes[name] = _dtype_of(kind, value, f"{owner}.{name}")
+        if value is not None and not isinstance(value, ArrayField):
+            defaults[name] = value
+    return Fields(owner, np.dtype(list(dtypes.items()), align=True), defaults)
+
+
+def _annotations(declaration: type, owner: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(declaration)
+    except NameError as error:
+        raise KernelError(
+            f"a field of {owner} is annotated with a name that is not known where the class is defined ({error}): use "
+            "float, int, bool or a numpy scalar type"
+        ) from error
+
+
+def _dtype_of(kind: Any, value: Any, where: str) -> Any:
+    if isinstance(value, ArrayField):
+        return value.dtype, value.shape
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape
+    if kind in _PYTHON_TYPES:
+        return np.dtype(_PYTHON_TYPES[kind])
+    if isinstance(kind, type) and issubclass(kind, (np.number, np.bool_)):
+        return np.dtype(kind)
+    raise KernelError(
+        f"{where} is annotated as {kind!r}, expected float, int, bool or a numpy scalar type such as np.float32; "
+        f"for an array write `{where.rpartition('.')[2]}: NDArray[np.float32] = array(shape, np.float32)`"
+    )

@@ -1,0 +1,77 @@
+"""Infos of kernels: columns that are there anyway, and what ended episodes tell, built if somebody looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.core.lazy_infos import LazyInfos
+from envfleet.kernels.batch import Ended
+from envfleet.kernels.kernel import KernelSpec
+
+_FIRST_INFO = 4  # of the arrays that a batch hands out
+
+
+def info_columns(
+    spec: KernelSpec, arrays: tuple[NDArray[Any], ...], rows: NDArray[np.int64] | None, num_envs: int
+) -> dict[str, Any]:
+    """The kernel's own infos with their masks.
+
+    Args:
+        spec: The kernel.
+        arrays: What the batch handed out.
+        rows: Which rows have infos; `None` for all.
+        num_envs: Length of the masks.
+    """
+    infos: dict[str, Any] = {}
+    for name, column in zip(spec.kernel.info_fields, arrays[_FIRST_INFO:], strict=True):
+        mask = np.ones(num_envs, np.bool_)
+        if rows is not None:
+            mask = np.zeros(num_envs, np.bool_)
+            mask[rows] = True
+        infos[name], infos[f"_{name}"] = column, mask
+    return infos
+
+
+def step_infos(
+    spec: KernelSpec, arrays: tuple[NDArray[Any], ...], ended: Ended | None, num_envs: int
+) -> dict[str, Any]:
+    """The infos of one step."""
+    if ended is None:
+        return info_columns(spec, arrays, None, num_envs)
+
+    def build() -> dict[str, Any]:
+        mask = np.zeros(num_envs, np.bool_)
+        mask[ended.rows] = True
+        infos = info_columns(spec, arrays, None, num_envs)
+        if ended.observations is not None:
+            infos |= _final_entries(ended, mask)
+        infos["episode"] = {
+            "r": _scatter(ended.returns, ended.rows, np.zeros(num_envs)),
+            "l": _scatter(ended.lengths, ended.rows, np.zeros(num_envs, np.int64)),
+            "t": _scatter(np.round(ended.seconds, 6), ended.rows, np.zeros(num_envs)),
+            "id": _scatter(ended.episodes * num_envs + ended.rows, ended.rows, np.full(num_envs, -1)),
+        }
+        infos["_episode"] = mask
+        return infos
+
+    return LazyInfos(build)
+
+
+def _scatter(values: NDArray[Any], rows: NDArray[np.int64], target: NDArray[Any]) -> NDArray[Any]:
+    target[rows] = values
+    return target
+
+
+def _final_entries(ended: Ended, mask: NDArray[np.bool_]) -> dict[str, Any]:
+    """Gymnasium's `final_obs` and `final_info` of `SAME_STEP`."""
+    observations = np.full(len(mask), None, object)
+    for row, observation in zip(ended.rows, ended.observations if ended.observations is not None else (), strict=True):
+        observations[row] = observation
+    infos: dict[str, Any] = {}
+    for name, values in ended.infos.items():
+        column = np.zeros((len(mask), *values.shape[1:]), values.dtype)
+        infos[name], infos[f"_{name}"] = _scatter(values, ended.rows, column), mask.copy()
+    return {"final_obs": observations, "_final_obs": mask.copy(), "final_info": infos, "_final_info": mask.copy()}

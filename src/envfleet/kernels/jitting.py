@@ -1,0 +1,134 @@
+"""Plain Python functions made compilable: whatever they call is made so, too, without a decorator in sight."""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import math
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+_KNOWN_TO_NUMBA = frozenset({"math", "cmath", "numpy", "operator", "builtins"})
+
+Jit = Callable[[types.FunctionType], Any]
+
+
+class FunctionTree:
+    """Makes functions and all plain functions they refer to compilable by one target.
+
+    Args:
+        jit: The target's decorator.
+    """
+
+    def __init__(self, jit: Jit) -> None:
+        self._jit = jit
+        self._made: dict[int, Any] = {}
+        self._kept: list[Any] = []  # so that no id is used twice
+
+    def __call__(self, function: Any) -> Any:
+        """Make one function; the same function is made once."""
+        function = getattr(function, "py_func", function)  # one that is decorated for another target
+        if id(function) not in self._made:
+            self._kept.append(function)
+            self._made[id(function)] = self._jit(self._rebind(function))
+        return self._made[id(function)]
+
+    def _rebind(self, function: types.FunctionType) -> types.FunctionType:
+        """The same code with globals and closure that hold compilable functions."""
+        found = dict(references(function))
+        names = {**function.__globals__, **{name: self._replace(value) for name, value in found.items()}}
+        closure = None
+        if function.__closure__ is not None:
+            closure = tuple(types.CellType(self._replace(cell.cell_contents)) for cell in function.__closure__)
+        copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
+        copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
+        copy.__module__ = function.__module__
+        return copy
+
+    def _replace(self, value: Any) -> Any:
+        if _is_function(value):
+            return self(value)
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _KNOWN_TO_NUMBA:
+            stand_in = types.ModuleType(value.__name__)
+            members = {name: self(item) if _is_function(item) else item for name, item in vars(value).items()}
+            stand_in.__dict__.update(members)
+            return stand_in
+        return value
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) or hasattr(value, "py_func")
+
+
+def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Global names that a function reads, with their values."""
+    for name in sorted(_names(function.__code__)):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return names
+
+
+def reads_argument(function: types.FunctionType, position: int) -> bool:
+    """Whether a function uses one of its positional arguments at all."""
+    name = function.__code__.co_varnames[position]
+    # Closures inside the function hold the argument in a cell.
+    return name in function.__code__.co_cellvars or any(
+        instruction.opname.startswith("LOAD_") and instruction.argval in (name, (name,))
+        or (isinstance(instruction.argval, tuple) and name in instruction.argval)
+        for instruction in dis.get_instructions(function)
+    )
+
+
+def fingerprint(functions: list[types.FunctionType], *more: str) -> str:
+    """A hash of all that decides the machine code of some functions: their code, and what it refers to, throughout."""
+    digest = hashlib.sha256()
+    seen: set[int] = set()
+    for function in functions:
+        _feed(digest.update, function, seen)
+    for text in more:
+        digest.update(text.encode())
+    return digest.hexdigest()[:24]
+
+
+def _feed(update: Callable[[bytes], None], value: Any, seen: set[int]) -> None:
+    value = getattr(value, "py_func", value)
+    if isinstance(value, types.FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        _feed_code(update, value.__code__)
+        for cell in value.__closure__ or ():
+            _feed(update, cell.cell_contents, seen)
+        _feed(update, value.__defaults__, seen)
+        for name, item in references(value):
+            update(name.encode())
+            if not isinstance(item, types.ModuleType):
+                _feed(update, item, seen)
+            elif item not in (math, np):
+                for member in sorted(_names(value.__code__) & set(vars(item))):
+                    _feed(update, vars(item)[member], seen)
+    elif isinstance(value, np.ndarray):
+        update(f"{value.dtype}{value.shape}".encode())
+        update(value.tobytes())
+    else:
+        update(repr(value).encode())
+
+
+def _feed_code(update: Callable[[bytes], None], code: types.CodeType) -> None:
+    update(code.co_code)
+    update(repr(code.co_names + code.co_varnames).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _feed_code(update, constant)
+        else:
+            update(repr(constant).encode())

@@ -1,0 +1,196 @@
+"""`Kernel`, the class a person writes: an environment as scalar functions, and what the machinery reads off it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from envfleet.errors import KernelError
+from envfleet.kernels.fields import Fields, read_fields
+
+
+class Kernel:
+    """An environment as scalar functions in plain Python, compiled to batched CPU and CUDA code.
+
+    Subclass it and write the fields of the state, the parameters, and three static functions. They see one
+    sub-environment; the framework runs many, counts steps, resets and seeds them. No base-class method is called.
+
+    - `reset(state, rng, params)` sets the fields of a new episode. Fields it leaves alone keep their values.
+    - `step(state, action, rng, params)` returns `(reward, terminated)`. The action is an int for `Discrete`, else an
+      array of the action space's shape and dtype.
+    - `observe(state, out)` writes the observation into `out`, an array of the observation space's shape and dtype.
+    - `render(state, params)`, which is not compiled, returns a frame, uint8 `(height, width, 3)`; it may be left out.
+
+    `rng` has the methods `random`, `uniform`, `integers`, `standard_normal` and `normal` of `numpy.random.Generator`
+    and gives the same numbers. Functions may call other functions of any module and use global constants.
+
+    Attributes:
+        observation_space: Of one sub-environment: `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`.
+        action_space: Likewise.
+        max_episode_steps: Episodes are truncated after so many steps; `None` for never.
+        info_fields: Fields of the state that are told in the infos of every step and reset.
+        render_fps: Frames per second, for players of videos.
+
+    Examples:
+        >>> class Walk(Kernel):
+        ...     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        ...     action_space = spaces.Discrete(2)
+        ...     class State:
+        ...         x: float
+        ...     class Params:
+        ...         goal: float = 10.0
+        ...     @staticmethod
+        ...     def reset(state, rng, params):
+        ...         state.x = rng.uniform(-1.0, 1.0)
+        ...     @staticmethod
+        ...     def step(state, action, rng, params):
+        ...         state.x += 2.0 * action - 1.0
+        ...         return -1.0, state.x >= params.goal
+        ...     @staticmethod
+        ...     def observe(state, out):
+        ...         out[0] = state.x
+    """
+
+    observation_space: ClassVar[gym.Space[Any]]
+    action_space: ClassVar[gym.Space[Any]]
+    max_episode_steps: ClassVar[int | None] = None
+    info_fields: ClassVar[tuple[str, ...]] = ()
+    render_fps: ClassVar[int] = 30
+
+    class State:
+        """The fields of the state."""
+
+    class Params:
+        """The parameters, each with its default."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """Shape and dtype of one observation or action as an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # one per kernel
+class KernelSpec:
+    """A kernel as the machinery sees it.
+
+    Attributes:
+        name: Of the class.
+        kernel: The class.
+        state: Fields of the state.
+        params: Fields of the parameters.
+        observation: Array form of one observation.
+        action: Array form of one action.
+        reset: `reset(state, rng, params)`.
+        step: `step(state, action, rng, params) -> (reward, terminated)`.
+        observe: `observe(state, out)`.
+        render: `render(state, params)`, or `None`.
+    """
+
+    name: str
+    kernel: type[Kernel]
+    state: Fields
+    params: Fields
+    observation: ArraySpec
+    action: ArraySpec
+    reset: Callable[..., None]
+    step: Callable[..., tuple[float, bool]]
+    observe: Callable[..., None]
+    render: Callable[..., Any] | None
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """Of one sub-environment."""
+        return self.kernel.observation_space
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """Of one sub-environment."""
+        return self.kernel.action_space
+
+
+_SIGNATURES = {
+    "reset": ("state", "rng", "params"),
+    "step": ("state", "action", "rng", "params"),
+    "observe": ("state", "out"),
+    "render": ("state", "params"),
+}
+
+
+@functools.lru_cache(maxsize=256)
+def read_kernel(kernel: type[Kernel]) -> KernelSpec:
+    """Check a kernel's declaration.
+
+    Raises:
+        KernelError: Something is missing or of a wrong type; the message says what to write.
+    """
+    if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
+        raise KernelError(f"{kernel!r} is no kernel: pass a subclass of envfleet.kernels.Kernel")
+    name = kernel.__name__
+    functions = {key: _read_function(kernel, key, is_needed=key != "render") for key in _SIGNATURES}
+    state = read_fields(kernel.State, f"{name}.State", need_defaults=False)
+    if not state.names:
+        raise KernelError(f"{name} has no state: write `class State:` with a line such as `x: float` for each field")
+    params = read_fields(kernel.Params, f"{name}.Params", need_defaults=True)
+    for field in kernel.info_fields:
+        state.check_name(field)
+    limit = kernel.max_episode_steps
+    if limit is not None and limit < 1:
+        raise KernelError(f"{name}.max_episode_steps is {limit}, expected a whole number of at least 1, or None")
+    return KernelSpec(
+        name=name,
+        kernel=kernel,
+        state=state,
+        params=params,
+        observation=_read_space(kernel, "observation_space"),
+        action=_read_space(kernel, "action_space"),
+        **functions,
+    )
+
+
+def _read_function(kernel: type[Kernel], name: str, *, is_needed: bool) -> Any:
+    arguments = _SIGNATURES[name]
+    how = f"write `@staticmethod` and `def {name}({', '.join(arguments)}):`"
+    function = inspect.getattr_static(kernel, name, None)
+    if function is None:
+        if is_needed:
+            raise KernelError(f"{kernel.__name__} has no function {name!r}: {how}")
+        return None
+    if isinstance(function, staticmethod):
+        function = function.__func__
+    if not inspect.isfunction(function):
+        raise KernelError(f"{kernel.__name__}.{name} is a {type(function).__name__}, expected a function: {how}")
+    found = tuple(inspect.signature(function).parameters)
+    if len(found) != len(arguments):
+        raise KernelError(
+            f"{kernel.__name__}.{name} takes ({', '.join(found)}), expected ({', '.join(arguments)}): {how}"
+        )
+    return function
+
+
+def _read_space(kernel: type[Kernel], name: str) -> ArraySpec:
+    space = getattr(kernel, name, None)
+    if space is None:
+        raise KernelError(f"{kernel.__name__} has no {name}: write `{name} = spaces.Box(...)` in its body")
+    if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        raise KernelError(
+            f"{kernel.__name__}.{name} is a {type(space).__name__}, expected Box, Discrete, MultiDiscrete or "
+            "MultiBinary: a kernel reads and writes one array"
+        )
+    if space.dtype is None or space.shape is None:
+        raise KernelError(f"{kernel.__name__}.{name} has no fixed shape and dtype, expected one of each")
+    return ArraySpec(tuple(space.shape), np.dtype(space.dtype))

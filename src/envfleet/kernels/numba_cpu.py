@@ -1,0 +1,100 @@
+"""What numba needs to compile kernels for the CPU; imported with the first kernel that is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.extending import intrinsic, overload_method
+
+from envfleet.kernels import rng as rng_functions
+from envfleet.kernels.jitting import FunctionTree
+from envfleet.kernels.rng import RNG_DTYPE
+
+FLAGS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+
+
+class DistinctArrays(CompilerBase):  # type: ignore[misc]  # numba is not typed
+    """Compiles a function whose array arguments never overlap, so that LLVM may vectorise without asking."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Numba's own pipeline."""
+        self.state.flags.noalias = True
+        return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+
+make_function = FunctionTree(numba.njit(**FLAGS))
+"""Makes a user's function, and all that it calls, compilable."""
+
+_RNG_TYPE = numba.from_dtype(RNG_DTYPE)
+
+
+def _attach(name: str, function: Callable[..., Any]) -> None:
+    """Make `rng.name(...)` call `function(rng, ...)`."""
+    compiled = make_function(function)
+
+    def choose(rng: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return compiled.py_func if rng == _RNG_TYPE else None
+
+    choose.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
+    overload_method(types.Record, name, jit_options=FLAGS)(choose)
+
+
+for _name, _function in rng_functions.METHODS.items():
+    _attach(_name, _function)
+
+
+def new_record(dtype: np.dtype[Any]) -> Any:
+    """An intrinsic without arguments: a record in the stack frame, for LLVM to turn into registers."""
+    record = numba.from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def allocate(_context: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+            return cgutils.alloca_once(builder, context.get_data_type(record))
+
+        return record(), generate
+
+    return allocate
+
+
+def row_view(shape: tuple[int, ...]) -> Any:
+    """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory."""
+    size = int(np.prod(shape, dtype=np.int64))
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def view(_context: Any, flat: Any, index: Any) -> Any:
+        result = types.Array(flat.dtype, len(shape), "C")
+
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            source = context.make_array(flat)(context, builder, args[0])
+            item_bytes = context.get_abi_sizeof(context.get_data_type(flat.dtype))
+            constant = lambda value: context.get_constant(types.intp, value)  # noqa: E731
+            start = builder.gep(source.data, [builder.mul(args[1], constant(size))])
+            lengths = [constant(length) for length in shape]
+            strides = [constant(item_bytes * int(np.prod(shape[axis + 1 :]))) for axis in range(len(shape))]
+            target = context.make_array(result)(context, builder)
+            context.populate_array(
+                target, data=start, shape=lengths, strides=strides, itemsize=constant(item_bytes), meminfo=None
+            )
+            return target._getvalue()  # noqa: SLF001  # numba's own way
+
+        return result(flat, types.intp), generate
+
+    return view
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def pointer_at(_context: Any, address: Any) -> Any:
+    """The memory at an address given as an int, for `numba.carray`."""
+
+    def generate(_c: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate

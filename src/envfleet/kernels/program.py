@@ -1,0 +1,169 @@
+"""A kernel compiled for the CPU: its entry points, cached on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envfleet.errors import KernelError
+from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels.explaining import explain
+from envfleet.kernels.jitting import fingerprint
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.plain import rehearse
+from envfleet.kernels.source import Source
+
+CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
+
+
+class Program:
+    """A kernel's entry points, compiled for the CPU; made by `compile_kernel`.
+
+    Args:
+        plan: The kernel's buffers.
+        module: The generated loops, complete.
+
+    Attributes:
+        step: `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended,
+            or `-1 - row` of an action that cannot be, in which case nothing was stepped.
+        step_range: `step_range(table, actions, start, stop) -> count`: the same for some rows, unchecked.
+        check: `check(actions)`: 0 or `-1 - row`.
+        reset: `reset(table, rows, seeds, is_seeded)`.
+        observe: `observe(table, start, stop)`: write observations and infos anew.
+    """
+
+    def __init__(self, plan: BufferPlan, module: types.ModuleType) -> None:
+        self.plan = plan
+        self.module = module
+        self.step: Callable[..., int] = module.step
+        self.step_range: Callable[..., int] = module.step_range
+        self.check: Callable[..., int] = module.check
+        self.reset: Callable[..., None] = module.reset
+        self.observe: Callable[..., None] = module.observe
+
+
+@functools.lru_cache(maxsize=64)
+def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
+    """Compile a kernel, or load what was compiled before; says so on stderr if it has to compile.
+
+    Args:
+        spec: The kernel.
+        has_own_params: Every sub-environment has parameters of its own.
+
+    Raises:
+        KernelError: It cannot be compiled; the message names the user's line.
+    """
+    rehearse(spec)
+    plan = BufferPlan(spec)
+    module = load_module(spec, Source(plan, has_own_params=has_own_params).text(), "loops")
+    module.__dict__.update(_names(plan))
+    return Program(plan, module)
+
+
+def load_module(spec: KernelSpec, text: str, name: str) -> types.ModuleType:
+    """Import generated source from a file in the cache, beside which numba keeps the machine code.
+
+    The file's folder is named after all that decides the machine code, so that nothing stale is ever found.
+    """
+    import numba
+
+    functions: list[Any] = [spec.reset, spec.step, spec.observe]
+    framework = [Path(__file__).with_name(file).read_text("utf-8") for file in ("numba_cpu.py", "rng.py")]
+    key = fingerprint(functions, text, repr(spec.state), repr(spec.params), *framework, numba.__version__, sys.version)
+    folder = cache_folder() / f"{spec.name}-{key}"
+    path = folder / f"{name}.py"
+    if not path.exists():
+        _write(path, text)
+    module_spec = importlib.util.spec_from_file_location(f"envfleet_generated_{spec.name}_{name}_{key}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise KernelError(f"the generated file {path} cannot be imported: delete it and try again")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # numba looks its functions up there when it loads them
+    module_spec.loader.exec_module(module)
+    return module
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `$ENVFLEET_CACHE_DIR`, else `envfleet/kernels` in the user's cache folder."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE])
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "envfleet" / "kernels"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file at once and whole; several processes may do so at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _names(plan: BufferPlan) -> dict[str, Any]:
+    """What the generated loops refer to."""
+    from envfleet.kernels import numba_cpu, rng
+
+    spec = plan.spec
+    names: dict[str, Any] = {
+        "reset_": numba_cpu.make_function(spec.reset),
+        "step_": numba_cpu.make_function(spec.step),
+        "observe_": numba_cpu.make_function(spec.observe),
+        "seed_": numba_cpu.make_function(rng.seed),
+        "observation_row": numba_cpu.row_view(spec.observation.shape),
+        "action_row": numba_cpu.row_view(spec.action.shape),
+    }
+    for records in (plan.state, plan.rng, plan.params):
+        names[f"new_{records.variable}"] = numba_cpu.new_record(records.dtype)
+    for name in spec.kernel.info_fields:
+        names[f"info_row_{name}"] = numba_cpu.row_view(spec.state.dtype[name].shape)
+    names |= {f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all}
+    nvec = getattr(spec.action_space, "nvec", None)
+    if nvec is not None:
+        low = np.asarray(getattr(spec.action_space, "start", np.zeros_like(nvec))).ravel()
+        names |= {"action_low": low, "action_high": low + np.asarray(nvec).ravel()}
+    return names
+
+
+@contextlib.contextmanager
+def compiling(spec: KernelSpec, target: str = "the CPU", after_s: float = 0.3) -> Iterator[None]:
+    """Around the first call of an entry point: explain what numba cannot compile, and say how long it takes.
+
+    Raises:
+        KernelError: From numba's own error.
+    """
+    import threading
+
+    from numba.core.errors import NumbaError, UnsupportedBytecodeError
+
+    started_s = time.perf_counter()
+    note = threading.Timer(
+        after_s, sys.stderr.write, (f"envfleet: compiling {spec.name} for {target} (once, then cached) ...",)
+    )
+    note.daemon = True
+    note.start()
+    try:
+        yield
+    except (NumbaError, UnsupportedBytecodeError) as error:
+        raise KernelError(explain(spec, error)) from error
+    finally:
+        was_running = note.is_alive()
+        note.cancel()
+        note.join()
+        if not was_running:
+            sys.stderr.write(f" {time.perf_counter() - started_s:.1f} s\n")

@@ -1,0 +1,53 @@
+"""Checks on what a person asks of a fleet of a million, without a Python object for each sub-environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.core.requests import check_seeds
+from envfleet.errors import InvalidArgument
+
+_TOO_LARGE = 2**64
+
+
+def read_seeds(
+    seed: int | Sequence[int | None] | None, num_envs: int
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]] | None:
+    """Seeds, and which of them are given; `None` if none is.
+
+    Raises:
+        InvalidArgument: A sequence of another length, or something that is no seed below 2**64.
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        if not 0 <= int(seed) <= _TOO_LARGE - num_envs:
+            raise InvalidArgument(f"seed={seed}: pass an int from 0 to 2**64 - num_envs; kernels keep seeds in 64 bits")
+        return np.uint64(seed) + np.arange(num_envs, dtype=np.uint64), np.ones(num_envs, np.bool_)
+    seeds = check_seeds(seed, num_envs)
+    if any(one is not None and one >= _TOO_LARGE for one in seeds):
+        raise InvalidArgument("a seed is 2**64 or more: pass smaller ones; kernels keep seeds in 64 bits")
+    values = np.array([0 if one is None else one for one in seeds], np.uint64)
+    return values, np.array([one is not None for one in seeds])
+
+
+def check_rows(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int) -> NDArray[np.int64]:
+    """Different indices of sub-environments, at least one.
+
+    Raises:
+        InvalidArgument: They are not.
+    """
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
+        raise InvalidArgument(f"indices={indices!r}: pass a non-empty list of ints, or reset_mask for a mask of bools")
+    if rows.min() < 0 or rows.max() >= num_envs:
+        raise InvalidArgument(
+            f"indices from {rows.min()} to {rows.max()} must lie in 0 … {num_envs - 1} (num_envs={num_envs})"
+        )
+    if len(np.unique(rows)) < len(rows):
+        raise InvalidArgument("indices names a sub-environment twice: name each once")
+    return rows.astype(np.int64)
