@@ -18,4 +18,4 @@ def jitted(function: Callable[..., Any]) -> Any:
         if isinstance(names.get(name), FunctionType):
             names[name] = jitted(names[name])
     twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    return numba.njit(error_model="numpy")(twin)
+    return numba.njit(error_model="numpy", forceinline=True)(twin)
