@@ -1,9 +1,9 @@
 """Sine, cosine, exponential and hyperbolic tangent that the compiler can spread over a vector unit.
 
-A call into the C library keeps a loop scalar. These are plain arithmetic and conditional expressions: numba turns a loop
-over them into vector code if it inlines them (`error_model="numpy", forceinline=True`). Uncompiled, on Python floats,
-they give the same bits as compiled, as long as the compiler does not contract products and sums: numba does not on CPUs,
-nor on CUDA with `fma=False`.
+A call into the C library keeps a loop scalar. These are plain arithmetic and conditional expressions: numba turns a
+loop over them into vector code if it inlines them (`error_model="numpy", forceinline=True`). Uncompiled, on Python
+floats, they give the same bits as compiled, as long as the compiler does not contract products and sums: numba does not
+on CPUs, nor on CUDA with `fma=False`.
 
 Largest errors found in 400,000 arguments each, against 40 digits, in units in the last place: `sin` 0.75 and `cos` 0.78
 (|x| ≤ 10**5, multiples of a quarter turn included), `exp` 0.84, `tanh` 2.28.
@@ -36,7 +36,7 @@ def sincos(x: float) -> tuple[float, float]:
     """Take sine and cosine at once, for little more than one of them costs.
 
     Args:
-        x: Radians, |x| ≤ 10**6; beyond that the argument's reduction loses accuracy.
+        x: Radians. Beyond |x| = 10**6 the results lose accuracy, beyond 10**15 they mean nothing.
 
     Returns:
         The sine, odd in `x` to the bit, and the cosine, even; NaN for NaN and the infinities.

@@ -9,13 +9,18 @@ from typing import Any
 
 import numba
 
+for_cpu: Any = numba.njit(error_model="numpy", forceinline=True)
+
 
 @functools.cache
-def jitted(function: Callable[..., Any]) -> Any:
+def rebuilt(function: Callable[..., Any], jit: Any) -> Any:
     assert isinstance(function, FunctionType)
     names = dict(function.__globals__)
     for name in function.__code__.co_names:
         if isinstance(names.get(name), FunctionType):
-            names[name] = jitted(names[name])
-    twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    return numba.njit(error_model="numpy", forceinline=True)(twin)
+            names[name] = rebuilt(names[name], jit)
+    return jit(FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__))
+
+
+def jitted(function: Callable[..., Any]) -> Any:
+    return rebuilt(function, for_cpu)
