@@ -1,0 +1,25 @@
+"""Two-player air hockey. Importing this registers `Hockey-v0` and `Hockey-One-v0` with Gymnasium.
+
+Nothing here imports Box2D or pygame before a game begins or is drawn.
+"""
+
+from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.hockey.discrete import action_table
+from envfleet.envs.hockey.env import HockeyEnv
+from envfleet.envs.hockey.one_player import HockeyOneEnv
+from envfleet.envs.hockey.opponents import BasicOpponent, HumanOpponent
+from envfleet.envs.hockey.registration import register
+from envfleet.envs.hockey.rules import PUBLIC_QUIRKS, Quirks
+
+__all__ = [
+    "PUBLIC_QUIRKS",
+    "BasicOpponent",
+    "HockeyEnv",
+    "HockeyOneEnv",
+    "HumanOpponent",
+    "Mode",
+    "Quirks",
+    "action_table",
+]
+
+register()

@@ -1,0 +1,116 @@
+"""Every number of the game: field, bodies, forces, rewards, colours. Imports numpy only, so that a kernel can share it.
+
+Lengths are metres, times seconds, angles radians, masses kilograms. The origin is the lower left corner of the field, x
+points right, y up. Bodies are float32: a number that becomes part of one is rounded to float32 on its way in.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+Point = tuple[float, float]
+Outline = tuple[Point, ...]
+Colour = tuple[int, int, int]
+
+PIXELS_PER_METRE = 60
+FIELD_WIDTH, FIELD_HEIGHT = 10.0, 8.0
+CENTRE_X, CENTRE_Y = FIELD_WIDTH / 2, FIELD_HEIGHT / 2
+
+STEPS_PER_SECOND = 50
+TIME_STEP_S = 1.0 / STEPS_PER_SECOND
+VELOCITY_ITERATIONS, POSITION_ITERATIONS = 180, 60
+
+
+class Mode(enum.IntEnum):
+    """What is played."""
+
+    NORMAL = 0
+    TRAIN_SHOOTING = 1
+    TRAIN_DEFENSE = 2
+
+
+TIME_LIMIT_STEPS = {Mode.NORMAL: 250, Mode.TRAIN_SHOOTING: 80, Mode.TRAIN_DEFENSE: 80}
+
+# Control
+TRANSLATION_FORCE_N = 6000.0
+TORQUE_NM = 400.0
+MAX_ANGLE = math.pi / 3
+MAX_RACKET_SPEED = 10.0
+MAX_PUCK_SPEED = 25.0
+STRIP_HALF_WIDTH = FIELD_WIDTH / 20  # around the centre line, where rackets are stopped
+FAR_X = 210 / PIXELS_PER_METRE  # how far from the centre line a racket may drive towards its own goal
+LOWEST_Y, HIGHEST_Y = 1.2, 6.8
+PUCK_LINEAR_DAMPING, FAST_PUCK_LINEAR_DAMPING = 0.05, 10.0
+RACKET_LINEAR_DAMPING, FAST_RACKET_LINEAR_DAMPING = 5.0, 20.0
+RACKET_ANGULAR_DAMPING, TURNED_RACKET_ANGULAR_DAMPING = 2.0, 10.0
+
+# Holding and shooting
+HOLD_STEPS = 15
+CATCH_SPEED = 0.1
+SHOOT_THRESHOLD = 0.5
+SHOT_SPEED = 60.0
+
+# Bodies
+RACKET_DENSITY, RACKET_FRICTION = 200 / 1.2, 1.0
+PUCK_RADIUS_PIXELS = 13
+PUCK_RADIUS = PUCK_RADIUS_PIXELS / PIXELS_PER_METRE
+PUCK_DENSITY, PUCK_FRICTION, PUCK_RESTITUTION = 7.0, 0.1, 0.95
+WALL_FRICTION = 0.1
+
+_RACKET_PIXELS: Outline = ((-10, 20), (5, 20), (5, -20), (-10, -20), (-18, -10), (-21, 0), (-18, 10))
+_RACKET_SCALE = 1.2
+_WALL_PIXELS: Outline = ((-250, 10), (-250, -10), (250, -10), (250, 10))
+_POST_PIXELS: Outline = ((-10, 135), (10, 128), (10, -5), (-10, -5))
+_GOAL_PIXELS: Outline = ((-10, 75), (10, 75), (10, -75), (-10, -75))
+
+
+def _metres(pixels: Outline, x_sign: int = 1, y_sign: int = 1) -> Outline:
+    return tuple((x_sign * x / PIXELS_PER_METRE, y_sign * y / PIXELS_PER_METRE) for x, y in pixels)
+
+
+def _racket(x_sign: int) -> Outline:
+    return tuple((x * _RACKET_SCALE, y * _RACKET_SCALE) for x, y in _metres(_RACKET_PIXELS, x_sign))
+
+
+RACKET_OUTLINES: tuple[Outline, Outline] = (_racket(1), _racket(-1))
+RACKET_POSITIONS: tuple[Point, Point] = ((2.0, CENTRE_Y), (8.0, CENTRE_Y))
+
+_POST_X = 245 / PIXELS_PER_METRE
+_GOAL_X = 255 / PIXELS_PER_METRE
+_WALL_Y = 3.5
+GOAL_HALF_HEIGHT = 75 / PIXELS_PER_METRE
+
+# Position and outline of what stands around the field: top, bottom, and the posts upper left, lower left, upper right,
+# lower right.
+BARRIERS: tuple[tuple[Point, Outline], ...] = (
+    ((CENTRE_X, CENTRE_Y + _WALL_Y), _metres(_WALL_PIXELS)),
+    ((CENTRE_X, CENTRE_Y - _WALL_Y), _metres(_WALL_PIXELS)),
+    ((CENTRE_X - _POST_X, CENTRE_Y + _WALL_Y), _metres(_POST_PIXELS, 1, -1)),
+    ((CENTRE_X - _POST_X, CENTRE_Y - _WALL_Y), _metres(_POST_PIXELS)),
+    ((CENTRE_X + _POST_X, CENTRE_Y + _WALL_Y), _metres(_POST_PIXELS, -1, -1)),
+    ((CENTRE_X + _POST_X, CENTRE_Y - _WALL_Y), _metres(_POST_PIXELS, -1)),
+)
+# Left, right. The puck flies into a goal, rackets do not.
+GOALS: tuple[tuple[Point, Outline], ...] = (
+    ((CENTRE_X - _GOAL_X, CENTRE_Y), _metres(_GOAL_PIXELS)),
+    ((CENTRE_X + _GOAL_X, CENTRE_Y), _metres(_GOAL_PIXELS)),
+)
+
+# Rewards
+WIN_REWARD = 10.0
+CLOSENESS_TOTAL = -30.0  # the closeness term of a game in which the puck is half the distance below away all the time
+CLOSENESS_DISTANCE = 250 / PIXELS_PER_METRE
+
+# Scripted player
+WEAK_GAIN, STRONG_GAIN = 0.5, 10.0
+DAMPING_GAIN = 0.5
+PHASE_RANGE, PHASE_GROWTH = math.pi, 0.2
+
+# Picture
+PICTURE_WIDTH, PICTURE_HEIGHT = 600, 480
+WHITE: Colour = (255, 255, 255)
+BLACK: Colour = (0, 0, 0)
+CENTRE_COLOUR: Colour = (204, 204, 204)
+GOAL_COLOUR: Colour = (239, 203, 138)
+RACKET_COLOURS: tuple[Colour, Colour] = ((235, 98, 53), (93, 158, 199))

@@ -1,0 +1,73 @@
+"""Actions by number: the public table of eight, and finer ones for agents that choose among many."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+
+_AXES = 3  # x, y, turn; shooting comes behind them
+
+
+@functools.cache
+def action_table(fineness: int = 1, *, keep_mode: bool = True, combined: bool = False) -> NDArray[np.float32]:
+    """Make a table of one player's actions.
+
+    Args:
+        fineness: Levels in each direction of an axis: 1 for full force only, 2 for half and full, …
+        keep_mode: Whether players can shoot.
+        combined: Whether axes are moved together. If so, the table has every combination of levels (and shooting or
+            not); if not, each action moves one axis or shoots.
+
+    Returns:
+        The actions, shape `(number of actions, 4)`, or 3 without `keep_mode`; read-only. Action 0 is to do nothing.
+        With `fineness=1` and not combined these are the public environment's: 1 and 2 push along x, 3 and 4 along y,
+        5 and 6 turn, each negative first, 7 shoots.
+
+    Raises:
+        InvalidArgument: `fineness` is below 1.
+
+    Examples:
+        >>> action_table()[4], action_table(fineness=2)[3]
+        (array([0., 1., 0., 0.], dtype=float32), array([0.5, 0. , 0. , 0. ], dtype=float32))
+        >>> len(action_table()), len(action_table(fineness=2)), len(action_table(combined=True))
+        (8, 14, 54)
+    """
+    if fineness < 1:
+        raise InvalidArgument(f"fineness={fineness}: pass 1 or more levels")
+    strengths = [level / fineness for level in range(fineness, 0, -1)]
+    levels = [0.0, *(-strength for strength in strengths), *reversed(strengths)]
+    shooting = [0.0, 1.0] if keep_mode else []
+    width = _AXES + bool(keep_mode)
+    if combined:
+        rows = [list(row) for row in itertools.product(*[levels] * _AXES, *([shooting] if keep_mode else []))]
+    else:
+        rows = [[0.0] * width]
+        choices = [*[levels[1:]] * _AXES, *([[1.0]] if keep_mode else [])]
+        rows += [
+            [0.0] * axis + [level] + [0.0] * (width - axis - 1) for axis, some in enumerate(choices) for level in some
+        ]
+    table = np.array(rows, np.float32)
+    table.setflags(write=False)
+    return table
+
+
+def discrete_action(number: int, *, keep_mode: bool = True) -> NDArray[np.float32]:
+    """Return the action that has this number in the public table.
+
+    Raises:
+        InvalidArgument: There is no such action.
+
+    Examples:
+        >>> discrete_action(7)
+        array([0., 0., 0., 1.], dtype=float32)
+    """
+    table = action_table(keep_mode=keep_mode)
+    if not 0 <= number < len(table):
+        raise InvalidArgument(f"action {number}: pass a number from 0 to {len(table) - 1}")
+    action: NDArray[np.float32] = table[int(number)].copy()
+    return action

@@ -1,0 +1,293 @@
+"""`HockeyEnv`: air hockey for two players, as a Gymnasium environment on Box2D."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import EzPickle
+from numpy.typing import ArrayLike, NDArray
+
+from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey import control
+from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.hockey.discrete import discrete_action
+from envfleet.envs.hockey.rendering import Painter
+from envfleet.envs.hockey.rules import Quirks, draw_start, read_mode
+from envfleet.envs.hockey.views import inform, observe, place
+from envfleet.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from envfleet.envs.hockey.world import World
+
+Info = dict[str, Any]
+_OPTIONS = {"one_starting", "mode"}
+
+
+class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
+    """Air hockey for two players: a Box2D game that behaves like the public hockey environment.
+
+    Player one has the left goal and the reward that `step` returns. Player two sees the field rotated by 180 degrees,
+    so that a policy plays on either side; its view of what `step` returns is to be had from `obs_agent_two`,
+    `get_info_agent_two` and `get_reward_agent_two`.
+
+    Observations are 18 numbers, float32: x, y (from the centre), angle, velocity x and y, angular velocity of one's own
+    racket; the same of the opponent's; x, y, velocity x and y of the puck; for how many more steps one can hold the
+    puck, and for how many the opponent can. The last two are missing without `keep_mode`.
+
+    Actions are player one's, then player two's, each in [-1, 1] and clipped to it: force x, force y, torque and, in
+    `keep_mode`, shoot (above 0.5).
+
+    A game ends with a goal (`terminated`, and 10 or -10), or with the time limit (`truncated`): 250 steps, 80 in the
+    training modes, and one more.
+
+    Args:
+        keep_mode: Whether rackets catch and hold the puck.
+        mode: `NORMAL`, `TRAIN_SHOOTING` or `TRAIN_DEFENSE`; a `Mode`, its name or its number.
+        render_mode: `"rgb_array"`, `"human"` or `None`.
+        quirks: Which ways of the public environment to keep; none by default.
+
+    Attributes:
+        discrete_action_space: The numbers that `discrete_to_continuous_action` takes.
+
+    Raises:
+        InvalidArgument: There is no such mode or render mode.
+
+    Examples:
+        >>> env = HockeyEnv()
+        >>> observation, info = env.reset(seed=1)
+        >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        >>> observation.shape, env.obs_agent_two().shape, info["winner"]
+        ((18,), (18,), 0)
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # an instance variable in Gymnasium's Env
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": c.STEPS_PER_SECOND,
+    }
+
+    def __init__(
+        self,
+        keep_mode: bool = True,
+        mode: Mode | str | SupportsIndex = Mode.NORMAL,
+        *,
+        render_mode: str | None = None,
+        quirks: Quirks = Quirks(),  # noqa: B008  # frozen
+    ) -> None:
+        EzPickle.__init__(self, keep_mode, mode, render_mode=render_mode, quirks=quirks)
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise InvalidArgument(f"render_mode={render_mode!r}: pass 'human', 'rgb_array' or None")
+        self.keep_mode = keep_mode
+        self.render_mode = render_mode
+        self._quirks = quirks
+        self._mode = read_mode(mode)
+        self._painter: Painter | None = None
+        self._is_reversed = self._is_one_starting = True
+        numbers = 18 if keep_mode or quirks.public_spaces else 16
+        self._world: World
+        self._dtype = np.float64 if quirks.public_spaces else np.float32
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (numbers,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2 * self.num_actions,), np.float32)
+        numbered = 8 if keep_mode and not quirks.public_spaces else 7
+        self.discrete_action_space: gymnasium.spaces.Discrete[Any] = gymnasium.spaces.Discrete(numbered)
+        self._begin(is_one_starting=True)
+
+    @property
+    def num_actions(self) -> int:
+        """Numbers in one player's action."""
+        return 4 if self.keep_mode else 3
+
+    @property
+    def mode(self) -> Mode:
+        """What is played; a new mode is played from the next reset."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode | str | SupportsIndex) -> None:
+        self._mode = read_mode(mode)
+
+    @property
+    def winner(self) -> int:
+        """1 if player one has scored, -1 if player two has, else 0."""
+        return self._world.winner
+
+    @property
+    def time(self) -> int:
+        """Steps played in this game."""
+        return self._time
+
+    @property
+    def max_timesteps(self) -> int:
+        """The time limit of this game; the step after it is the last."""
+        return self._limit
+
+    def reset(
+        self,
+        one_starting: bool | None = None,
+        mode: Mode | str | SupportsIndex | None = None,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[Any], Info]:
+        """Begin a game.
+
+        Args:
+            one_starting: Whether player one gets the puck in `NORMAL`. By default players take turns, and player two
+                begins after a seeded reset.
+            mode: What is played from now on; as before by default.
+            seed: For where things are placed; without one the generator goes on.
+            options: `one_starting` and `mode` can be given here as well, where only Gymnasium's arguments get through.
+
+        Returns:
+            Player one's observation and info.
+
+        Raises:
+            InvalidArgument: An option or a mode is unknown.
+        """
+        super().reset(seed=seed)
+        unknown = set(options or {}) - _OPTIONS
+        if unknown:
+            raise InvalidArgument(f"options has {sorted(unknown)}: only {sorted(_OPTIONS)} mean something here")
+        chosen = {"one_starting": one_starting, "mode": mode, **(options or {})}
+        if chosen["mode"] is not None:
+            self.mode = chosen["mode"]
+        if seed is None and self._quirks.reset_draws_seed:
+            self.np_random = np.random.default_rng()
+        is_one_starting = chosen["one_starting"]
+        if is_one_starting is None:
+            is_first = seed is not None and not self._quirks.starter_ignores_seed
+            is_one_starting = False if is_first else not self._is_one_starting
+        self._begin(bool(is_one_starting), self._world.holds if self._quirks.holds_survive_reset else (0, 0))
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(0), self._info(0)
+
+    def _begin(self, is_one_starting: bool, holds: Sequence[int] = (0, 0)) -> None:
+        from envfleet.envs.hockey.world import World
+
+        if self._mode is Mode.NORMAL:
+            self._is_one_starting = is_one_starting
+        if self._quirks.order_alternates:
+            self._is_reversed = not self._is_reversed
+        self._time = 0
+        self._limit = c.TIME_LIMIT_STEPS[self._mode]
+        start = draw_start(self._mode, self._is_one_starting, self.np_random)
+        self._world = World(start, holds, keep_mode=self.keep_mode, is_reversed=self._is_reversed)
+        if start.aim is not None:
+            control.serve(self._world.puck, start.aim)
+
+    def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
+        """Play one step, 1/50 s.
+
+        Args:
+            action: Player one's, then player two's: shape `(8,)`, or `(6,)` without keep mode.
+
+        Returns:
+            Player one's observation, its reward, whether somebody has scored, whether time is up, and player one's
+            info. One may step on after the end: the flag and the 10 are then given again in each step.
+
+        Raises:
+            InvalidArgument: The action has another shape, or a number in it is none.
+        """
+        numbers = self._clip(action)
+        width, rackets, puck, holds = self.num_actions, self._world.rackets, self._world.puck, self._world.holds
+        for player, racket in enumerate(rackets):
+            push_x, push_y, torque = numbers[player * width : player * width + 3]
+            control.push(racket, player, push_x, push_y)
+            control.turn(racket, torque)
+        control.slow_down(puck)
+        if self.keep_mode:
+            for player, racket in enumerate(rackets):
+                shot = numbers[player * width + 3]
+                holds[player] = control.hold(racket, puck, player, holds[player], shot)
+        self._world.step()
+        is_late = self._time >= self._limit
+        self._time += 1
+        if self.render_mode == "human":
+            self.render()
+        terminated = self._world.winner != 0 or (is_late and self._quirks.limit_terminates)
+        info = self._info(0)
+        return self._observation(0), self.get_reward(info), terminated, is_late and not terminated, info
+
+    def _clip(self, action: ArrayLike) -> NDArray[np.float32]:
+        numbers = np.clip(np.asarray(action, np.float32), -1, 1)
+        if numbers.shape != (2 * self.num_actions,) or np.isnan(numbers).any():
+            raise InvalidArgument(
+                f"action {numbers} has shape {numbers.shape}, expected numbers of shape {(2 * self.num_actions,)}: "
+                "pass player one's action and, behind it, player two's"
+            )
+        return numbers
+
+    def obs_agent_two(self) -> NDArray[Any]:
+        """Return what player two sees."""
+        return self._observation(1)
+
+    def get_info_agent_two(self) -> Info:
+        """Return player two's info; its `winner` is 1 if player two has won."""
+        return self._info(1)
+
+    def get_reward(self, info: Info) -> float:
+        """Return the reward that belongs to a player's info: 10 for a goal, -10 for one conceded, plus closeness."""
+        return float(c.WIN_REWARD * info["winner"] + info["reward_closeness_to_puck"])
+
+    def get_reward_agent_two(self, info_two: Info) -> float:
+        """Return player two's reward; `info_two` is what `get_info_agent_two` returned."""
+        return self.get_reward(info_two)
+
+    def set_state(self, state: ArrayLike) -> None:
+        """Put rackets and puck where an observation of player one says, with its hold counters.
+
+        What an observation does not show stays as it is: the puck's spin, contacts, the clock, and who has scored.
+
+        Args:
+            state: The observation, shape `(18,)`, or `(16,)` without keep mode.
+
+        Raises:
+            InvalidArgument: The state has another shape, or a number in it is not finite.
+        """
+        place(self._world, state, self.keep_mode)
+
+    def discrete_to_continuous_action(self, number: int) -> NDArray[np.float32]:
+        """Return one player's action that has this number in the public table.
+
+        Raises:
+            InvalidArgument: There is no such action.
+        """
+        return discrete_action(number, keep_mode=self.keep_mode)
+
+    def render(self, mode: str | None = None) -> NDArray[np.uint8] | None:  # type: ignore[override]  # array or nothing
+        """Draw the game.
+
+        Args:
+            mode: `"rgb_array"` or `"human"`; by default the `render_mode` the environment was made with.
+
+        Returns:
+            The picture, shape `(480, 600, 3)`, uint8, for `"rgb_array"`, else nothing.
+
+        Raises:
+            InvalidArgument: There is no mode, or not this one.
+        """
+        mode = self.render_mode if mode is None else mode
+        if mode not in self.metadata["render_modes"]:
+            raise InvalidArgument(f"render mode {mode!r}: make the environment with render_mode='rgb_array' or 'human'")
+        if self._painter is None:
+            self._painter = Painter()
+        poses = [(racket.position.x, racket.position.y, racket.body.angle) for racket in self._world.rackets]
+        puck = (self._world.puck.position.x, self._world.puck.position.y)
+        if mode == "rgb_array":
+            return self._painter.paint(poses, puck)
+        self._painter.show(poses, puck)
+        return None
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self._painter is not None:
+            self._painter.close()
+            self._painter = None
+
+    def _observation(self, player: int) -> NDArray[Any]:
+        return np.array(observe(self._world, player, self.keep_mode), np.float32).astype(self._dtype, copy=False)
+
+    def _info(self, player: int) -> Info:
+        return inform(self._world, player, self._limit)

@@ -1,0 +1,83 @@
+"""`HockeyOneEnv`: hockey for one player, against the scripted one."""
+
+from __future__ import annotations
+
+from typing import Any, SupportsIndex
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import EzPickle
+from numpy.typing import ArrayLike, NDArray
+
+from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.hockey.env import HockeyEnv, Info
+from envfleet.envs.hockey.opponents import BasicOpponent
+from envfleet.envs.hockey.rules import Quirks
+from envfleet.errors import InvalidArgument
+
+_OPPONENT_STREAM = 1  # of the seed; the environment's own numbers are what they are in the two-player game
+
+
+class HockeyOneEnv(HockeyEnv):
+    """Hockey for player one alone: the scripted player has the right-hand side.
+
+    Args:
+        mode: As in `HockeyEnv`.
+        weak_opponent: Whether the weak one plays, not the strong one.
+        render_mode: As in `HockeyEnv`.
+        quirks: As in `HockeyEnv`.
+
+    Attributes:
+        opponent: Player two; anything with `act(observation)`. A `BasicOpponent` is seeded by each seeded reset.
+
+    Examples:
+        >>> env = HockeyOneEnv(weak_opponent=True)
+        >>> observation, info = env.reset(seed=1)
+        >>> observation, reward, terminated, truncated, info = env.step([1.0, 0.0, 0.0, 0.0])
+        >>> env.action_space.shape, observation.shape
+        ((4,), (18,))
+    """
+
+    def __init__(
+        self,
+        mode: Mode | str | SupportsIndex = Mode.NORMAL,
+        weak_opponent: bool = False,
+        *,
+        render_mode: str | None = None,
+        quirks: Quirks = Quirks(),  # noqa: B008  # frozen
+    ) -> None:
+        super().__init__(mode=mode, render_mode=render_mode, quirks=quirks)
+        EzPickle.__init__(self, mode, weak_opponent, render_mode=render_mode, quirks=quirks)
+        self.opponent: Any = BasicOpponent(weak=weak_opponent)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.num_actions,), np.float32)
+
+    def reset(
+        self,
+        one_starting: bool | None = None,
+        mode: Mode | str | SupportsIndex | None = None,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[Any], Info]:
+        """Begin a game, as `HockeyEnv.reset` does."""
+        if seed is not None and isinstance(self.opponent, BasicOpponent):
+            self.opponent.seed(np.random.SeedSequence(seed, spawn_key=(_OPPONENT_STREAM,)))
+        return super().reset(one_starting, mode, seed, options)
+
+    def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
+        """Play one step against the opponent.
+
+        Args:
+            action: Player one's, shape `(4,)`.
+
+        Returns:
+            As `HockeyEnv.step`.
+
+        Raises:
+            InvalidArgument: The action has another shape, or a number in it is none.
+        """
+        own = np.asarray(action, np.float32)
+        if own.shape != self.action_space.shape:
+            raise InvalidArgument(
+                f"action has shape {own.shape}, expected {self.action_space.shape}: pass one's own only"
+            )
+        return super().step(np.concatenate([own, self.opponent.act(self.obs_agent_two())], dtype=np.float32))

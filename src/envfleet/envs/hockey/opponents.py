@@ -1,0 +1,133 @@
+"""Players that are no agents: the scripted one, weak or strong, and a person at the keyboard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.discrete import discrete_action
+from envfleet.envs.hockey.rendering import load_pygame
+from envfleet.envs.hockey.scripted import scripted_action, scripted_actions
+from envfleet.errors import InvalidArgument
+
+
+class BasicOpponent:
+    """The scripted player.
+
+    It draws how its racket swings from its own generator, and goes on swinging over episodes. `act_batch` swings every
+    row by itself, `act` is its first row.
+
+    Args:
+        weak: Whether it is the weak one.
+        keep_mode: Whether players can hold the puck.
+        seed: For the swings; fresh entropy by default.
+
+    Examples:
+        >>> player = BasicOpponent(weak=False, seed=1)
+        >>> player.act(np.zeros(18)).shape, player.act_batch(np.zeros((5, 18))).shape
+        ((4,), (5, 4))
+    """
+
+    def __init__(
+        self, weak: bool = True, keep_mode: bool = True, seed: int | np.random.SeedSequence | None = None
+    ) -> None:
+        self.weak = weak
+        self.keep_mode = keep_mode
+        self.seed(seed)
+
+    def seed(self, seed: int | np.random.SeedSequence | None) -> None:
+        """Begin anew with this seed."""
+        self._rng = np.random.default_rng(seed)
+        self._phases = self._rng.uniform(0, c.PHASE_RANGE, 1)
+
+    def act(self, observation: ArrayLike) -> NDArray[np.float64]:
+        """Choose an action.
+
+        Args:
+            observation: The player's own view, shape `(18,)`, or `(16,)` without keep mode.
+
+        Returns:
+            The action, shape `(4,)`, or `(3,)` without keep mode.
+        """
+        self._phases[0] += self._rng.uniform(0, c.PHASE_GROWTH)
+        numbers = np.asarray(observation, np.float64).tolist()
+        return np.array(scripted_action(numbers, self.weak, self.keep_mode, float(self._phases[0])))
+
+    def act_batch(self, observations: ArrayLike, deterministic: bool = False) -> NDArray[np.float64]:
+        """Choose actions in many games.
+
+        Args:
+            observations: The player's own views, shape `(N, 18)`, or `(N, 16)` without keep mode. A row should be the
+                same game in each call; a swing is kept for every row that was ever given.
+            deterministic: Changes nothing, for the swing is a part of how the player plays; seed it instead.
+
+        Returns:
+            Actions, shape `(N, 4)`, or `(N, 3)` without keep mode.
+        """
+        rows = np.asarray(observations, np.float64)
+        missing = len(rows) - len(self._phases)
+        if missing > 0:
+            self._phases = np.append(self._phases, self._rng.uniform(0, c.PHASE_RANGE, missing))
+        phases = self._phases[: len(rows)]
+        phases += self._rng.uniform(0, c.PHASE_GROWTH, len(rows))
+        return scripted_actions(rows, self.weak, self.keep_mode, phases)
+
+    def __repr__(self) -> str:
+        return f"BasicOpponent(weak={self.weak}, keep_mode={self.keep_mode})"
+
+
+class HumanOpponent:
+    """A person at the keyboard: arrows push, W and S turn, space shoots.
+
+    Of several keys that are pressed the last in the order left, up, right, down, W, S, space counts. The window of an
+    environment with `render_mode="human"` must have the focus.
+
+    Args:
+        env: The environment that is played in; only its `keep_mode` is looked at.
+        player: 1 plays on the left, 2 on the right. Arrows point where they do on the screen.
+
+    Raises:
+        InvalidArgument: There is no such player.
+    """
+
+    def __init__(self, env: Any, player: int = 1) -> None:
+        if player not in (1, 2):
+            raise InvalidArgument(f"player={player!r}: pass 1 (left) or 2 (right)")
+        self._pygame = pygame = load_pygame()
+        self._keep_mode = bool(env.unwrapped.keep_mode)
+        left, right, down, up = (1, 2, 3, 4) if player == 1 else (2, 1, 4, 3)
+        self._numbers = {
+            pygame.K_LEFT: left,
+            pygame.K_UP: up,
+            pygame.K_RIGHT: right,
+            pygame.K_DOWN: down,
+            pygame.K_w: 5,
+            pygame.K_s: 6,
+        }
+        if self._keep_mode:
+            self._numbers[pygame.K_SPACE] = 7
+
+    def act(self, observation: ArrayLike) -> NDArray[np.float32]:
+        """Look at the keyboard.
+
+        Args:
+            observation: The player's own view; people look at the window instead.
+
+        Returns:
+            The action, shape `(4,)`, or `(3,)` without keep mode.
+
+        Raises:
+            InvalidArgument: There is no window yet.
+        """
+        if not self._pygame.display.get_init():
+            raise InvalidArgument(
+                "there is no window whose keyboard could be looked at: make the environment with render_mode='human' "
+                "and reset it first"
+            )
+        self._pygame.event.pump()
+        pressed = self._pygame.key.get_pressed()
+        numbers = [number for key, number in self._numbers.items() if pressed[key]]
+        return discrete_action(numbers[-1] if numbers else 0, keep_mode=self._keep_mode)

@@ -1,0 +1,113 @@
+"""The picture of a game, drawn with pygame, as an array or in a window. Needs no physics engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.hockey import constants as c
+
+if TYPE_CHECKING:
+    import pygame
+
+Pose = tuple[float, float, float]
+_SIZE = (c.PICTURE_WIDTH, c.PICTURE_HEIGHT)
+_SCALE = c.PIXELS_PER_METRE
+_CENTRE_RADIUS, _GOAL_RADIUS = 100, 75
+_GOAL_BOX_SIZE = (100, 200)
+_OUTLINE_WIDTH = 2
+
+
+def load_pygame() -> Any:
+    """Import pygame.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        import pygame
+    except ImportError as error:
+        raise ImportError(
+            f"pictures and the keyboard need pygame, which cannot be imported here ({error}): "
+            "pip install 'envfleet[hockey]'"
+        ) from error
+    return pygame
+
+
+class Painter:
+    """Draws games; keeps what does not change, and the window if there is one."""
+
+    def __init__(self) -> None:
+        self._pygame = load_pygame()
+        self._ground = self._draw_ground()
+        self._window: pygame.Surface | None = None
+        self._clock: pygame.time.Clock | None = None
+
+    def paint(self, rackets: Sequence[Pose], puck: c.Point) -> NDArray[np.uint8]:
+        """Draw a game.
+
+        Args:
+            rackets: x, y and angle of both rackets, in metres and radians.
+            puck: Position of the puck.
+
+        Returns:
+            The picture, shape `(480, 600, 3)`, uint8.
+        """
+        pixels = self._pygame.surfarray.pixels3d(self._draw(rackets, puck))
+        # (width, height, 3) -> (height, width, 3), y up
+        return np.ascontiguousarray(pixels.swapaxes(0, 1)[::-1], np.uint8)
+
+    def show(self, rackets: Sequence[Pose], puck: c.Point) -> None:
+        """Draw a game in a window, and wait so that 50 pictures are shown in a second."""
+        pygame = self._pygame
+        if self._window is None or self._clock is None:
+            pygame.display.init()
+            pygame.display.set_caption("Hockey")
+            self._window = pygame.display.set_mode(_SIZE)
+            self._clock = pygame.time.Clock()
+        self._window.blit(pygame.transform.flip(self._draw(rackets, puck), False, True), (0, 0))
+        pygame.event.pump()
+        pygame.display.flip()
+        self._clock.tick(c.STEPS_PER_SECOND)
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self._window is not None:
+            self._pygame.display.quit()
+        self._window = self._clock = None
+
+    def _draw(self, rackets: Sequence[Pose], puck: c.Point) -> pygame.Surface:
+        """Draw with y downwards."""
+        surface: pygame.Surface = self._ground.copy()
+        for pose, outline, colour in zip(rackets, c.RACKET_OUTLINES, c.RACKET_COLOURS, strict=True):
+            self._polygon(surface, pose, outline, colour)
+        centre = (puck[0] * _SCALE, puck[1] * _SCALE)
+        self._circle(surface, c.BLACK, centre, c.PUCK_RADIUS_PIXELS)
+        return surface
+
+    def _draw_ground(self) -> Any:
+        surface = self._pygame.Surface(_SIZE, depth=32)
+        surface.fill(c.WHITE)
+        middle = (c.PICTURE_WIDTH / 2, c.PICTURE_HEIGHT / 2)
+        self._circle(surface, c.CENTRE_COLOUR, middle, _CENTRE_RADIUS)
+        for x, box_x in ((50.0, 60), (550.0, 440)):
+            self._circle(surface, c.GOAL_COLOUR, (x, middle[1]), _GOAL_RADIUS)
+            self._pygame.draw.rect(surface, c.WHITE, ((box_x, 140), _GOAL_BOX_SIZE))
+        for (x, y), outline in c.BARRIERS:
+            self._polygon(surface, (x, y, 0.0), outline, c.BLACK)
+        return surface
+
+    def _circle(self, surface: Any, colour: c.Colour, centre: c.Point, radius: int) -> None:
+        self._pygame.draw.circle(surface, colour, centre, radius)
+        self._pygame.draw.circle(surface, colour, centre, radius, _OUTLINE_WIDTH)
+
+    def _polygon(self, surface: Any, pose: Pose, outline: c.Outline, colour: c.Colour) -> None:
+        x, y, angle = pose
+        cos, sin = math.cos(angle), math.sin(angle)
+        corners = [((x + cos * u - sin * v) * _SCALE, (y + sin * u + cos * v) * _SCALE) for u, v in outline]
+        self._pygame.draw.polygon(surface, colour, corners)
+        self._pygame.draw.polygon(surface, colour, corners, _OUTLINE_WIDTH)
