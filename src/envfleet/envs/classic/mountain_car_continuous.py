@@ -1,0 +1,102 @@
+"""MountainCarContinuous: MountainCar with an accelerator, whose use costs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.envs.classic.frames import draw
+from envfleet.envs.classic.scalars import clip, single
+from envfleet.kernels import Kernel
+from envfleet.kernels.maths import cos
+
+_LOW = np.array([-1.2, -0.07], np.float32)
+_HIGH = np.array([0.6, 0.07], np.float32)
+
+
+class MountainCarContinuous(Kernel):
+    """Gymnasium's MountainCarContinuous-v0 as a kernel: the same spaces, draws, rewards and ends.
+
+    Observation: position and velocity. Action: force, clipped to ±1. Reward: 100 at the flag, where the episode is
+    terminated, less a tenth of the squared action every step.
+    """
+
+    observation_space = spaces.Box(_LOW, _HIGH, dtype=np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    max_episode_steps: ClassVar[int | None] = 999
+
+    class State(Kernel.State):
+        """Position and velocity. Gymnasium draws the first position in float64 and keeps all later ones in float32."""
+
+        position: float
+        velocity: np.float32
+
+    class Params(Kernel.Params):
+        """Gymnasium's attributes of the same names; `gravity` is a number in its code; the start is uniform."""
+
+        min_position: float = -1.2
+        max_position: float = 0.6
+        max_speed: float = 0.07
+        goal_position: float = 0.45
+        goal_velocity: float = 0.0
+        power: float = 0.0015
+        gravity: float = 0.0025
+        start_low: float = -0.6
+        start_high: float = -0.4
+
+    @staticmethod
+    def reset(state: State, rng: np.random.Generator, params: Params) -> None:
+        """Begin at rest in the valley."""
+        state.position = rng.uniform(params.start_low, params.start_high)
+        state.velocity = np.float32(0.0)
+
+    @staticmethod
+    def step(
+        state: State,
+        action: NDArray[np.float32],
+        rng: np.random.Generator,
+        params: Params,
+    ) -> tuple[float, bool]:
+        """Move one step, rounded to float32 where Gymnasium rounds."""
+        asked = np.float64(action[0])
+        # A float32 action within the bounds makes Gymnasium compute in float32; a clipped one is a Python float.
+        is_clipped = (asked < -1.0) | (asked > 1.0)
+        force = clip(asked, -1.0, 1.0)
+        thrust = force * params.power if is_clipped else single(force * single(params.power))
+        # A first position that is a float32 by chance, one in 2**29, is no matter: only its rounding differs.
+        is_first = single(state.position) != state.position
+        angle = 3.0 * state.position if is_first else single(3.0 * state.position)
+        slope = params.gravity * cos(angle)
+        pull = single(thrust - slope if is_clipped else thrust - single(slope))
+        speed = single(params.max_speed)
+        velocity = clip(single(np.float64(state.velocity) + pull), -speed, speed)
+        low, high = single(params.min_position), single(params.max_position)
+        position = clip(single(state.position + velocity), low, high)
+        velocity = 0.0 if (position == low) & (velocity < 0.0) else velocity
+        state.position = position
+        state.velocity = np.float32(velocity)
+        terminated = (position >= single(params.goal_position)) & (velocity >= single(params.goal_velocity))
+        return (100.0 if terminated else 0.0) - asked * asked * 0.1, terminated
+
+    @staticmethod
+    def observe(state: State, out: NDArray[np.float32]) -> None:
+        """Write the state."""
+        out[0] = state.position
+        out[1] = state.velocity
+
+    @staticmethod
+    def render(state: State, params: Params) -> NDArray[Any]:
+        """Draw Gymnasium's frame, `(400, 600, 3)`."""
+        from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_MountainCarEnv
+
+        return draw(
+            Continuous_MountainCarEnv,
+            (600, 400),
+            state=np.array([state.position, state.velocity], np.float32),
+            min_position=params.min_position,
+            max_position=params.max_position,
+            goal_position=params.goal_position,
+        )

@@ -1,0 +1,122 @@
+"""Grid worlds: walk to the goal, around walls and lava, through a layout that is new in every episode."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.envs.gridworld.layout import GOAL, LAVA, WALL, lay_out
+from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS, draw
+from envfleet.kernels import Kernel, array
+
+
+class GridWorld(Kernel):
+    """Walk over a grid of 8 × 8 cells; observed as one plane of zeros and ones for each kind of thing.
+
+    Actions: 0 up, 1 right, 2 down, 3 left; walls and the edge stop the agent. Terminated on the goal and in lava. Every
+    layout can be solved. Without walls and lava the best return is `goal_reward + (d - 1) * step_reward` for a goal
+    that is d rows and columns away.
+
+    Observation: uint8 `(height, width, 4)`, planes agent, goal, walls, lava.
+
+    A world of another size is a subclass with other shapes; the functions read them:
+
+        >>> class LargeGridWorld(GridWorld):
+        ...     observation_space = spaces.Box(0, 1, (16, 24, 4), np.uint8)
+        ...     max_episode_steps = 500
+        ...     class State(GridWorld.State):
+        ...         cells: NDArray[np.uint8] = array((16, 24), np.uint8)
+    """
+
+    observation_space: ClassVar[spaces.Box] = spaces.Box(0, 1, (8, 8, 4), np.uint8)
+    action_space = spaces.Discrete(4)
+    max_episode_steps: ClassVar[int | None] = 100
+    render_fps = 10
+
+    class State(Kernel.State):
+        """What lies in each cell (`layout.FLOOR` and so on), and the agent's row and column."""
+
+        cells: NDArray[np.uint8] = array((8, 8), np.uint8)
+        row: np.int32
+        column: np.int32
+
+    class Params(Kernel.Params):
+        """How full the world is (probabilities of a cell), and rewards: of a step that ends nothing, or of its end."""
+
+        wall_fraction: float = 0.25
+        lava_fraction: float = 0.1
+        step_reward: float = -0.01
+        goal_reward: float = 1.0
+        lava_reward: float = -1.0
+
+    @staticmethod
+    def reset(state: State, rng: np.random.Generator, params: Params) -> None:
+        """Draw start, another cell as goal, and the layout."""
+        height, width = state.cells.shape
+        start = rng.integers(height * width)
+        other = rng.integers(height * width - 1)
+        goal = other + 1 if other >= start else other
+        lay_out(state.cells, rng, start, goal, params.wall_fraction, params.lava_fraction)
+        state.row = np.int32(start // width)
+        state.column = np.int32(start % width)
+
+    @staticmethod
+    def step(state: State, action: int, rng: np.random.Generator, params: Params) -> tuple[float, bool]:
+        """Walk one cell."""
+        height, width = state.cells.shape
+        down = 1 if action == 2 else (-1 if action == 0 else 0)
+        right = 1 if action == 1 else (-1 if action == 3 else 0)
+        row = min(max(state.row + down, 0), height - 1)
+        column = min(max(state.column + right, 0), width - 1)
+        if state.cells[row, column] != WALL:
+            state.row = np.int32(row)
+            state.column = np.int32(column)
+        found = state.cells[state.row, state.column]
+        ending = params.goal_reward if found == GOAL else params.lava_reward
+        terminated = (found == GOAL) | (found == LAVA)
+        return ending if terminated else params.step_reward, terminated
+
+    @staticmethod
+    def observe(state: State, out: NDArray[np.uint8]) -> None:
+        """Write the planes."""
+        height, width = state.cells.shape
+        for row in range(height):
+            for column in range(width):
+                cell = state.cells[row, column]
+                out[row, column, 0] = 0
+                out[row, column, 1] = cell == GOAL
+                out[row, column, 2] = cell == WALL
+                out[row, column, 3] = cell == LAVA
+        out[state.row, state.column, 0] = 1
+
+    @staticmethod
+    def render(state: State, params: Params) -> NDArray[Any]:
+        """Draw the world from above, 32 pixels a cell."""
+        return draw(state.cells, int(state.row), int(state.column))
+
+
+class GridWorldPixels(GridWorld):
+    """The same world, observed as an image: 8 × 8 pixels a cell, in the colours of the frames.
+
+    Observation: uint8 `(64, 64, 3)`. A subclass may choose any image whose sides are multiples of the grid's.
+    """
+
+    observation_space: ClassVar[spaces.Box] = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+    @staticmethod
+    def observe(state: GridWorld.State, out: NDArray[np.uint8]) -> None:
+        """Write the image."""
+        height, width = state.cells.shape
+        tall, wide = out.shape[0] // height, out.shape[1] // width
+        for row in range(height):
+            for column in range(width):
+                is_agent = (row == state.row) & (column == state.column)
+                red, green, blue = AGENT_COLOR if is_agent else COLORS[state.cells[row, column]]
+                for y in range(row * tall, (row + 1) * tall):
+                    for x in range(column * wide, (column + 1) * wide):
+                        out[y, x, 0] = red
+                        out[y, x, 1] = green
+                        out[y, x, 2] = blue
