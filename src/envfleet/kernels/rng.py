@@ -1,9 +1,10 @@
 """NumPy's generator inside a kernel: PCG64, SeedSequence and the draws of `np.random.Generator`, bit for bit.
 
 Every drawing function takes the state first, a record of `RNG_DTYPE` or any object with the same attributes, and
-changes it. The functions are plain scalar Python: numba compiles them for CPU and CUDA, and they run as they are, where
-the state must hold `np.uint64` values; then wrap around is meant, and callers silence it with
-`np.errstate(over="ignore")`.
+changes it. The functions are plain scalar Python: numba compiles them for CPU and CUDA, where `fma=False` keeps
+`uniform` and `normal` exact to the last place. They also run as they are, on a state of NumPy scalars. Then wrap around
+is meant, but NumPy warns of it: callers wrap them in `np.errstate(over="ignore")`, or, where that does not reach, as in
+the threads of numba's CUDA simulator, filter the warnings `overflow encountered`.
 
 All arithmetic stays in uint64, because numba makes float64 of uint64 mixed with signed integers.
 
