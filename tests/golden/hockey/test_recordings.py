@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import platform
 import sys
 from typing import Any
 
@@ -17,7 +18,7 @@ from envfleet.envs.hockey.compat import make, opponent_action
 from envfleet.envs.hockey.scripted import scripted_actions
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="last bits depend on the platform's sine and square root"
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="the last bits are those of one platform"
 )
 
 TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")
