@@ -15,9 +15,12 @@ from envfleet import errors
 from envfleet.core.fleet import Fleet
 from envfleet.core.sending import Batch
 from envfleet.core.stats import FleetStats, Plan, WorkerStats
+from envfleet.envs.registration import register_all as _register_all
 from envfleet.make import make
 
 __version__ = version("envfleet")
+
+_register_all()
 
 __all__ = [
     "AutoresetMode",

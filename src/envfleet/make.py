@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from envfleet.core.engine import EngineOptions
@@ -14,13 +15,34 @@ from envfleet.core.fleet import Fleet
 from envfleet.core.shared import SharedArrays
 from envfleet.errors import InvalidArgument
 from envfleet.making.assembly import Blueprint
+from envfleet.making.kernels import make_kernel_fleet
 from envfleet.making.planning import choose, fixed_plan
 from envfleet.making.sources import EnvSource, builders_of, count_envs
 
+if TYPE_CHECKING:
+    from envfleet.kernels.fleet import KernelFleet
+    from envfleet.kernels.kernel import Kernel
+
 Backend = Literal["auto", "serial", "thread", "process"]
-BACKENDS = ("auto", "serial", "thread", "process")
+BACKENDS = ("auto", "serial", "thread", "process", "kernel")
 
 
+@overload
+def make(
+    env: str | EnvSpec | type[Kernel],
+    num_envs: int | None = None,
+    *,
+    backend: Literal["kernel"],
+    device: Literal["cpu", "cuda"] = "cpu",
+    workers: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    seed: int | None = None,
+    **env_kwargs: Any,
+) -> KernelFleet: ...
+
+
+@overload
 def make(
     env: EnvSource,
     num_envs: int | None = None,
@@ -44,15 +66,45 @@ def make(
     record_episodes: bool = True,
     observation_mode: Literal["same", "different"] = "same",
     **env_kwargs: Any,
-) -> Fleet:
+) -> Fleet: ...
+
+
+def make(
+    env: EnvSource,
+    num_envs: int | None = None,
+    *,
+    backend: Backend | Literal["kernel"] = "auto",
+    device: Literal["cpu", "cuda"] = "cpu",
+    workers: int | None = None,
+    envs_per_worker: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    batch_size: int | None = None,
+    on_failure: Literal["raise", "restart"] = "raise",
+    max_restarts: int = 10,
+    step_timeout_s: float | None = None,
+    start_timeout_s: float = 300.0,
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None,
+    seed: int | None = None,
+    shared: Mapping[str, Any] | None = None,
+    recycle_episodes: int | None = None,
+    recycle_bytes: int | None = None,
+    spares: bool = False,
+    record_episodes: bool = True,
+    observation_mode: Literal["same", "different"] = "same",
+    **env_kwargs: Any,
+) -> Fleet | KernelFleet:
     """Make a fleet: many copies of an environment as one `gymnasium.vector.VectorEnv`.
 
     Args:
         env: A Gymnasium id or `EnvSpec` (with `**env_kwargs`), a callable that returns an environment, a callable that
-            takes a seed and returns one, or a list of callables, one per sub-environment.
+            takes a seed and returns one, a list of callables, one per sub-environment, or a kernel.
         num_envs: How many; may be left out for a list, or if `workers` and `envs_per_worker` are given.
-        backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), or
-            `"auto"`, which measures which is fastest here; `fleet.plan` says what it found.
+        backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"kernel"`
+            (compiled code, for kernels only: returns a `KernelFleet`), or `"auto"`, which measures which of the first
+            three is fastest here; `fleet.plan` says what it found.
+        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. With that backend only `workers`, `autoreset_mode`, `copy`,
+            `seed` and `env_kwargs` mean something, and the others are refused.
         workers: Threads or processes; by default one per usable core.
         envs_per_worker: Sub-environments of each.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
@@ -75,13 +127,14 @@ def make(
             environments whose reset is slow.
         record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
         observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
-        **env_kwargs: For `gymnasium.make`, if `env` is an id or a spec.
+        **env_kwargs: For `gymnasium.make`, if `env` is an id or a spec; of a kernel, its parameters.
 
     Returns:
         The fleet. Close it when done, or use it in a `with` statement.
 
     Raises:
         InvalidArgument: An argument cannot be used; says what was given, what was expected and what to do.
+        KernelError: A kernel cannot be compiled.
         SubEnvError: A sub-environment could not be built.
         WorkerDied: A worker ended while building.
         StartTimeout: Not all were built within `start_timeout_s`.
@@ -94,10 +147,34 @@ def make(
         array([1., 1.])
         >>> fleet.close()
     """
+    _check_choice("backend", backend, BACKENDS)
+    _check_choice("device", device, ("cpu", "cuda"))
+    if backend == "kernel":
+        _refuse_given(
+            envs_per_worker=envs_per_worker,
+            batch_size=batch_size,
+            step_timeout_s=step_timeout_s,
+            start_method=start_method,
+            shared=shared,
+            recycle_episodes=recycle_episodes,
+            recycle_bytes=recycle_bytes,
+            spares=spares or None,
+        )
+        return make_kernel_fleet(
+            env,
+            count_envs(env, num_envs, None, None),
+            device=device,
+            workers=workers,
+            autoreset_mode=_autoreset_mode(autoreset_mode),
+            copy=copy,
+            seed=seed,
+            env_kwargs=env_kwargs,
+        )
+    if device != "cpu":
+        raise InvalidArgument(f'device={device!r} needs backend="kernel", got backend={backend!r}')
     local = SharedArrays.local(shared)
     root_seed = secrets.randbits(32) if seed is None else seed
     num_envs = count_envs(env, num_envs, workers, envs_per_worker)
-    _check_choice("backend", backend, BACKENDS)
     _check_choice("on_failure", on_failure, ("raise", "restart"))
     _check_choice("observation_mode", observation_mode, ("same", "different"))
     _check_choice("start_method", start_method, (None, "forkserver", "spawn", "fork"))
@@ -144,6 +221,15 @@ def make(
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         raise InvalidArgument(f"{name}={value!r}: pass one of {', '.join(repr(choice) for choice in choices)}")
+
+
+def _refuse_given(**options: Any) -> None:
+    """Check that none of the options of Python's workers is given."""
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidArgument(
+                f'{name}={value!r} means nothing with backend="kernel", which has no workers: leave it out'
+            )
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.buffers import Block, BufferPlan, addresses
+from envfleet.kernels.buffers import ENDED_DTYPE, Block, BufferPlan
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.outputs import OutputPool, OutputSet
+from envfleet.kernels.outputs import OutputPool
 from envfleet.kernels.params import check_params
 from envfleet.kernels.program import Program, compile_kernel, compiling
 from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
@@ -29,25 +29,24 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 
 class Ended(NamedTuple):
-    """The episodes that ended in one step; every array has one entry per such episode.
+    """The episodes that ended in one step; every array has one entry per such episode, by ascending row.
 
     Attributes:
-        rows: Sub-environments, ascending.
-        returns: Sums of rewards.
-        lengths: Steps.
-        episodes: How many episodes the sub-environment had ended before.
-        seconds: Time since they began.
+        words: Records of `ENDED_DTYPE` as 64-bit words, `(episodes, 5)`, which copies faster.
+        now: When the step was taken, in nanoseconds.
         observations: The last ones, which a reset replaced (`SAME_STEP`); else `None`.
         infos: Likewise, by name.
     """
 
-    rows: NDArray[np.int64]
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    episodes: NDArray[np.int64]
-    seconds: NDArray[np.float64]
+    words: NDArray[np.int64]
+    now: int
     observations: NDArray[Any] | None
     infos: dict[str, NDArray[Any]]
+
+    @property
+    def episodes(self) -> NDArray[Any]:
+        """Records of `ENDED_DTYPE`, `(episodes,)`."""
+        return self.words.view(ENDED_DTYPE)[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +102,7 @@ class CpuBatch:
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._copy = copy
         self._kept = Block(plan.kept, num_envs)
-        self._packed = Block(plan.packed, num_envs)
+        self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
         self._head = np.zeros(FIRST_ADDRESS, np.int64)
         self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, _NO_LIMIT if limit is None else limit, _MODES[autoreset_mode]
@@ -117,7 +116,7 @@ class CpuBatch:
     def _build(self) -> None:
         """Choose the compiled code for the present parameters, and make the tables for it."""
         plan, spec = self._plan, self.spec
-        self._has_own_params = any(len(values) > 1 for values in self._params.values()) or self.num_envs == 1
+        self._has_own_params = any(len(values) > 1 for values in self._params.values())
         rows = self.num_envs if self._has_own_params else 1
         block = Block(plan.params.buffers, rows)
         for name, values in self._params.items():
@@ -125,7 +124,7 @@ class CpuBatch:
             target[...] = values
         self._params_block = block
         self._program: Program = compile_kernel(spec, self._has_own_params)
-        held = self._kept.arrays | block.arrays | self._packed.arrays | self._finals.arrays
+        held = self._kept.arrays | block.arrays | {"ended": self._ended} | self._finals.arrays
         table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
         table[:FIRST_ADDRESS] = self._head
         for place, buffer in enumerate(plan.all, FIRST_ADDRESS):
@@ -199,38 +198,32 @@ class CpuBatch:
             actions = self._convert(actions)
         out = self._pool.take()
         table = out.table
-        table[NOW] = time.perf_counter_ns()
+        table[NOW] = now = time.perf_counter_ns()
         if self.num_threads == 1:
             count = self._program.step(table, actions)
             if count == 0:
                 return out.arrays, None
             if count < 0:
                 self._refuse(actions, -1 - count)
-            return out.arrays, self._collect([count], table)
+            return out.arrays, self._collect([count], now)
         wrong = self._program.check(actions)
         if wrong < 0:
             self._refuse(actions, -1 - wrong)
         step_range = self._program.step_range
         counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
-        return out.arrays, self._collect(counts, table) if any(counts) else None
+        return out.arrays, self._collect(counts, now) if any(counts) else None
 
-    def _collect(self, counts: list[int], table: NDArray[np.int64]) -> Ended:
-        packed = self._packed.arrays
-        spans = [slice(start, start + count) for (start, _), count in zip(self._crew.spans, counts, strict=True)]
-
-        def gather(name: str) -> NDArray[Any]:
-            parts = [packed[f"ended_{name}"][span] for span in spans]
-            return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
-
-        rows = gather("rows")
-        observations, infos = None, {}
-        if self._is_same_step:
-            observations = self.final_observations[rows]
-            infos = {
-                name: self._finals.arrays[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields
-            }
-        seconds = (table[NOW] - gather("begun")) / 1e9
-        return Ended(rows, gather("returns"), gather("lengths"), gather("episodes"), seconds, observations, infos)
+    def _collect(self, counts: list[int], now: int) -> Ended:
+        if len(counts) == 1:
+            words = self._ended[: counts[0]].copy()
+        else:
+            spans = zip(self._crew.spans, counts, strict=True)
+            words = np.concatenate([self._ended[start : start + count] for (start, _), count in spans])
+        if not self._is_same_step:
+            return Ended(words, now, None, {})
+        rows = words[:, 0]
+        infos = {name: self._finals.arrays[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
+        return Ended(words, now, self.final_observations[rows], infos)
 
     def _convert(self, actions: Any) -> NDArray[Any]:
         array = np.asarray(actions)
@@ -274,6 +267,15 @@ class CpuBatch:
             records[name] = self._kept.arrays[f"g_{name}"]
         return records
 
+    def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """State and parameters of one row as records, `(1,)` each; copies."""
+        state, params = np.zeros(1, self.spec.state.dtype), np.zeros(1, self.spec.params.dtype)
+        for name in self.spec.state.names:
+            state[name] = self.kept(name)[row]
+        for name, values in self._params.items():
+            params[name] = values[row if len(values) > 1 else 0]
+        return state, params
+
     @property
     def params(self) -> dict[str, NDArray[Any]]:
         """Parameters by name, `(1, …)` or `(num_envs, …)`; copies."""
@@ -312,6 +314,9 @@ class CpuBatch:
             array[target] = state.arrays[name]
         if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
             self.set_params(dict(state.params), rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a batch of kernel environments holds addresses of its memory: pickle what save() returns")
 
     def close(self) -> None:
         """End the threads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,10 @@ from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import RNG_DTYPE
 
 ALIGNMENT = 64
+ENDED_DTYPE = np.dtype(
+    [("row", np.int64), ("length", np.int64), ("episode", np.int64), ("begun", np.int64), ("total", np.float64)]
+)
+"""An episode that ended: its sub-environment, steps, number there, when it had begun (ns), and sum of rewards."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +87,7 @@ class BufferPlan:
             reset in this step), `elapsed` steps, `returns`, the number of `episodes` so far, and when this one had
             `begun`, in nanoseconds.
         outputs: Arrays a step hands out.
-        packed: Of the episodes that ended in a step: row, return, length, number, when they had begun; one after the
-            other.
+        ended: The episodes that ended in a step, one after the other.
         finals: Observations and infos that a reset replaced in `SAME_STEP`.
         all: All of them, in the order of the table of addresses.
     """
@@ -113,15 +116,12 @@ class BufferPlan:
             Buffer("truncated", np.dtype(np.bool_)),
             *infos,
         )
-        self.packed = tuple(
-            Buffer(f"ended_{name}", np.dtype(np.float64 if name == "returns" else np.int64))
-            for name in ("rows", "returns", "lengths", "episodes", "begun")
-        )
+        self.ended = Buffer("ended", ENDED_DTYPE)
         self.finals = (
             Buffer("final_observations", spec.observation.dtype, spec.observation.size),
             *(Buffer(f"final_{info.name}", info.dtype, info.size) for info in infos),
         )
-        self.all = (*self.kept, *self.params.buffers, *self.outputs, *self.packed, *self.finals)
+        self.all = (*self.kept, *self.params.buffers, *self.outputs, self.ended, *self.finals)
 
 
 class Block:
@@ -157,8 +157,3 @@ class Block:
         size_bytes = buffer.dtype.itemsize * buffer.size * self.num_rows
         flat = self.memory[offset : offset + size_bytes].view(buffer.dtype)
         return flat if buffer.size == 1 else flat.reshape(self.num_rows, buffer.size)
-
-
-def addresses(buffers: Iterable[Buffer], arrays: dict[str, NDArray[Any]]) -> Iterator[int]:
-    """Where each array begins."""
-    return (arrays[buffer.name].ctypes.data for buffer in buffers)

@@ -11,20 +11,32 @@ _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 _ADVICE = (
-    (r"Untyped global name '(?P<name>\w+)'.*<class 'type'>", "uses the class {name}: refer to functions and constants "
-     "of a module, not to attributes of a class"),
-    (r"Untyped global name '(?P<name>\w+)'", "uses {name}, which cannot be compiled: keep it out of reset, step and "
-     "observe, or turn it into numbers"),
-    (r"Field '(?P<name>\w+)' was not found in record with fields \((?P<fields>[^)]*)\)",
-     "uses the field {name!r}, which does not exist; fields are: {fields}"),
+    (
+        r"Untyped global name '(?P<name>\w+)'.*<class 'type'>",
+        "uses the class {name}: refer to functions and constants of a module, not to attributes of a class",
+    ),
+    (
+        r"Untyped global name '(?P<name>\w+)'",
+        "uses {name}, which cannot be compiled: keep it out of reset, step and observe, or turn it into numbers",
+    ),
+    (
+        r"Field '(?P<name>\w+)' was not found in record with fields \((?P<fields>[^)]*)\)",
+        "uses the field {name!r}, which does not exist; fields are: {fields}",
+    ),
     (r"NameError: name '(?P<name>\w+)' is not defined", "uses {name}, which is not defined"),
-    (r"Unknown attribute '(?P<name>\w+)' of type Record", "uses {name!r}, which neither the state, nor the parameters, "
-     "nor the generator have"),
-    (r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>[\w.]+)'",
-     "gives {name} values of two types, {one} and {two}: make them one, as with float(...)"),
+    (
+        r"Unknown attribute '(?P<name>\w+)' of type Record",
+        "uses {name!r}, which neither the state, nor the parameters, nor the generator have",
+    ),
+    (
+        r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>[\w.]+)'",
+        "gives {name} values of two types, {one} and {two}: make them one, as with float(...)",
+    ),
     (r"No implementation of function (?P<name>.+?) found", "calls {name} with types it does not take"),
-    (r"The use of (?P<name>\w+) is not supported|Use of unsupported (?P<other>.+)", "uses {name}, which compiled code "
-     "does not have"),
+    (
+        r"The use of (?P<name>\w+) is not supported|Use of unsupported (?P<other>.+)",
+        "uses {name}, which compiled code does not have",
+    ),
 )
 
 

@@ -24,7 +24,9 @@ class ArrayField:
 
 
 def array(shape: int | tuple[int, ...], dtype: Any) -> Any:
-    """Declare an array among the fields of a state: `cells: NDArray[np.uint8] = array((8, 8), np.uint8)`.
+    """Declare an array among the fields of a state.
+
+    As in `cells: NDArray[np.uint8] = array((8, 8), np.uint8)`.
 
     Args:
         shape: Fixed.

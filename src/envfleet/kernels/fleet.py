@@ -42,11 +42,13 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         autoreset_mode: Gymnasium's.
         workers: Threads; by default as many as pay.
         copy: Whether returned arrays are the caller's own; else they are valid until the next-but-one call.
+        device: `"cpu"`.
+        seed: Of the first sub-environment at a first reset without seeds; `None` draws one.
         env_spec: Gymnasium's, if the kernel is registered.
         render_mode: `"rgb_array"` or `None`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every option is keyword-only
         self,
         spec: KernelSpec,
         num_envs: int,
@@ -56,11 +58,14 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
         workers: int | None = None,
         copy: bool = True,
+        device: str = "cpu",
+        seed: int | None = None,
         env_spec: Any = None,
         render_mode: str | None = None,
     ) -> None:
         self._state = Lifecycle.CLOSED  # until everything is there
         self._kernel = spec
+        self._first_seed = secrets.randbits(63) if seed is None else seed
         self._batch = CpuBatch(
             spec,
             num_envs,
@@ -123,7 +128,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         unknown = set(options) - {"reset_mask", "params"}
         if unknown:
             raise InvalidArgument(
-                f"options has {sorted(unknown)[0]!r}, expected 'reset_mask' or 'params': a kernel's reset takes no "
+                f"options has {min(unknown)!r}, expected 'reset_mask' or 'params': a kernel's reset takes no "
                 "options of its own, only parameters"
             )
         rows = None
@@ -152,7 +157,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         """
         rows = check_rows(indices, self.num_envs)
         given = None if seeds is None else read_seeds(list(seeds), len(rows))
-        arrays = self._reset_rows(rows if len(rows) < self.num_envs else rows, given, (options or {}).get("params"))
+        arrays = self._reset_rows(rows, given, (options or {}).get("params"))
         chosen = tuple(array[rows] for array in arrays)
         return chosen[0], info_columns(self._kernel, chosen, None, len(rows))
 
@@ -170,7 +175,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         if seeds is None:
             seeds = np.zeros(count, np.uint64), np.zeros(count, np.bool_)
         if self._seeds is None:  # generators that were never seeded
-            root = np.uint64(secrets.randbits(63))
+            root = np.uint64(self._first_seed)
             self._seeds = root + np.arange(self.num_envs, dtype=np.uint64)
             seeds = np.where(seeds[1], seeds[0], self._seeds[every]), np.ones(count, np.bool_)
         values, is_seeded = seeds
@@ -204,7 +209,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         if ended is None and not self._has_infos:
             return arrays[0], arrays[1], arrays[2], arrays[3], {}
         if ended is not None:
-            self._num_awaiting = len(ended.rows)
+            self._num_awaiting = len(ended.words)
         infos = step_infos(self._kernel, arrays, ended, self.num_envs)
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
@@ -323,12 +328,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         return tuple(self._render_row(row) for row in range(self.num_envs))
 
     def _render_row(self, row: int) -> Any:
-        state = np.zeros(1, self._kernel.state.dtype)
-        for name in self._kernel.state.names:
-            state[name] = self._batch.kept(name)[row]
-        params = np.zeros(1, self._kernel.params.dtype)
-        for name, values in self._batch.params.items():
-            params[name] = spread(values, self.num_envs)[row]
+        state, params = self._batch.records(row)
         render: Any = self._kernel.render
         return render(PlainRecord(self._kernel.state, state), PlainRecord(self._kernel.params, params))
 
@@ -345,7 +345,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         return self._batch.save(None if indices is None else check_rows(indices, self.num_envs))
 
     def set_state(
-        self, state: BatchState, indices: Sequence[int] | NDArray[np.integer[Any]] | None = None
+        self, state: Any, indices: Sequence[int] | NDArray[np.integer[Any]] | None = None
     ) -> NDArray[Any]:
         """Bring saved sub-environments back; they go on exactly as they would have.
 

@@ -43,16 +43,18 @@ def step_infos(
         return info_columns(spec, arrays, None, num_envs)
 
     def build() -> dict[str, Any]:
+        episodes = ended.episodes
+        rows = episodes["row"]
         mask = np.zeros(num_envs, np.bool_)
-        mask[ended.rows] = True
+        mask[rows] = True
         infos = info_columns(spec, arrays, None, num_envs)
         if ended.observations is not None:
             infos |= _final_entries(ended, mask)
         infos["episode"] = {
-            "r": _scatter(ended.returns, ended.rows, np.zeros(num_envs)),
-            "l": _scatter(ended.lengths, ended.rows, np.zeros(num_envs, np.int64)),
-            "t": _scatter(np.round(ended.seconds, 6), ended.rows, np.zeros(num_envs)),
-            "id": _scatter(ended.episodes * num_envs + ended.rows, ended.rows, np.full(num_envs, -1)),
+            "r": _scatter(episodes["total"], rows, np.zeros(num_envs)),
+            "l": _scatter(episodes["length"], rows, np.zeros(num_envs, np.int64)),
+            "t": _scatter((ended.now - episodes["begun"]) // 1000 / 1e6, rows, np.zeros(num_envs)),
+            "id": _scatter(episodes["episode"] * num_envs + rows, rows, np.full(num_envs, -1)),
         }
         infos["_episode"] = mask
         return infos
@@ -67,11 +69,12 @@ def _scatter(values: NDArray[Any], rows: NDArray[np.int64], target: NDArray[Any]
 
 def _final_entries(ended: Ended, mask: NDArray[np.bool_]) -> dict[str, Any]:
     """Gymnasium's `final_obs` and `final_info` of `SAME_STEP`."""
+    rows = ended.episodes["row"]
     observations = np.full(len(mask), None, object)
-    for row, observation in zip(ended.rows, ended.observations if ended.observations is not None else (), strict=True):
+    for row, observation in zip(rows, ended.observations if ended.observations is not None else (), strict=True):
         observations[row] = observation
     infos: dict[str, Any] = {}
     for name, values in ended.infos.items():
         column = np.zeros((len(mask), *values.shape[1:]), values.dtype)
-        infos[name], infos[f"_{name}"] = _scatter(values, ended.rows, column), mask.copy()
+        infos[name], infos[f"_{name}"] = _scatter(values, rows, column), mask.copy()
     return {"final_obs": observations, "_final_obs": mask.copy(), "final_info": infos, "_final_info": mask.copy()}

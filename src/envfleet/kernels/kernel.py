@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -123,6 +124,22 @@ class KernelSpec:
         return self.kernel.action_space
 
 
+def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
+    """The kernel that `"module:Name"` names; a kernel is returned as it is.
+
+    Raises:
+        KernelError: There is none.
+    """
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.partition(":")
+    try:
+        found: type[Kernel] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise KernelError(f"there is no kernel {target!r} ({error}): write it as 'package.module:Name'") from error
+    return found
+
+
 _SIGNATURES = {
     "reset": ("state", "rng", "params"),
     "step": ("state", "action", "rng", "params"),
@@ -131,13 +148,18 @@ _SIGNATURES = {
 }
 
 
-@functools.lru_cache(maxsize=256)
 def read_kernel(kernel: type[Kernel]) -> KernelSpec:
     """Check a kernel's declaration.
 
     Raises:
         KernelError: Something is missing or of a wrong type; the message says what to write.
     """
+    key: Any = kernel  # an ordinary hashable class, which mypy does not believe
+    return _read_kernel(key)
+
+
+@functools.lru_cache(maxsize=256)
+def _read_kernel(kernel: Any) -> KernelSpec:
     if not (isinstance(kernel, type) and issubclass(kernel, Kernel)):
         raise KernelError(f"{kernel!r} is no kernel: pass a subclass of envfleet.kernels.Kernel")
     name = kernel.__name__

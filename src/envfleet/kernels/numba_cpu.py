@@ -17,10 +17,11 @@ from envfleet.kernels import rng as rng_functions
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
 
-FLAGS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+FLAGS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "forceinline": True}
+"""A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""
 
 
-class DistinctArrays(CompilerBase):  # type: ignore[misc]  # numba is not typed
+class DistinctArrays(CompilerBase):
     """Compiles a function whose array arguments never overlap, so that LLVM may vectorise without asking."""
 
     def define_pipelines(self) -> list[Any]:
@@ -54,7 +55,7 @@ def new_record(dtype: np.dtype[Any]) -> Any:
     """An intrinsic without arguments: a record in the stack frame, for LLVM to turn into registers."""
     record = numba.from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def allocate(_context: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
             return cgutils.alloca_once(builder, context.get_data_type(record))
@@ -68,7 +69,7 @@ def row_view(shape: tuple[int, ...]) -> Any:
     """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory."""
     size = int(np.prod(shape, dtype=np.int64))
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def view(_context: Any, flat: Any, index: Any) -> Any:
         result = types.Array(flat.dtype, len(shape), "C")
 
@@ -90,7 +91,7 @@ def row_view(shape: tuple[int, ...]) -> Any:
     return view
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def pointer_at(_context: Any, address: Any) -> Any:
     """The memory at an address given as an int, for `numba.carray`."""
 

@@ -70,7 +70,7 @@ class PlainEnv:
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool]:
         """Step once; returns observation, reward, terminated."""
-        result = self.spec.step(self.state, action, self.rng, self.params)
+        result: Any = self.spec.step(self.state, action, self.rng, self.params)
         if not isinstance(result, tuple) or len(result) != 2:
             raise KernelError(
                 f"{self.spec.name}.step returned {result!r}, expected two values: `return reward, terminated`"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from typing import Any
 
 from gymnasium import spaces
 
@@ -47,7 +48,7 @@ class Source:
         self._is_drawing = reads_argument(plan.spec.step, 2)
         self._places = {buffer.name: FIRST_ADDRESS + k for k, buffer in enumerate(plan.all)}
         self._row_names = _names((*plan.kept, *plan.params.buffers, *plan.outputs))
-        self._ended_names = _names((*plan.packed, *plan.finals))
+        self._ended_names = _names((plan.ended, *plan.finals))
 
     def text(self) -> str:
         """The whole module."""
@@ -194,11 +195,12 @@ def renew(m, offset, mode, now, count, {self._row_names}, {self._ended_names}):
         if flag == 0:
             continue
         if flag == 1:
-            ended_rows[count] = offset + i
-            ended_returns[count] = returns[i]
-            ended_lengths[count] = elapsed[i]
-            ended_episodes[count] = episodes[i] - 1
-            ended_begun[count] = begun[i]
+            episode = ended[count]
+            episode.row = offset + i
+            episode.length = elapsed[i]
+            episode.episode = episodes[i] - 1
+            episode.begun = begun[i]
+            episode.total = returns[i]
             count += 1
             if mode != {SAME_STEP}:
                 continue
@@ -228,7 +230,7 @@ def step_range(table, actions, start, stop):
     mode = table[{MODE}]
     count = start
 {_indent(self._views(whole, "0", "1"))}
-{_indent(self._views(self.plan.packed, "0", f"table[{NUM_ROWS}]"))}
+{_indent(self._views([self.plan.ended], "0", f"table[{NUM_ROWS}]"))}
     for low in range(start, stop, {TILE_ROWS}):
         m = min({TILE_ROWS}, stop - low)
 {_indent(self._views((*tiled, *own), "low", "m"), 2)}
@@ -240,10 +242,10 @@ def step_range(table, actions, start, stop):
 """
 
     def _check(self) -> str:
-        space = self.plan.spec.action_space
+        space: Any = self.plan.spec.action_space
         size = self.plan.spec.action.size
         if isinstance(space, spaces.Discrete):
-            wrong = f"flat[k] < {int(space.start)} or flat[k] >= {int(space.start + space.n)}"
+            wrong = f"flat[k] < {int(space.start)} or flat[k] >= {int(space.start) + int(space.n)}"
         elif isinstance(space, spaces.MultiDiscrete):
             wrong = f"flat[k] < action_low[k % {size}] or flat[k] >= action_high[k % {size}]"
         elif isinstance(space, spaces.MultiBinary):

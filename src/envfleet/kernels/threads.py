@@ -26,7 +26,9 @@ def count_threads(num_rows: int, asked: int | None) -> int:
     if asked is None:
         return max(1, min(usable_cores(), num_rows // MIN_ROWS))
     if not 1 <= asked <= num_rows:
-        raise InvalidArgument(f"workers={asked}: pass a number of threads from 1 to num_envs={num_rows}, or leave it out")
+        raise InvalidArgument(
+            f"workers={asked}: pass a number of threads from 1 to num_envs={num_rows}, or leave it out"
+        )
     return asked
 
 
@@ -39,9 +41,7 @@ class Crew:
     """
 
     def __init__(self, num_threads: int, num_rows: int) -> None:
-        self.spans = [
-            (num_rows * k // num_threads, num_rows * (k + 1) // num_threads) for k in range(num_threads)
-        ]
+        self.spans = [(num_rows * k // num_threads, num_rows * (k + 1) // num_threads) for k in range(num_threads)]
         self._pool = ThreadPoolExecutor(num_threads - 1, "envfleet-kernel") if num_threads > 1 else None
 
     def run(self, work: Callable[[int, int], int]) -> list[int]:

@@ -12,8 +12,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from envfleet.core.builders import EnvBuilder
 from envfleet.errors import InvalidArgument
+from envfleet.kernels.kernel import Kernel
+from envfleet.making.kernels import KernelMaker, is_kernel_class
 
-EnvSource: TypeAlias = str | EnvSpec | Callable[..., gym.Env[Any, Any]] | Sequence[Callable[..., gym.Env[Any, Any]]]
+EnvSource: TypeAlias = (
+    str | EnvSpec | type[Kernel] | Callable[..., gym.Env[Any, Any]] | Sequence[Callable[..., gym.Env[Any, Any]]]
+)
 
 
 class SpecMaker:
@@ -53,6 +57,8 @@ def builders_of(
     if isinstance(source, (str, EnvSpec)):
         spec = gym.spec(source) if isinstance(source, str) else source
         return (EnvBuilder(SpecMaker(spec, env_kwargs), shared_names=shared_names),) * num_envs
+    if is_kernel_class(source):
+        return (EnvBuilder(KernelMaker(source, env_kwargs), shared_names=shared_names),) * num_envs
     if env_kwargs:
         raise InvalidArgument(
             f"keyword arguments {sorted(env_kwargs)} are neither make()'s nor can they go to a callable: check their "

@@ -1,0 +1,149 @@
+"""A kernel as an ordinary Gymnasium environment, so that every backend, wrapper and library can use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.seeding import np_random
+from gymnasium.vector import AutoresetMode
+
+from envfleet.errors import InvalidArgument, KernelError
+from envfleet.kernels.batch import BatchState, CpuBatch
+from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
+from envfleet.kernels.plain import PlainRecord
+from envfleet.kernels.rng import from_generator, to_generator
+
+_ROW = np.zeros(1, np.int64)
+
+
+class KernelEnv(gym.Env[Any, Any]):
+    """One sub-environment of a kernel, compiled, as a `gymnasium.Env`.
+
+    It has no time limit of its own: `gymnasium.make` adds the registered one, as to every environment.
+
+    Args:
+        kernel: The kernel, or `"module:Name"` of it.
+        render_mode: `"rgb_array"` or `None`.
+        **params: Parameters of the kernel by name.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as Gymnasium's
+
+    def __init__(self, kernel: type[Kernel] | str, render_mode: str | None = None, **params: Any) -> None:
+        self._kernel = spec = read_kernel(find_kernel(kernel))
+        if render_mode not in (None, "rgb_array"):
+            raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
+        self.render_mode = render_mode
+        self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
+        self.observation_space, self.action_space = spec.observation_space, spec.action_space
+        self._batch = CpuBatch(
+            spec, 1, params=params, limit=None, autoreset_mode=AutoresetMode.DISABLED, num_threads=1, copy=True
+        )
+        self._awaiting = self._batch.kept("awaiting")
+        self._action = np.zeros((1, *spec.action.shape), spec.action.dtype)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: Seeds the generator; without it, it goes on.
+            options: `"params"`: parameters by name, from now on.
+        """
+        unknown = set(options or {}) - {"params"}
+        if unknown:
+            raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': parameters by name")
+        if options:
+            self._batch.set_params(options["params"])
+        if seed is None and self._np_random_seed is None:
+            seed = np_random()[1] % 2**63
+        if seed is not None:
+            self._np_random_seed = seed
+        arrays = self._batch.reset(_ROW, np.array([seed or 0], np.uint64), np.array([seed is not None]))
+        return arrays[0][0], self._infos(arrays)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step once; the last flag, truncated, is always `False`: the wrapper with the time limit sets it."""
+        if self._np_random_seed is None:
+            raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
+        self._action[0] = action
+        self._awaiting[0] = 0  # Gymnasium's environments may be stepped beyond the end of an episode
+        arrays, _ = self._batch.step(self._action)
+        return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), False, self._infos(arrays)
+
+    def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
+        return {name: array[0] for name, array in zip(self._kernel.kernel.info_fields, arrays[4:], strict=True)}
+
+    def render(self) -> Any:
+        """The current frame, uint8 `(height, width, 3)`, if `render_mode` is `"rgb_array"`."""
+        if self.render_mode is None:
+            return None
+        if self._kernel.render is None:
+            raise KernelError(f"{self._kernel.name} has no function `render(state, params)`: write one")
+        state, params = self._batch.records(0)
+        return self._kernel.render(PlainRecord(self._kernel.state, state), PlainRecord(self._kernel.params, params))
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._batch.close()
+
+    # ------------------------------------------------------------------ what it is made of
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The generator; a copy: set it to change it."""
+        return to_generator(self._batch.rng_records()[0])
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self._np_random_seed = -1
+        record = from_generator(value)
+        for name in record.dtype.names or ():
+            self._batch.kept(f"g_{name}")[0] = record[name]
+
+    def get_state(self) -> BatchState:
+        """Save the episode, the generator and the parameters; what it returns pickles."""
+        return self._batch.save()
+
+    def set_state(self, state: BatchState) -> None:
+        """Bring back what `get_state` saved."""
+        self._batch.load(state)
+        self._np_random_seed = -1 if self._np_random_seed is None else self._np_random_seed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self._kernel.kernel, self.render_mode)
+        return _revive, (type(self), arguments, self.get_state(), self._np_random_seed, self.spec)
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Whether there is such a parameter, field of the state, or attribute."""
+        return self._has_field(name) or super().has_wrapper_attr(name)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """A parameter, a field of the state, or an attribute."""
+        if name in self._kernel.params.names:
+            return self._batch.params[name][0]
+        return self._batch.kept(name)[0] if self._has_field(name) else super().get_wrapper_attr(name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set a parameter, a field of the state, or an attribute."""
+        if name in self._kernel.params.names:
+            self._batch.set_params({name: value})
+        elif self._has_field(name):
+            self._batch.kept(name)[0] = value
+        else:
+            return super().set_wrapper_attr(name, value, force=force)
+        return True
+
+    def _has_field(self, name: str) -> bool:
+        return name in self._kernel.params.names or name in self._kernel.state.names
+
+
+def _revive(
+    kind: type[KernelEnv], arguments: tuple[Any, ...], state: BatchState, seed: int | None, spec: Any
+) -> KernelEnv:
+    env = kind(*arguments)
+    env.spec = spec
+    env.set_state(state)
+    env._np_random_seed = seed  # noqa: SLF001  # Gymnasium's, and there is no other way to set it
+    return env

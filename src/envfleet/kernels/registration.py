@@ -1,0 +1,42 @@
+"""Kernels in Gymnasium's registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from envfleet.kernels.kernel import Kernel
+
+_ENTRY_POINT = "envfleet.kernels.env:KernelEnv"
+_VECTOR_ENTRY_POINT = "envfleet.kernels.vector:make_vector"
+
+
+def register(env_id: str, kernel: type[Kernel] | str, *, max_episode_steps: int | None = None, **kwargs: Any) -> None:
+    """Register a kernel with Gymnasium.
+
+    Then `gymnasium.make(env_id)` makes one, `gymnasium.make_vec(env_id, num_envs,
+    vectorization_mode="vector_entry_point")` and `envfleet.make(env_id, num_envs, backend="kernel")` make many.
+
+    Args:
+        env_id: `"namespace/Name-v0"`.
+        kernel: The class, or `"package.module:Name"` of it, which is not imported before it is needed.
+        max_episode_steps: The time limit; by default a class's own.
+        **kwargs: For `gymnasium.register`.
+    """
+    if max_episode_steps is None and not isinstance(kernel, str):
+        max_episode_steps = kernel.max_episode_steps
+    gym.register(
+        env_id,
+        entry_point=_ENTRY_POINT,
+        vector_entry_point=_VECTOR_ENTRY_POINT,
+        max_episode_steps=max_episode_steps,
+        kwargs={"kernel": kernel},
+        **kwargs,
+    )
+
+
+def is_kernel(spec: EnvSpec) -> bool:
+    """Whether a registered environment is a kernel."""
+    return spec.entry_point == _ENTRY_POINT

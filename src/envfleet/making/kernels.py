@@ -1,0 +1,104 @@
+"""Kernels as a person may give them to `make`, and their fleets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TimeLimit
+
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
+from envfleet.kernels.registration import is_kernel
+
+if TYPE_CHECKING:
+    from envfleet.kernels.fleet import KernelFleet
+
+
+class KernelMaker:
+    """Makes one environment of a kernel that is given as a class, with its time limit.
+
+    Args:
+        kernel: The class.
+        kwargs: `render_mode`, `max_episode_steps`, and parameters of the kernel.
+    """
+
+    def __init__(self, kernel: type[Kernel], kwargs: dict[str, Any]) -> None:
+        self._kernel, self._kwargs = kernel, dict(kwargs)
+        self._limit = self._kwargs.pop("max_episode_steps", kernel.max_episode_steps)
+
+    def __call__(self, **shared: Any) -> gym.Env[Any, Any]:
+        """Make one; `shared` are shared arrays, as more parameters."""
+        from envfleet.kernels.env import KernelEnv
+
+        env = KernelEnv(self._kernel, **self._kwargs, **shared)
+        return env if self._limit is None else TimeLimit(env, self._limit)
+
+
+def is_kernel_class(source: Any) -> TypeGuard[type[Kernel]]:
+    """Whether somebody gave a kernel itself."""
+    return isinstance(source, type) and issubclass(source, Kernel)
+
+
+def kernel_spec(source: Any) -> EnvSpec | None:
+    """The registered kernel that a Gymnasium id or spec means, if it means one."""
+    if not isinstance(source, (str, EnvSpec)):
+        return None
+    spec = gym.spec(source) if isinstance(source, str) else source
+    return spec if is_kernel(spec) else None
+
+
+def make_kernel_fleet(
+    source: Any,
+    num_envs: int,
+    *,
+    device: str,
+    workers: int | None,
+    autoreset_mode: AutoresetMode,
+    copy: bool,
+    seed: int | None,
+    env_kwargs: Mapping[str, Any],
+) -> KernelFleet:
+    """Make a fleet of a kernel.
+
+    Args:
+        source: A kernel, or the id or spec of a registered one.
+        num_envs: How many.
+        device: `"cpu"` or `"cuda"`.
+        workers: Threads.
+        autoreset_mode: Gymnasium's.
+        copy: Whether results are the caller's own.
+        seed: Of the first sub-environment at a first reset without seeds.
+        env_kwargs: `render_mode`, `max_episode_steps`, and parameters.
+
+    Raises:
+        InvalidArgument: `source` is no kernel.
+        KernelError: It cannot be compiled.
+    """
+    from envfleet.kernels.fleet import KernelFleet
+
+    spec = kernel_spec(source)
+    if spec is None and not is_kernel_class(source):
+        raise InvalidArgument(
+            f'backend="kernel" needs a kernel, got {source!r}: pass a subclass of envfleet.kernels.Kernel or the id of '
+            "a registered one (`envfleet envs` lists them), or choose another backend"
+        )
+    kwargs = {**(spec.kwargs if spec else {"kernel": source}), **env_kwargs}
+    kernel = read_kernel(find_kernel(kwargs.pop("kernel")))
+    limit = kwargs.pop("max_episode_steps", spec.max_episode_steps if spec else kernel.kernel.max_episode_steps)
+    return KernelFleet(
+        kernel,
+        num_envs,
+        render_mode=kwargs.pop("render_mode", None),
+        params=kwargs,
+        max_episode_steps=limit,
+        autoreset_mode=autoreset_mode,
+        workers=workers,
+        copy=copy,
+        device=device,
+        seed=seed,
+        env_spec=spec,
+    )
