@@ -49,6 +49,22 @@ class Ended(NamedTuple):
         return self.words.view(ENDED_DTYPE)[:, 0]
 
 
+class Fused(NamedTuple):
+    """What runs many steps of a batch in one compiled call.
+
+    Attributes:
+        program: The compiled code.
+        has_own_params: Which it was compiled for.
+        table: A copy of the table of addresses, in which those of the outputs are to be replaced.
+        crew: The threads.
+    """
+
+    program: Program
+    has_own_params: bool
+    table: NDArray[np.int64]
+    crew: Crew
+
+
 @dataclasses.dataclass(frozen=True)
 class BatchState:
     """Saved sub-environments: everything they are, parameters included.
@@ -212,6 +228,12 @@ class CpuBatch:
         step_range = self._program.step_range
         counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
         return out.arrays, self._collect(counts, now) if any(counts) else None
+
+    def fused(self) -> Fused:
+        """What a rollout needs."""
+        table = self._pool.take().table.copy()
+        table[NOW] = time.perf_counter_ns()
+        return Fused(self._program, self._has_own_params, table, self._crew)
 
     def _collect(self, counts: list[int], now: int) -> Ended:
         if len(counts) == 1:
