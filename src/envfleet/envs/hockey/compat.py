@@ -6,12 +6,24 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
+from gymnasium.utils import EzPickle
 from numpy.typing import ArrayLike, NDArray
 
-from envfleet.envs.hockey import env
+from envfleet.envs.hockey import env, one_player
 from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.hockey.opponents import BasicOpponent, HumanOpponent
 from envfleet.envs.hockey.rules import PUBLIC_QUIRKS
 from envfleet.envs.hockey.scripted import scripted_action
+
+__all__ = [
+    "BasicOpponent",
+    "HockeyEnv",
+    "HockeyEnv_BasicOpponent",
+    "HumanOpponent",
+    "Mode",
+    "make",
+    "opponent_action",
+]
 
 
 class HockeyEnv(env.HockeyEnv):
@@ -26,6 +38,7 @@ class HockeyEnv(env.HockeyEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(keep_mode, mode, render_mode=render_mode, quirks=PUBLIC_QUIRKS)
+        EzPickle.__init__(self, keep_mode, mode, verbose, render_mode=render_mode)
         self.verbose = verbose
 
     def discrete_to_continous_action(self, discrete_action: int) -> NDArray[np.float32]:
@@ -50,6 +63,20 @@ class HockeyEnv(env.HockeyEnv):
     def set_puck_spin(self, angular_velocity: float) -> None:
         """Set the puck's angular velocity (rad/s), which no observation shows."""
         self._world.puck.body.angularVelocity = angular_velocity
+
+
+class HockeyEnv_BasicOpponent(one_player.HockeyOneEnv):  # noqa: N801  # the public name
+    """`envfleet.envs.hockey.HockeyOneEnv` with all quirks of the public environment and its constructor."""
+
+    def __init__(
+        self,
+        mode: Mode | str | SupportsIndex = Mode.NORMAL,
+        weak_opponent: bool = False,
+        *,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(mode, weak_opponent, render_mode=render_mode, quirks=PUBLIC_QUIRKS)
+        EzPickle.__init__(self, mode, weak_opponent, render_mode=render_mode)
 
 
 def make(mode: int, keep_mode: bool) -> HockeyEnv:

@@ -10,6 +10,7 @@ reversed on every second reset. `is_reversed` says which of the two orders a wor
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,12 @@ with warnings.catch_warnings():
 _PUCK_BIT, _RACKET_BIT = 0x01, 0x10
 _BOTH_BITS = _PUCK_BIT | _RACKET_BIT
 _PUCK, _RACKET_ONE, _RACKET_TWO, _LEFT_GOAL, _RIGHT_GOAL = "puck", "racket one", "racket two", "left goal", "right goal"
+
+# In which order the bodies get their fixtures, by `is_reversed`: barriers, goals, rackets and puck.
+_ORDERS = (
+    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+    (5, 4, 3, 2, 1, 0, 7, 6, 10, 9, 8),
+)
 
 
 class _Referee(b2ContactListener):  # type: ignore[misc]  # Box2D has no types
@@ -103,34 +110,19 @@ class World:
 
     def __init__(self, start: Start, holds: Sequence[int], *, keep_mode: bool, is_reversed: bool) -> None:
         self._world = b2World(gravity=(0, 0), doSleep=True)
-        barriers = [self._world.CreateStaticBody(position=position) for position, _ in c.BARRIERS]
-        goals = [self._world.CreateStaticBody(position=position) for position, _ in c.GOALS]
-        rackets = [
-            self._world.CreateDynamicBody(position=position) for position in (c.RACKET_POSITIONS[0], start.racket_two)
+        standing = [self._world.CreateStaticBody(position=position) for position, _ in (*c.BARRIERS, *c.GOALS)]
+        moving = [
+            self._world.CreateDynamicBody(position=position)
+            for position in (c.RACKET_POSITIONS[0], start.racket_two, start.puck)
         ]
-        puck_body = self._world.CreateDynamicBody(position=start.puck)
+        bodies, definitions = (*standing, *moving), _definitions()
+        for index in _ORDERS[is_reversed]:
+            for definition in definitions[index]:
+                bodies[index].CreateFixture(definition)
 
-        barrier_fixtures = [
-            (body, [_solid(outline, _BOTH_BITS, _BOTH_BITS)])
-            for body, (_, outline) in zip(barriers, c.BARRIERS, strict=True)
-        ]
-        goal_fixtures = [
-            (body, [_sensor(outline, name), _solid(outline, _RACKET_BIT, _RACKET_BIT)])
-            for body, (_, outline), name in zip(goals, c.GOALS, (_LEFT_GOAL, _RIGHT_GOAL), strict=True)
-        ]
-        racket_fixtures = [
-            (body, [_racket(outline, name)])
-            for body, outline, name in zip(rackets, c.RACKET_OUTLINES, (_RACKET_ONE, _RACKET_TWO), strict=True)
-        ]
-        step = -1 if is_reversed else 1
-        movable = [*racket_fixtures, (puck_body, [_puck()])]
-        for body, definitions in (*barrier_fixtures[::step], *goal_fixtures[::step], *movable[::step]):
-            for definition in definitions:
-                body.CreateFixture(definition)
-
-        self.rackets = (Body(rackets[0]), Body(rackets[1]))
-        self.puck = Body(puck_body)
-        puck_body.linearDamping = c.PUCK_LINEAR_DAMPING
+        self.rackets = (Body(moving[0]), Body(moving[1]))
+        self.puck = Body(moving[2])
+        self.puck.body.linearDamping = c.PUCK_LINEAR_DAMPING
         self.holds = list(holds)
         self._referee = _Referee(self.holds, self.puck.velocity, keep_mode)
         self._world.contactListener = self._referee
@@ -149,6 +141,20 @@ class World:
     def step(self) -> None:
         """Let one time step pass."""
         self._world.Step(c.TIME_STEP_S, c.VELOCITY_ITERATIONS, c.POSITION_ITERATIONS)
+
+
+@functools.cache
+def _definitions() -> tuple[tuple[Any, ...], ...]:
+    """Define the fixtures of every body: barriers, goals, rackets, puck. Once, for Box2D never frees a definition."""
+    barriers = [(_solid(outline, _BOTH_BITS, _BOTH_BITS),) for _, outline in c.BARRIERS]
+    goals = [
+        (_sensor(outline, name), _solid(outline, _RACKET_BIT, _RACKET_BIT))
+        for (_, outline), name in zip(c.GOALS, (_LEFT_GOAL, _RIGHT_GOAL), strict=True)
+    ]
+    rackets = [
+        (_racket(outline, name),) for outline, name in zip(c.RACKET_OUTLINES, (_RACKET_ONE, _RACKET_TWO), strict=True)
+    ]
+    return (*barriers, *goals, *rackets, (_puck(),))
 
 
 def _solid(outline: c.Outline, category: int, mask: int) -> Any:

@@ -9,6 +9,7 @@ import sys
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium.utils.env_checker import check_env
 
@@ -216,8 +217,11 @@ def test_copies_keep_their_arguments() -> None:
     for other in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
         assert (other.keep_mode, other.mode, other.action_space) == (False, Mode.TRAIN_SHOOTING, env.action_space)
         assert other.reset(seed=0)[0].dtype == np.float64
-    one = pickle.loads(pickle.dumps(HockeyOneEnv(weak_opponent=True)))
-    assert one.opponent.weak
+    for one in (HockeyOneEnv(weak_opponent=True), compat.HockeyEnv_BasicOpponent(weak_opponent=True)):
+        assert pickle.loads(pickle.dumps(one)).opponent.weak
+    public = compat.HockeyEnv(False, Mode.TRAIN_DEFENSE, True)
+    other = copy.deepcopy(public)
+    assert (other.keep_mode, other.mode, other.verbose) == (False, Mode.TRAIN_DEFENSE, True)
 
 
 def test_the_one_player_game_is_the_two_player_game_with_the_scripted_player() -> None:
@@ -246,6 +250,16 @@ def test_the_public_constructor_and_spelling() -> None:
     assert env.discrete_to_continous_action(3).tolist() == [0, -1, 0, 0]
     assert env.reset(seed=0)[0].dtype == np.dtype(np.float64)
     assert env.discrete_action_space.n == 7
+
+
+def test_games_leave_no_memory_behind() -> None:
+    """Box2D keeps every fixture definition that was ever made: 4 kB a game, if each game makes its own."""
+    env, process = HockeyEnv(), psutil.Process()
+    env.reset(seed=0)
+    before = process.memory_info().rss
+    for _ in range(1500):
+        env.reset()
+    assert process.memory_info().rss - before < 1500 * 1500
 
 
 def test_nothing_needs_box2d_or_pygame_until_a_game_begins() -> None:
