@@ -54,6 +54,12 @@ class KernelError(EnvfleetError, TypeError):
     code = "kernel"
 
 
+class MissingDependency(EnvfleetError, ImportError):
+    """A package is not installed that what was asked for needs; the message says how to install it."""
+
+    code = "missing_dependency"
+
+
 class FleetClosed(EnvfleetError):
     """The fleet was used after `close()`."""
 

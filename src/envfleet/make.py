@@ -15,7 +15,7 @@ from envfleet.core.fleet import Fleet
 from envfleet.core.shared import SharedArrays
 from envfleet.errors import InvalidArgument
 from envfleet.making.assembly import Blueprint
-from envfleet.making.kernels import make_kernel_fleet
+from envfleet.making.kernels import make_kernel_fleet, names_kernel
 from envfleet.making.planning import choose, fixed_plan
 from envfleet.making.sources import EnvSource, builders_of, count_envs
 
@@ -101,10 +101,10 @@ def make(
             takes a seed and returns one, a list of callables, one per sub-environment, or a kernel.
         num_envs: How many; may be left out for a list, or if `workers` and `envs_per_worker` are given.
         backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"kernel"`
-            (compiled code, for kernels only: returns a `KernelFleet`), or `"auto"`, which measures which of the first
-            three is fastest here; `fleet.plan` says what it found.
+            (compiled code, for kernels only: returns a `KernelFleet`), or `"auto"`: `"kernel"` for a kernel, unless
+            an option asks for more than it has; for others it measures which is fastest here. `fleet.plan` says why.
         device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. With that backend only `workers`, `autoreset_mode`, `copy`,
-            `seed` and `env_kwargs` mean something, and the others are refused.
+            `seed` and `env_kwargs` mean something.
         workers: Threads or processes; by default one per usable core.
         envs_per_worker: Sub-environments of each.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
@@ -149,17 +149,22 @@ def make(
     """
     _check_choice("backend", backend, BACKENDS)
     _check_choice("device", device, ("cpu", "cuda"))
-    if backend == "kernel":
-        _refuse_given(
-            envs_per_worker=envs_per_worker,
-            batch_size=batch_size,
-            step_timeout_s=step_timeout_s,
-            start_method=start_method,
-            shared=shared,
-            recycle_episodes=recycle_episodes,
-            recycle_bytes=recycle_bytes,
-            spares=spares or None,
+    python_option = _first_given(
+        envs_per_worker=envs_per_worker,
+        batch_size=batch_size,
+        on_failure=None if on_failure == "raise" else on_failure,
+        step_timeout_s=step_timeout_s,
+        start_method=start_method,
+        shared=shared,
+        recycle_episodes=recycle_episodes,
+        recycle_bytes=recycle_bytes,
+        spares=spares or None,
+    )
+    if backend == "kernel" and python_option is not None:
+        raise InvalidArgument(
+            f'{python_option} means nothing with backend="kernel", which has no Python to run in workers: leave it out'
         )
+    if backend == "kernel" or (backend == "auto" and python_option is None and names_kernel(env)):
         return make_kernel_fleet(
             env,
             count_envs(env, num_envs, None, None),
@@ -171,16 +176,14 @@ def make(
             env_kwargs=env_kwargs,
         )
     if device != "cpu":
-        raise InvalidArgument(f'device={device!r} needs backend="kernel", got backend={backend!r}')
+        raise InvalidArgument(f'device={device!r} needs a kernel and backend="kernel", got backend={backend!r}')
     local = SharedArrays.local(shared)
     root_seed = secrets.randbits(32) if seed is None else seed
     num_envs = count_envs(env, num_envs, workers, envs_per_worker)
     _check_choice("on_failure", on_failure, ("raise", "restart"))
     _check_choice("observation_mode", observation_mode, ("same", "different"))
     _check_choice("start_method", start_method, (None, "forkserver", "spawn", "fork"))
-    for name, value in (("step_timeout_s", step_timeout_s), ("start_timeout_s", start_timeout_s)):
-        if value is not None and not 0 < value < math.inf:
-            raise InvalidArgument(f"{name}={value!r}: pass a number of seconds above 0")
+    _check_seconds(step_timeout_s=step_timeout_s, start_timeout_s=start_timeout_s)
     if max_restarts < 0:
         raise InvalidArgument(f"max_restarts={max_restarts}: pass 0 or more")
     if batch_size is not None and not 1 <= batch_size <= num_envs:
@@ -223,13 +226,15 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
         raise InvalidArgument(f"{name}={value!r}: pass one of {', '.join(repr(choice) for choice in choices)}")
 
 
-def _refuse_given(**options: Any) -> None:
-    """Check that none of the options of Python's workers is given."""
-    for name, value in options.items():
-        if value is not None:
-            raise InvalidArgument(
-                f'{name}={value!r} means nothing with backend="kernel", which has no workers: leave it out'
-            )
+def _check_seconds(**durations: float | None) -> None:
+    for name, value in durations.items():
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidArgument(f"{name}={value!r}: pass a number of seconds above 0")
+
+
+def _first_given(**options: Any) -> str | None:
+    """The first option that is not `None`, as it would be written."""
+    return next((f"{name}={value!r}" for name, value in options.items() if value is not None), None)
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

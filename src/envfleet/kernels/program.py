@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.errors import KernelError
+from envfleet.errors import KernelError, MissingDependency
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.explaining import explain
 from envfleet.kernels.jitting import fingerprint
@@ -64,11 +64,22 @@ def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
     Raises:
         KernelError: It cannot be compiled; the message names the user's line.
     """
+    require_numba()
     rehearse(spec)
     plan = BufferPlan(spec)
     module = load_module(spec, Source(plan, has_own_params=has_own_params).text(), "loops")
     module.__dict__.update(_names(plan))
     return Program(plan, module)
+
+
+def require_numba() -> None:
+    """Check that numba is there, which only kernels need.
+
+    Raises:
+        MissingDependency: It is not.
+    """
+    if importlib.util.find_spec("numba") is None:
+        raise MissingDependency("numba, which compiles kernels, is not installed: pip install 'envfleet[kernels]'")
 
 
 def load_module(spec: KernelSpec, text: str, name: str) -> types.ModuleType:

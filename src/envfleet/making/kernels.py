@@ -51,6 +51,11 @@ def kernel_spec(source: Any) -> EnvSpec | None:
     return spec if is_kernel(spec) else None
 
 
+def names_kernel(source: Any) -> bool:
+    """Whether somebody gave a kernel, or the id or spec of a registered one."""
+    return is_kernel_class(source) or kernel_spec(source) is not None
+
+
 def make_kernel_fleet(
     source: Any,
     num_envs: int,
