@@ -1,0 +1,182 @@
+"""Policies that a fused rollout compiles: random actions, small networks given as weights, and a user's own function."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument, KernelError
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.plain import PlainEnv
+
+Activation = Literal["tanh", "relu"]
+Head = Literal["argmax", "categorical", "linear", "tanh", "gaussian", "tanh_gaussian"]
+
+_ACTIVATIONS = ("tanh", "relu")
+_DISCRETE_HEADS = ("argmax", "categorical")
+_NOISY_HEADS = ("gaussian", "tanh_gaussian")
+_BOX_HEADS = ("linear", "tanh", *_NOISY_HEADS)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MLP:
+    """A fully connected network as a policy, evaluated in float32 on the flattened observation, which is not scaled.
+
+    New weights of the same shapes cost no compilation.
+
+    Args:
+        weights: One `(W, b)` per layer, `(outputs, inputs)` and `(outputs,)`, as `torch.nn.Linear` keeps them.
+        activation: After every layer but the last.
+        head: What the outputs mean. `Discrete`: `"argmax"` takes the largest, `"categorical"` draws with the softmax's
+            probabilities. Floating `Box`: `"linear"` takes them as they are, `"tanh"` squashes them into the bounds,
+            `"gaussian"` and `"tanh_gaussian"` add normal noise before. Actions without tanh may leave the bounds.
+        log_std: Logarithm of the noise's standard deviation, one for all or one per action element.
+
+    Raises:
+        InvalidArgument: Shapes that do not fit together, weights that are not finite, an unknown name.
+
+    Examples:
+        >>> MLP([(np.eye(2, 4), np.zeros(2))], head="argmax").sizes
+        (4, 2)
+    """
+
+    weights: Sequence[tuple[Any, Any]]
+    activation: Activation = "tanh"
+    head: Head = "argmax"
+    log_std: float | Sequence[float] | NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation not in _ACTIVATIONS:
+            raise InvalidArgument(f"activation={self.activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
+        if self.head not in (*_DISCRETE_HEADS, *_BOX_HEADS):
+            raise InvalidArgument(f"head={self.head!r}, expected one of {', '.join((*_DISCRETE_HEADS, *_BOX_HEADS))}")
+        if (self.log_std is not None) != (self.head in _NOISY_HEADS):
+            what = "needs log_std" if self.log_std is None else "takes no log_std"
+            raise InvalidArgument(f"head={self.head!r} {what}: it belongs to {' and '.join(_NOISY_HEADS)}")
+        layers = tuple((_as_float32(w, f"W of layer {k}"), _as_float32(b, f"b of layer {k}"))
+                       for k, (w, b) in enumerate(self.weights))  # fmt: skip
+        if not layers:
+            raise InvalidArgument("an MLP without layers: pass weights=[(W, b), …]")
+        for k, (w, b) in enumerate(layers):
+            inputs = layers[k - 1][1].size if k else w.shape[-1]
+            if w.ndim != 2 or 0 in w.shape or b.shape != w.shape[:1] or w.shape[1] != inputs:
+                raise InvalidArgument(
+                    f"layer {k} has W of shape {w.shape} and b of shape {b.shape}, expected (outputs, {inputs}) and "
+                    "(outputs,): W as torch.nn.Linear keeps it, so pass W.T if yours is (inputs, outputs)"
+                )
+        object.__setattr__(self, "weights", layers)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Width of the observation, then of every layer."""
+        return (int(self.weights[0][0].shape[1]), *(int(w.shape[0]) for w, _ in self.weights))
+
+    def check(self, spec: KernelSpec) -> None:
+        """Check that the network fits the spaces of a kernel.
+
+        Raises:
+            InvalidArgument: It does not.
+        """
+        space, outputs = spec.action_space, spec.action.size
+        if isinstance(space, spaces.Discrete):
+            heads, outputs = _DISCRETE_HEADS, int(space.n)
+        elif isinstance(space, spaces.Box) and spec.action.dtype.kind == "f":
+            heads = _BOX_HEADS
+        else:
+            raise InvalidArgument(f"an MLP cannot choose from {space}, expected Discrete or a floating Box: {_OWN}")
+        if not isinstance(spec.observation_space, (spaces.Box, spaces.MultiBinary)):
+            raise InvalidArgument(f"an MLP cannot read {spec.observation_space}, expected Box or MultiBinary: {_OWN}")
+        if self.head not in heads:
+            raise InvalidArgument(f"head={self.head!r} does not fit {space}: take one of {', '.join(heads)}")
+        if (self.sizes[0], self.sizes[-1]) != (spec.observation.size, outputs):
+            raise InvalidArgument(
+                f"the MLP takes {self.sizes[0]} numbers and gives {self.sizes[-1]}, expected {spec.observation.size} "
+                f"and {outputs}: the elements of one observation, and of one action or the choices there are"
+            )
+        if self.head in ("tanh", "tanh_gaussian") and not (isinstance(space, spaces.Box) and space.is_bounded()):
+            raise InvalidArgument(f"head={self.head!r} squashes into bounds, and {space} has none: take 'linear'")
+        if np.size(self._log_std) not in (1, outputs):
+            raise InvalidArgument(f"log_std has {np.size(self._log_std)} elements, expected 1 or {outputs}")
+
+    @property
+    def _log_std(self) -> NDArray[np.float32]:
+        return _as_float32(0.0 if self.log_std is None else self.log_std, "log_std")
+
+    def inputs(self) -> NDArray[np.float32]:
+        """All numbers in one float32 array: W and b of every layer, then a standard deviation per output."""
+        std = np.broadcast_to(np.exp(self._log_std).ravel(), (self.sizes[-1],))
+        return np.concatenate([*(part.ravel() for layer in self.weights for part in layer), std])
+
+
+_OWN = "write a function act(observation, rng) instead"
+
+
+def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
+    try:
+        array = np.array(value, np.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument(f"{name} is no array of numbers ({error}): pass NumPy's") from error
+    if not np.isfinite(array).all():
+        raise InvalidArgument(f"{name} has numbers that are not finite: pass finite ones")
+    return array
+
+
+Act = Callable[..., Any]
+Policy = MLP | Act | Literal["random"] | None
+
+
+def check_random(spec: KernelSpec) -> None:
+    """Check that there is a uniform distribution over the actions.
+
+    Raises:
+        InvalidArgument: There is none.
+    """
+    space = spec.action_space
+    if isinstance(space, spaces.Box) and not space.is_bounded():
+        raise InvalidArgument(f"random actions from {space}, which is not bounded: pass actions or a policy")
+
+
+def check_act(spec: KernelSpec, act: Act) -> None:
+    """Try a user's policy function uncompiled on one observation.
+
+    Raises:
+        KernelError: It takes other arguments, raises, or its action is not in the action space.
+    """
+    arguments = ("observation", "out", "rng") if spec.action.shape else ("observation", "rng")
+    name = getattr(act, "__name__", repr(act))
+    how = f"write `def {name}({', '.join(arguments)}):`"
+    if not inspect.isfunction(act):
+        raise KernelError(f"the policy is a {type(act).__name__}, expected a function, an MLP or 'random': {how}")
+    found = tuple(inspect.signature(act).parameters)
+    if len(found) != len(arguments):
+        raise KernelError(f"{name} takes ({', '.join(found)}), expected ({', '.join(arguments)}): {how}")
+    observation, rng = PlainEnv(spec).reset(seed=0), np.random.default_rng(0)
+    action: Any = np.zeros(spec.action.shape, spec.action.dtype)
+    try:
+        if spec.action.shape:
+            act(observation, action, rng)
+        else:
+            action = act(observation, rng)
+    except Exception as error:
+        raise KernelError(f"the policy {name} raised {type(error).__name__}: {error}") from error
+    if not spec.action.shape and not isinstance(action, (int, np.integer, np.bool_)):
+        raise KernelError(f"the policy {name} returned {action!r}, expected an int: convert it with int(…)")
+
+
+def policy_generator(seed: int, env_index: int) -> np.random.Generator:
+    """The generator a rollout's policy draws from for one sub-environment.
+
+    Sub-environments themselves are seeded with one word, `seed + i`; the second word, which is not 0, keeps the two
+    apart.
+
+    Args:
+        seed: Of the rollout, below 2**32.
+        env_index: Of the sub-environment.
+    """
+    return np.random.default_rng([seed, env_index + 1])

@@ -1,0 +1,254 @@
+"""Fused rollouts: many steps of a batch in one compiled call, observations and all else in slabs `(T, N, …)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument, OutOfMemory
+from envfleet.kernels.batch import CpuBatch, Fused
+from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.policies import MLP, Policy
+from envfleet.kernels.program import compiling
+from envfleet.kernels.rollout_policies import GIVEN, PolicySource, policy_source
+from envfleet.kernels.rollout_source import compile_rollout
+from envfleet.kernels.source import FIRST_ADDRESS
+
+_FIRST_ENDED = 64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EndedEpisodes:
+    """The episodes that ended in a rollout, E of them, by step, then by sub-environment; always new arrays.
+
+    Attributes:
+        steps: Step of the rollout in which each ended, int64 `(E,)`.
+        env_indices: Its sub-environment, int64 `(E,)`.
+        returns: Sum of its rewards, those before the rollout included, float64 `(E,)`.
+        lengths: Steps it took, likewise, int64 `(E,)`.
+        ids: Its number, `i + num_envs * (episodes sub-environment i had ended before)`, int64 `(E,)`.
+        observations: Its last observation, `(E, …)`, in every autoreset mode.
+        infos: Its last infos by name, `(E, …)`.
+    """
+
+    steps: NDArray[np.int64]
+    env_indices: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    observations: NDArray[Any]
+    infos: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rollout:
+    """T steps of N sub-environments; row t of every array belongs to one step.
+
+    Where an episode ends at step t, `SAME_STEP` has the first observation of the next episode at t + 1; the last one of
+    the old is in `episodes`. In `NEXT_STEP` the last one is at t + 1, and step t + 1 is the reset: `is_reset` marks it,
+    and it is no transition to learn from.
+
+    Attributes:
+        all_observations: `(T + 1, N, …)`: before every step, and after the last.
+        actions: `(T, N, …)`.
+        rewards: float64 `(T, N)`.
+        terminated: bool `(T, N)`.
+        truncated: bool `(T, N)`.
+        is_reset: bool `(T, N)`: the step was a reset, whose action was ignored and whose reward is 0.
+        infos: The kernel's own infos after every step by name, `(T, N, …)`.
+        episodes: Those that ended.
+        slabs: The memory of the arrays, which a rollout with `out=` writes again.
+    """
+
+    all_observations: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    is_reset: NDArray[np.bool_]
+    infos: dict[str, NDArray[Any]]
+    episodes: EndedEpisodes
+    slabs: Slabs = dataclasses.field(repr=False)
+
+    @property
+    def observations(self) -> NDArray[Any]:
+        """Observations that the actions were chosen on, `(T, N, …)`; a view."""
+        return self.all_observations[:-1]
+
+    @property
+    def last_observations(self) -> NDArray[Any]:
+        """Observations after the last step, `(N, …)`; a view."""
+        return self.all_observations[-1]
+
+
+class Slabs:
+    """Memory of a rollout; owns its arrays.
+
+    Args:
+        spec: The kernel.
+        outputs: What every step writes.
+        num_steps: T.
+        num_envs: N.
+
+    Attributes:
+        outputs: An array for each of the outputs, `(T, N, …)`; the first, observations, `(T + 1, N, …)`.
+        actions: `(T, N, …)`, for actions that are chosen.
+        is_reset: bool `(T, N)`.
+    """
+
+    def __init__(self, spec: KernelSpec, outputs: tuple[Buffer, ...], num_steps: int, num_envs: int) -> None:
+        infos = [spec.state.dtype[name].shape for name in spec.kernel.info_fields]
+        shapes = [spec.observation.shape, (), (), (), *infos]
+        lengths = [num_steps + 1] + [num_steps] * (len(outputs) - 1)
+        self.form = (spec, num_steps, num_envs)
+        try:
+            self.outputs = [
+                np.empty((length, num_envs, *shape), buffer.dtype)
+                for length, shape, buffer in zip(lengths, shapes, outputs, strict=True)
+            ]
+            self.actions = np.empty((num_steps, num_envs, *spec.action.shape), spec.action.dtype)
+            self.is_reset = np.empty((num_steps, num_envs), np.bool_)
+        except MemoryError as error:
+            raise OutOfMemory(f"there is no memory for {num_steps} steps of {num_envs} sub-environments: take fewer") \
+                from error  # fmt: skip
+
+
+def run_rollout(
+    batch: CpuBatch,
+    policy: Policy | NDArray[Any],
+    num_steps: int,
+    *,
+    autoreset_mode: AutoresetMode,
+    seed: int | None = None,
+    out: Rollout | None = None,
+) -> Rollout:
+    """Step a batch `num_steps` times in one compiled call; see `KernelFleet.rollout`."""
+    spec, num_envs = batch.spec, batch.num_envs
+    if autoreset_mode is AutoresetMode.DISABLED:
+        raise InvalidArgument(
+            "rollout in AutoresetMode.DISABLED: an episode that ends could not go on; make the fleet with NEXT_STEP or "
+            "SAME_STEP, or call step"
+        )
+    if num_steps < 1:
+        raise InvalidArgument(f"num_steps={num_steps}, expected at least 1")
+    word = _check_seed(seed)
+    fused = batch.fused()
+    plan = fused.program.plan
+    is_given = isinstance(policy, (np.ndarray, list, tuple))
+    chooser = GIVEN if is_given else policy_source(spec, policy)
+    given = _check_actions(batch, fused, policy, num_steps) if is_given else None
+    if out is None:
+        slabs = Slabs(spec, plan.outputs, num_steps, num_envs)
+    elif out.slabs.form == (spec, num_steps, num_envs):
+        slabs = out.slabs
+    else:
+        _, *found = out.slabs.form
+        raise InvalidArgument(
+            f"out is a rollout of (T, N) = {tuple(found)}, expected one of the same kernel of {(num_steps, num_envs)}"
+        )
+    actions = slabs.actions if given is None else given
+    parts = _run(batch, fused, chooser, policy, slabs, actions, word)
+    observations, rewards, terminated, truncated, *infos = slabs.outputs
+    named = dict(zip(spec.kernel.info_fields, infos, strict=True))
+    episodes = _gather(parts, slabs, spec, num_envs, autoreset_mode)
+    return Rollout(observations, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
+
+
+def _check_seed(seed: int | None) -> int:
+    if seed is None:
+        return secrets.randbits(32)
+    if not 0 <= seed < 2**32:
+        raise InvalidArgument(f"seed={seed}, expected 0 to 2**32 - 1, or None for the system's entropy")
+    return int(seed)
+
+
+def _check_actions(batch: CpuBatch, fused: Fused, actions: Any, num_steps: int) -> NDArray[Any]:
+    expected = batch.spec.action
+    array = np.asarray(actions)
+    shape = (num_steps, batch.num_envs, *expected.shape)
+    if array.shape != shape or not np.can_cast(array.dtype, expected.dtype, "same_kind"):
+        raise InvalidArgument(
+            f"actions are {array.dtype} of shape {array.shape}, expected {expected.dtype} of shape (T, N, …) = {shape}"
+        )
+    array = np.ascontiguousarray(array, expected.dtype)
+    wrong = fused.program.check(array.reshape(-1, *expected.shape))
+    if wrong < 0:
+        _refuse(batch, array, -1 - wrong)
+    return array
+
+
+def _refuse(batch: CpuBatch, actions: NDArray[Any], place: int) -> None:
+    step, row = divmod(place, batch.num_envs)
+    raise InvalidArgument(
+        f"at step {step} the action of sub-environment {row} is {actions[step, row]!s}, which is not in "
+        f"{batch.spec.action_space}; nothing was stepped"
+    )
+
+
+def _run(
+    batch: CpuBatch,
+    fused: Fused,
+    chooser: PolicySource,
+    policy: Any,
+    slabs: Slabs,
+    actions: NDArray[Any],
+    seed: int,
+) -> list[tuple[Any, ...]]:
+    """Run all rows; what `rollout_range` returns for each slice of them, in order."""
+    spec, plan, num_steps = batch.spec, fused.program.plan, len(actions)
+    rollout_range = compile_rollout(spec, fused.program, fused.has_own_params, chooser)
+    table = fused.table
+    first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
+    table[first : first + len(slabs.outputs)] = [array.ctypes.data for array in slabs.outputs]
+    addresses = np.array([actions.ctypes.data, slabs.is_reset.ctypes.data])
+    inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(0, np.float32)
+    parts: dict[int, tuple[Any, ...]] = {}
+
+    def work(start: int, stop: int, steps: int = num_steps) -> int:
+        ended, places = np.empty(_FIRST_ENDED, ENDED_DTYPE), np.empty(_FIRST_ENDED, np.int64)
+        finals = [np.empty(_FIRST_ENDED * buffer.size, buffer.dtype) for buffer in plan.finals]
+        parts[start] = rollout_range(table, addresses, steps, seed, inputs, ended, places, *finals, start, stop)
+        return int(parts[start][0])
+
+    if not rollout_range.signatures:  # type: ignore[attr-defined]  # a dispatcher of numba's
+        with compiling(spec, "rollouts"):
+            work(0, 0, 0)
+        parts.clear()
+    before = batch.save() if chooser.is_checked else None
+    counts = fused.crew.run(work)
+    if before is not None and min(counts) < 0:
+        batch.load(before)
+        _refuse(batch, actions, min(-1 - count for count in counts if count < 0))
+    return [parts[start] for start in sorted(parts)]
+
+
+def _gather(
+    parts: list[tuple[Any, ...]], slabs: Slabs, spec: KernelSpec, num_envs: int, mode: AutoresetMode
+) -> EndedEpisodes:
+    """Bring the ended episodes of all slices of rows into one order, which does not depend on the slices."""
+    num_steps = len(slabs.is_reset)
+    steps = np.concatenate([part[2][: part[0]] for part in parts])
+    # Each slice goes through its rows in ascending order, so a stable sort by step is one by row as well.
+    order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
+    ended = np.concatenate([part[1][: part[0]] for part in parts])[order]
+    steps, rows = steps[order], ended["row"].copy()
+    shapes = [spec.observation.shape, *(spec.state.dtype[name].shape for name in spec.kernel.info_fields)]
+    finals = []
+    for place, (output, shape) in enumerate(zip([slabs.outputs[0], *slabs.outputs[4:]], shapes, strict=True)):
+        if mode is AutoresetMode.SAME_STEP:
+            saved = [part[3 + place].reshape(-1, *shape)[: part[0]] for part in parts]
+            finals.append(np.concatenate(saved)[order])
+        else:
+            finals.append(output[steps + (place == 0), rows])
+    infos = dict(zip(spec.kernel.info_fields, finals[1:], strict=True))
+    ids = ended["episode"] * num_envs + rows
+    return EndedEpisodes(steps, rows, ended["total"].copy(), ended["length"].copy(), ids, finals[0], infos)

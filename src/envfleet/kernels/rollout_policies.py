@@ -1,0 +1,132 @@
+"""What compiled rollouts do to choose actions: for each kind of policy, the source of one function.
+
+`choose(m, observations, actions, generators, inputs, scratch)` writes the actions of `m` rows that lie one after the
+other: flat observations and actions, a generator per row, the policy's numbers and scratch memory, both float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from envfleet.kernels import rollout_math
+from envfleet.kernels.jitting import fingerprint
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.policies import MLP, Policy, check_act, check_random
+from envfleet.kernels.rollout_mlp import mlp_source, scratch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicySource:
+    """How a policy is compiled; two that are equal share their machine code.
+
+    Attributes:
+        text: Source of `choose`, empty if actions are given.
+        key: Hash of what `text` refers to.
+        functions: Plain functions it refers to, to be compiled.
+        constants: Arrays it refers to.
+        scratch_size: Float32 numbers of scratch memory.
+        is_drawing: Needs generators.
+        is_checked: May choose what is not in the action space.
+    """
+
+    text: str
+    key: str = ""
+    functions: Mapping[str, types.FunctionType] = dataclasses.field(default_factory=dict, compare=False)
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    scratch_size: int = 1
+    is_drawing: bool = False
+    is_checked: bool = False
+
+
+GIVEN = PolicySource("")
+"""Actions are there already."""
+
+
+def policy_source(spec: KernelSpec, policy: Policy) -> PolicySource:
+    """Check a policy and write its source.
+
+    Raises:
+        InvalidArgument: It does not fit the kernel's spaces.
+        KernelError: A user's function cannot be run.
+    """
+    if policy is None or (isinstance(policy, str) and policy == "random"):
+        check_random(spec)
+        return _random(spec)
+    if isinstance(policy, MLP):
+        policy.check(spec)
+        return _network(spec, policy)
+    check_act(spec, policy)
+    return _function(spec, policy)
+
+
+def _random(spec: KernelSpec) -> PolicySource:
+    space, size = spec.action_space, spec.action.size
+    if isinstance(space, spaces.Discrete):
+        low, high = np.array([space.start], np.int64), np.array([space.start + space.n], np.int64)
+    elif isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(getattr(space, "start", np.zeros_like(space.nvec)))
+        low, high = start.ravel().astype(np.int64), (start + space.nvec).ravel().astype(np.int64)
+    elif isinstance(space, spaces.MultiBinary):
+        low, high = np.zeros(size, np.int64), np.full(size, 2)
+    elif spec.action.dtype.kind == "f":
+        low, high = _bounds(space)
+    else:
+        low, high = (bound.astype(np.int64) for bound in _bounds(space))
+        high = high + 1
+    draw = "uniform" if low.dtype.kind == "f" else "integers"
+    text = f"""
+@compiled
+def choose(m, observations, actions, generators, inputs, scratch):
+    for i in range(m):
+        rng = generators[i]
+        for k in range({size}):
+            actions[i * {size} + k] = rng.{draw}(choice_low[k], choice_high[k])
+"""
+    return PolicySource(text, _hash(low, high), constants={"choice_low": low, "choice_high": high}, is_drawing=True)
+
+
+def _bounds(space: Any) -> tuple[Any, Any]:
+    """The bounds of a Box, flat, float64."""
+    return space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
+
+
+def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
+    constants: dict[str, Any] = {}
+    if isinstance(spec.action_space, spaces.Box):
+        constants["choice_low"], constants["choice_high"] = _bounds(spec.action_space)
+    functions: dict[str, Any] = {"tanh_": rollout_math.tanh_32, "relu_": rollout_math.relu_32, "exp_": rollout_math.exp_32}
+    return PolicySource(
+        mlp_source(spec, policy),
+        _hash(*constants.values()) + fingerprint(list(functions.values())),
+        functions=functions,
+        constants=constants,
+        scratch_size=scratch_size(policy),
+        is_drawing=policy.log_std is not None or policy.head == "categorical",
+        is_checked=True,
+    )
+
+
+def _function(spec: KernelSpec, act: Any) -> PolicySource:
+    call = "act_(observation_row(observations, i), {}generators[i])"
+    line = call.format("action_row(actions, i), ") if spec.action.shape else f"actions[i] = {call.format('')}"
+    text = f"""
+@compiled
+def choose(m, observations, actions, generators, inputs, scratch):
+    for i in range(m):
+        {line}
+"""
+    return PolicySource(text, fingerprint([act]), functions={"act_": act}, is_drawing=True, is_checked=True)
+
+
+def _hash(*arrays: Any) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
