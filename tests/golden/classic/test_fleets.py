@@ -1,0 +1,66 @@
+"""Compiled kernels against Gymnasium's own environments under Gymnasium's own vector environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.golden.classic.originals import PAIRS, Pair, assert_same
+
+from envfleet.kernels.fleet import KernelFleet
+from envfleet.kernels.kernel import read_kernel
+
+NUM_ENVS = 60
+SEED = 1000
+
+
+def make_fleet(pair: Pair, num_envs: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> KernelFleet:
+    spec = read_kernel(pair.kernel)
+    return KernelFleet(spec, num_envs, max_episode_steps=pair.kernel.max_episode_steps, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+def test_initial_states_are_the_same_to_the_bit(pair: Pair) -> None:
+    num_envs = 300
+    original = pair.make()
+    states, observations = [], []
+    for seed in range(SEED, SEED + num_envs):
+        observations.append(original.reset(seed=seed)[0])
+        states.append(pair.fields(original))
+    with make_fleet(pair, num_envs) as fleet:
+        found, _ = fleet.reset(seed=SEED)
+        names = read_kernel(pair.kernel).state.names[: len(states[0])]
+        np.testing.assert_array_equal(np.stack([fleet.get_attr(name) for name in names], axis=1), states)
+    assert_same(found, observations)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name.lower())
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+def test_whole_episodes_and_what_follows_them_are_the_same(pair: Pair, mode: AutoresetMode) -> None:
+    originals: Any = SyncVectorEnv([pair.make] * NUM_ENVS, autoreset_mode=mode)
+    rng = np.random.default_rng(0)
+    num_ended = num_terminated = 0
+    with make_fleet(pair, NUM_ENVS, mode) as fleet:
+        expected, _ = originals.reset(seed=SEED)
+        found, _ = fleet.reset(seed=SEED)
+        for step in range(pair.num_steps):
+            assert_same(found, expected, step)
+            actions = pair.actions(expected, step, rng)
+            expected, rewards, terminated, truncated, infos = originals.step(actions)
+            found, found_rewards, found_terminated, found_truncated, found_infos = fleet.step(actions)
+            assert_same(found_rewards, rewards, step)
+            np.testing.assert_array_equal(found_terminated, terminated, err_msg=str(step))
+            np.testing.assert_array_equal(found_truncated, truncated, err_msg=str(step))
+            ended = terminated | truncated
+            if mode is AutoresetMode.SAME_STEP and ended.any():
+                finals, found_finals = (np.stack(list(each["final_obs"][ended])) for each in (infos, found_infos))
+                assert_same(found_finals, finals, step)
+                np.testing.assert_array_equal(found_infos["_final_obs"], ended)
+            num_ended += int(ended.sum())
+            num_terminated += int(terminated.sum())
+    originals.close()
+    assert num_ended >= NUM_ENVS
+    assert num_ended > num_terminated
+    assert (num_terminated > 0) is (pair.id != "Pendulum-v1")
