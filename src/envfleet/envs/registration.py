@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from envfleet.kernels.registration import register
 
-_CLASSIC = (
-    ("CartPole-v1", "cartpole:CartPole", 500),
-    ("Pendulum-v1", "pendulum:Pendulum", 200),
-    ("MountainCar-v0", "mountain_car:MountainCar", 200),
-    ("MountainCarContinuous-v0", "mountain_car_continuous:MountainCarContinuous", 999),
-    ("Acrobot-v1", "acrobot:Acrobot", 500),
+_KERNELS = (
+    ("CartPole-v1", "classic.cartpole:CartPole", 500),
+    ("Pendulum-v1", "classic.pendulum:Pendulum", 200),
+    ("MountainCar-v0", "classic.mountain_car:MountainCar", 200),
+    ("MountainCarContinuous-v0", "classic.mountain_car_continuous:MountainCarContinuous", 999),
+    ("Acrobot-v1", "classic.acrobot:Acrobot", 500),
+    ("GridWorld-v0", "gridworld:GridWorld", 100),
+    ("GridWorldPixels-v0", "gridworld:GridWorldPixels", 100),
 )
 
 
 def register_all() -> None:
     """Register them all under `envfleet/`."""
-    for name, target, max_episode_steps in _CLASSIC:
-        register(f"envfleet/{name}", f"envfleet.envs.classic.{target}", max_episode_steps=max_episode_steps)
+    for name, target, max_episode_steps in _KERNELS:
+        register(f"envfleet/{name}", f"envfleet.envs.{target}", max_episode_steps=max_episode_steps)

@@ -13,6 +13,7 @@ from gymnasium.wrappers import TimeLimit
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
 from envfleet.kernels.registration import is_kernel
+from envfleet.making.registered import find_spec
 
 if TYPE_CHECKING:
     from envfleet.kernels.fleet import KernelFleet
@@ -47,7 +48,7 @@ def kernel_spec(source: Any) -> EnvSpec | None:
     """The registered kernel that a Gymnasium id or spec means, if it means one."""
     if not isinstance(source, (str, EnvSpec)):
         return None
-    spec = gym.spec(source) if isinstance(source, str) else source
+    spec = find_spec(source)
     return spec if is_kernel(spec) else None
 
 

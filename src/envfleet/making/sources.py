@@ -14,6 +14,7 @@ from envfleet.core.builders import EnvBuilder
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import Kernel
 from envfleet.making.kernels import KernelMaker, is_kernel_class
+from envfleet.making.registered import find_spec
 
 EnvSource: TypeAlias = (
     str | EnvSpec | type[Kernel] | Callable[..., gym.Env[Any, Any]] | Sequence[Callable[..., gym.Env[Any, Any]]]
@@ -55,8 +56,7 @@ def builders_of(
         InvalidArgument: `source` is nothing a sub-environment can be built from.
     """
     if isinstance(source, (str, EnvSpec)):
-        spec = gym.spec(source) if isinstance(source, str) else source
-        return (EnvBuilder(SpecMaker(spec, env_kwargs), shared_names=shared_names),) * num_envs
+        return (EnvBuilder(SpecMaker(find_spec(source), env_kwargs), shared_names=shared_names),) * num_envs
     if is_kernel_class(source):
         return (EnvBuilder(KernelMaker(source, env_kwargs), shared_names=shared_names),) * num_envs
     if env_kwargs:

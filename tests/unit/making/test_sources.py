@@ -146,3 +146,14 @@ def test_spaces_that_differ_are_found(backend: Backend) -> None:
     makers = ["CartPole-v1", "CartPole-v1", "MountainCar-v0"]
     with pytest.raises(InvalidArgument, match="observation_space of sub-environment 2 is"):
         envfleet.make([functools.partial(gym.make, name) for name in makers], backend=backend)
+
+
+def test_an_id_may_name_the_module_that_registers_it() -> None:
+    with envfleet.make("envfleet.envs.hockey:envfleet/Hockey-Box2D-v0", num_envs=1, backend="serial") as fleet:
+        assert fleet.spec is not None
+        assert fleet.spec.id == "envfleet/Hockey-Box2D-v0"
+
+
+def test_an_id_that_names_no_module_is_explained() -> None:
+    with pytest.raises(InvalidArgument, match="there is no module .no_such_room. to import"):
+        envfleet.make("no_such_room:Game-v0", num_envs=1, backend="serial")
