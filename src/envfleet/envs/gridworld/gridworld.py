@@ -108,15 +108,21 @@ class GridWorldPixels(GridWorld):
 
     @staticmethod
     def observe(state: GridWorld.State, out: NDArray[np.uint8]) -> None:
-        """Write the image."""
+        """Write the image: of each row of cells one line of pixels, and the lines below it as copies."""
         height, width = state.cells.shape
-        tall, wide = out.shape[0] // height, out.shape[1] // width
+        tall, wide, line_bytes = out.shape[0] // height, out.shape[1] // width, out.shape[1] * 3
+        flat = out.reshape(out.size)
         for row in range(height):
             for column in range(width):
                 is_agent = (row == state.row) & (column == state.column)
                 red, green, blue = AGENT_COLOR if is_agent else COLORS[state.cells[row, column]]
-                for y in range(row * tall, (row + 1) * tall):
-                    for x in range(column * wide, (column + 1) * wide):
-                        out[y, x, 0] = red
-                        out[y, x, 1] = green
-                        out[y, x, 2] = blue
+                for x in range(column * wide, (column + 1) * wide):
+                    out[row * tall, x, 0] = red
+                    out[row * tall, x, 1] = green
+                    out[row * tall, x, 2] = blue
+            # Indices without a sign cannot count from the end, so that the copying loop vectorises.
+            first = np.uint64(row * tall * line_bytes)
+            for y in range(1, tall):
+                below = first + np.uint64(y * line_bytes)
+                for k in range(np.uint64(line_bytes)):
+                    flat[below + k] = flat[first + k]
