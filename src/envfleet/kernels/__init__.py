@@ -2,5 +2,6 @@
 
 from envfleet.kernels.fields import array
 from envfleet.kernels.kernel import Kernel
+from envfleet.kernels.policies import MLP
 
-__all__ = ["Kernel", "array"]
+__all__ = ["MLP", "Kernel", "array"]

@@ -21,8 +21,10 @@ from envfleet.kernels.batch import BatchState, CpuBatch
 from envfleet.kernels.infos import info_columns, step_infos
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
+from envfleet.kernels.policies import Policy
 from envfleet.kernels.requests import check_rows, read_seeds
 from envfleet.kernels.rng import to_generator
+from envfleet.kernels.rollout import Rollout, run_rollout
 from envfleet.kernels.threads import count_threads
 from envfleet.kernels.values import spread, to_values
 
@@ -212,6 +214,40 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
             self._num_awaiting = len(ended.words)
         infos = step_infos(self._kernel, arrays, ended, self.num_envs)
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
+
+    def rollout(
+        self,
+        policy: Policy | NDArray[Any],
+        num_steps: int,
+        *,
+        seed: int | None = None,
+        out: Rollout | None = None,
+    ) -> Rollout:
+        """Step every sub-environment `num_steps` times in one compiled call, as `step` would.
+
+        Args:
+            policy: Actions `(num_steps, num_envs, …)`; or `"random"` (or `None`), uniform over the action space; or an
+                `MLP`; or a function to compile as kernels are, `act(observation, rng)` which returns an int for
+                `Discrete`, else `act(observation, out, rng)` which writes the action into `out`.
+            num_steps: How many.
+            seed: Of the policy's draws, below 2**32; sub-environment `i` draws from the generator
+                `np.random.default_rng([seed, i + 1])`, begun anew in every rollout. `None`: the system's entropy.
+            out: A rollout of the same shape, whose arrays are written again.
+
+        Raises:
+            InvalidArgument: In `AutoresetMode.DISABLED`, as an episode that ends could not go on; actions outside the
+                action space, or a policy that does not fit it. Nothing was stepped.
+            KernelError: The policy cannot be compiled.
+            ResetNeeded: Before the first reset.
+        """
+        self._check("rollout")
+        start_s = time.perf_counter()
+        rollout = run_rollout(
+            self._batch, policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out
+        )
+        self._steps += num_steps * self.num_envs
+        self._step_s += time.perf_counter() - start_s
+        return rollout
 
     def _refuse_ended(self) -> None:
         ended = self.terminated_indices

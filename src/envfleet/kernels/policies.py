@@ -1,4 +1,4 @@
-"""Policies that a fused rollout compiles: random actions, small networks given as weights, and a user's own function."""
+"""Policies that a fused rollout compiles: random actions, networks given as weights, a user's own function."""
 
 from __future__ import annotations
 

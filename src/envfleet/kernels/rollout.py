@@ -82,12 +82,13 @@ class Rollout:
     @property
     def observations(self) -> NDArray[Any]:
         """Observations that the actions were chosen on, `(T, N, …)`; a view."""
-        return self.all_observations[:-1]
+        return self.all_observations[: len(self.actions)]
 
     @property
     def last_observations(self) -> NDArray[Any]:
         """Observations after the last step, `(N, …)`; a view."""
-        return self.all_observations[-1]
+        last: NDArray[Any] = self.all_observations[-1]
+        return last
 
 
 class Slabs:
@@ -143,9 +144,11 @@ def run_rollout(
     word = _check_seed(seed)
     fused = batch.fused()
     plan = fused.program.plan
-    is_given = isinstance(policy, (np.ndarray, list, tuple))
-    chooser = GIVEN if is_given else policy_source(spec, policy)
-    given = _check_actions(batch, fused, policy, num_steps) if is_given else None
+    chooser, given = GIVEN, None
+    if isinstance(policy, (np.ndarray, list, tuple)):
+        given = _check_actions(batch, fused, policy, num_steps)
+    else:
+        chooser = policy_source(spec, policy)
     if out is None:
         slabs = Slabs(spec, plan.outputs, num_steps, num_envs)
     elif out.slabs.form == (spec, num_steps, num_envs):

@@ -16,17 +16,19 @@ _MOST, _ONE, _ZERO = np.float32(9.0), np.float32(1.0), np.float32(0.0)
 
 def tanh_32(x: np.float32) -> np.float32:
     """Take the hyperbolic tangent to 4e-7; NaN for NaN."""
-    bounded = _MOST if x > _MOST else (-_MOST if x < -_MOST else x)
+    bounded = -_MOST if x < -_MOST else x  # noqa: FURB136 (max and min lose NaN)
+    bounded = _MOST if bounded > _MOST else bounded  # noqa: FURB136 (max and min lose NaN)
     z = bounded * bounded
     above = _P0 + z * (_P1 + z * (_P2 + z * (_P3 + z * _P4)))
     below = _Q0 + z * (_Q1 + z * (_Q2 + z * (_Q3 + z * _Q4)))
     value = bounded * above / below
-    return _ONE if value > _ONE else (-_ONE if value < -_ONE else value)
+    value = -_ONE if value < -_ONE else value  # noqa: FURB136 (max and min lose NaN)
+    return _ONE if value > _ONE else value  # noqa: FURB136 (max and min lose NaN)
 
 
 def relu_32(x: np.float32) -> np.float32:
     """Take `x` where it is positive, else 0; NaN for NaN."""
-    return _ZERO if x < _ZERO else x
+    return _ZERO if x < _ZERO else x  # noqa: FURB136 (max and min lose NaN)
 
 
 def exp_32(x: np.float32) -> np.float32:

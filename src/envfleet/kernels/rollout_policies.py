@@ -101,7 +101,11 @@ def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
     constants: dict[str, Any] = {}
     if isinstance(spec.action_space, spaces.Box):
         constants["choice_low"], constants["choice_high"] = _bounds(spec.action_space)
-    functions: dict[str, Any] = {"tanh_": rollout_math.tanh_32, "relu_": rollout_math.relu_32, "exp_": rollout_math.exp_32}
+    functions: dict[str, Any] = {
+        "tanh_": rollout_math.tanh_32,
+        "relu_": rollout_math.relu_32,
+        "exp_": rollout_math.exp_32,
+    }
     return PolicySource(
         mlp_source(spec, policy),
         _hash(*constants.values()) + fingerprint(list(functions.values())),

@@ -134,7 +134,12 @@ def rollout_range(table, slabs, num_steps, seed, inputs, ended, steps, {", ".joi
                 f"        for e in range({size}):",
                 f"            saved_{buffer.name}[k * {size} + e] = {buffer.name}[i * {size} + e]",
             ]
-        return [f"if mode == {SAME_STEP}:", "    for k in range(before, count):", "        i = ended[k].row - low", *lines]
+        return [
+            f"if mode == {SAME_STEP}:",
+            "    for k in range(before, count):",
+            "        i = ended[k].row - low",
+            *lines,
+        ]
 
     @staticmethod
     def lines(lines: list[str], depth: int = 1) -> str:
