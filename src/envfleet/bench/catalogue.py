@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from envfleet.bench.workloads import extra_of, missing_module
+from envfleet.bench.workloads import missing_module, requirement_of
+from envfleet.kernels.registration import is_kernel
 
 _OWN_NAMESPACE = "Gymnasium's own"
 
@@ -69,11 +70,11 @@ def _problem(spec: EnvSpec) -> str | None:
     if name == "_raise_shimmy_error":
         return "needs shimmy and the id of a Gym environment"
     missing = missing_module(spec)
-    return None if missing is None else f"needs {missing}: pip install 'gymnasium[{extra_of(spec)}]'"
+    return None if missing is None else f"needs {missing}: pip install {requirement_of(spec)!r}"
 
 
 def _note(spec: EnvSpec, newest: dict[tuple[str | None, str], int]) -> str:
-    notes = []
+    notes = ["kernel"] if is_kernel(spec) else []
     latest = newest[spec.namespace, spec.name]
     if spec.version is not None and spec.version < latest:
         notes.append(f"old, v{latest} is current")
@@ -102,3 +103,6 @@ def show_catalogue(entries: Sequence[Entry], console: Console) -> None:
         console.print()
     buildable = sum(entry.problem is None for entry in entries)
     console.print(f"{buildable} of {len(entries)} can be vectorized here: envfleet.make(ID, num_envs=8).")
+    kernels = sum(is_kernel(gymnasium.spec(entry.env_id)) for entry in entries if entry.problem is None)
+    if kernels:
+        console.print(f'{kernels} are kernels, of which compiled code steps a million: backend="kernel".')

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.bench.peers import Runner, VectorRunner
-from envfleet.bench.workloads import Workload
+from envfleet.bench.workloads import Workload, is_installed
+from envfleet.kernels.registration import is_kernel
 
 
 class _BatchRunner:
@@ -48,7 +49,7 @@ class EnvFleet:
     """A fleet of this package.
 
     Args:
-        backend: `"serial"`, `"thread"`, `"process"` or `"auto"`.
+        backend: `"serial"`, `"thread"`, `"process"`, `"auto"` or `"kernel"`.
         options: More arguments of `envfleet.make`, such as `batch_size`.
         tag: Tells apart two fleets of one backend; part of the name.
     """
@@ -70,9 +71,12 @@ class EnvFleet:
         return f"envfleet {self.backend}" + (f" ({self.tag.replace('-', ' ')})" if self.tag else "")
 
     def absence(self, workload: Workload) -> str | None:
-        """Say why it cannot run: never."""
-        del workload
-        return None
+        """Say why it cannot run: compiled code needs a kernel, and numba."""
+        if self.backend != "kernel":
+            return None
+        if not is_kernel(workload.spec):
+            return f"{workload.spec.id} is no kernel (envfleet envs lists those that are)"
+        return None if is_installed("numba") else "not installed: pip install numba, or the extra envfleet[kernels]"
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `envfleet.make`."""

@@ -259,7 +259,7 @@ class EnvPool:
 
     def absence(self, workload: Workload) -> str | None:
         """Say whether it is not installed or has no such environment."""
-        if workload.spec.id not in self._REWRITTEN or workload.spec.kwargs:
+        if self._env_id(workload) not in self._REWRITTEN or workload.env_kwargs:
             return f"has no {workload.spec.id} (only environments that were rewritten in C++)"
         return _not_installed("envpool", "envpool")
 
@@ -267,7 +267,14 @@ class EnvPool:
         """Call `envpool.make_gymnasium`; `workers` becomes `num_threads`."""
         envpool = importlib.import_module("envpool")
         threads = {} if workers is None else {"num_threads": min(workers, num_envs)}
-        return _EnvPoolRunner(envpool.make_gymnasium(workload.spec.id, num_envs=num_envs, seed=0, **threads), num_envs)
+        return _EnvPoolRunner(
+            envpool.make_gymnasium(self._env_id(workload), num_envs=num_envs, seed=0, **threads), num_envs
+        )
+
+    @staticmethod
+    def _env_id(workload: Workload) -> str:
+        """Gymnasium's id; our kernels of the same names are the same environments."""
+        return workload.spec.id.removeprefix("envfleet/")
 
 
 class _EnvPoolRunner(VectorRunner):

@@ -26,6 +26,7 @@ _COLOURS = {
     "envfleet-thread": "#e69f00",
     "envfleet-process": "#d55e00",
     "envfleet-auto": "#8c2d04",
+    "envfleet-kernel": "#000000",
 }
 _MORE_OF_OURS = ("#f2a477", "#a34400", "#6b2d00")  # fleets that differ in their options only
 _OTHER = "#555555"

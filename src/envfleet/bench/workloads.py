@@ -140,7 +140,7 @@ def require_buildable(workload: Workload) -> None:
     if missing is not None:
         raise InvalidArgument(
             f"{workload.spec.id} cannot be built here: it needs the module {missing!r}, which is not installed. "
-            f"Install it; what Gymnasium's own environments need comes with gymnasium[{extra_of(workload.spec)}]."
+            f"Install it, or pip install {requirement_of(workload.spec)!r}."
         )
 
 
@@ -150,6 +150,7 @@ _NEEDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("gymnasium.envs.phys2d", ("jax",), "jax"),
     ("gymnasium.envs.tabular", ("jax",), "jax"),
     ("shimmy", ("shimmy",), "other"),
+    ("envfleet.kernels", ("numba",), "kernels"),
 )
 
 
@@ -167,16 +168,18 @@ def missing_module(spec: EnvSpec) -> str | None:
         "gymnasium."
     ):  # its own modules are there; to look for them is to import their package
         needed.append(module_name)
-    return next((name for name in needed if not _is_installed(name)), None)
+    return next((name for name in needed if not is_installed(name)), None)
 
 
-def extra_of(spec: EnvSpec) -> str:
-    """Name the extra of Gymnasium that brings what an environment needs."""
+def requirement_of(spec: EnvSpec) -> str:
+    """Name the package and its extra that bring what an environment needs."""
     entry_point = str(spec.entry_point)
-    return next((extra for prefix, _, extra in _NEEDS if entry_point.startswith(prefix)), "all")
+    package = "envfleet" if entry_point.startswith("envfleet.") else "gymnasium"
+    return f"{package}[{next((extra for prefix, _, extra in _NEEDS if entry_point.startswith(prefix)), 'all')}]"
 
 
-def _is_installed(module_name: str) -> bool:
+def is_installed(module_name: str) -> bool:
+    """Tell whether a module can be found, without importing it, though its parents are."""
     try:
         return importlib.util.find_spec(module_name) is not None
     except (ImportError, ValueError, AttributeError):  # the parent of a dotted name is missing, broken or no package

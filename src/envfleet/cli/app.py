@@ -65,7 +65,9 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     workers: Annotated[
         str, typer.Option("--workers", "-w", help="Workers; several with commas; else each one's own choice.")
     ] = "",
-    backends: Annotated[str, typer.Option(help="Of envfleet: auto, serial, thread, process; all; none.")] = "default",
+    backends: Annotated[
+        str, typer.Option(help="Of envfleet: auto, serial, thread, process, kernel; all; none.")
+    ] = "default",
     peers: Annotated[
         str,
         typer.Option(

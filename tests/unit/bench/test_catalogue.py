@@ -16,6 +16,7 @@ def find(env_id, pattern=""):
 
 def test_known_problems_and_notes():
     assert find("CartPole-v1").problem is None
+    assert find("envfleet/CartPole-v1").note == "kernel"
     assert find("CartPole-v0").note == "old, v1 is current"
     assert find("Blackjack-v1").note == "no time limit"
     assert "gymnasium-robotics" in find("Ant-v2").problem
@@ -23,8 +24,9 @@ def test_known_problems_and_notes():
 
 
 def test_missing_modules(monkeypatch):
-    monkeypatch.setattr(workloads, "_is_installed", lambda name: False)
+    monkeypatch.setattr(workloads, "is_installed", lambda name: False)
     assert find("Ant-v5").problem == "needs mujoco: pip install 'gymnasium[mujoco]'"
+    assert find("envfleet/CartPole-v1").problem == "needs numba: pip install 'envfleet[kernels]'"
     assert find("phys2d/CartPole-v1").namespace == "phys2d"
     assert find("CartPole-v1").problem is None
 
@@ -39,7 +41,8 @@ def test_environments_of_others(monkeypatch):
 
 
 def test_the_filter_ignores_case():
-    assert {entry.env_id for entry in catalogue("cartpole-V1")} == {"CartPole-v1", "phys2d/CartPole-v1"}
+    found = {entry.env_id for entry in catalogue("cartpole-V1")}
+    assert found == {"CartPole-v1", "phys2d/CartPole-v1", "envfleet/CartPole-v1"}
     assert not catalogue("no such thing")
 
 

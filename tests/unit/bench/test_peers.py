@@ -64,6 +64,17 @@ def test_absent_peers_say_why(monkeypatch):
     assert BareLoop().absence(cheap) is None
 
 
+def test_kernels_take_part_where_there_is_one():
+    kernel, ours = resolve("envfleet/CartPole-v1"), EnvFleet("kernel")
+    assert "no kernel" in str(ours.absence(resolve("cheap")))
+    assert ours.absence(kernel) is None
+    assert EnvPool().absence(kernel) is None  # it has the same environment
+    runner = ours.make(kernel, NUM_ENVS, None)
+    runner.reset(seed=0)
+    assert runner.step(np.zeros(NUM_ENVS, np.int64)) == NUM_ENVS
+    runner.close()
+
+
 def test_unknown_contender():
     with pytest.raises(InvalidArgument, match="pufferlib"):
         find_contenders(["pufferlib"])

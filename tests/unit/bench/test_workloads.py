@@ -86,7 +86,7 @@ def test_unknown_names(name, message):
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(workloads, "_is_installed", lambda name: name != "pygame")
+    monkeypatch.setattr(workloads, "is_installed", lambda name: name != "pygame")
     with pytest.raises(InvalidArgument, match=r"'pygame', which is not installed.*gymnasium\[box2d\]"):
         require_buildable(resolve("lunar"))
     require_buildable(resolve("cheap"))
