@@ -65,10 +65,12 @@ def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
         KernelError: It cannot be compiled; the message names the user's line.
     """
     require_numba()
+    from envfleet.kernels import numba_cpu
+
     rehearse(spec)
     plan = BufferPlan(spec)
     module = load_module(spec, Source(plan, has_own_params=has_own_params).text(), "loops")
-    module.__dict__.update(_names(plan))
+    module.__dict__.update(loop_names(plan, numba_cpu))
     return Program(plan, module)
 
 
@@ -126,23 +128,28 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def _names(plan: BufferPlan) -> dict[str, Any]:
-    """What the generated loops refer to."""
-    from envfleet.kernels import numba_cpu, rng
+def loop_names(plan: BufferPlan, target: Any) -> dict[str, Any]:
+    """What the generated loops refer to.
+
+    Args:
+        plan: The kernel's buffers.
+        target: The module that makes functions, records and views for the compiler in question.
+    """
+    from envfleet.kernels import rng
 
     spec = plan.spec
     names: dict[str, Any] = {
-        "reset_": numba_cpu.make_function(spec.reset),
-        "step_": numba_cpu.make_function(spec.step),
-        "observe_": numba_cpu.make_function(spec.observe),
-        "seed_": numba_cpu.make_function(rng.seed),
-        "observation_row": numba_cpu.row_view(spec.observation.shape),
-        "action_row": numba_cpu.row_view(spec.action.shape),
+        "reset_": target.make_function(spec.reset),
+        "step_": target.make_function(spec.step),
+        "observe_": target.make_function(spec.observe),
+        "seed_": target.make_function(rng.seed),
+        "observation_row": target.row_view(spec.observation.shape),
+        "action_row": target.row_view(spec.action.shape),
     }
     for records in (plan.state, plan.rng, plan.params):
-        names[f"new_{records.variable}"] = numba_cpu.new_record(records.dtype)
+        names[f"new_{records.variable}"] = target.new_record(records.dtype)
     for name in spec.kernel.info_fields:
-        names[f"info_row_{name}"] = numba_cpu.row_view(spec.state.dtype[name].shape)
+        names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)
     names |= {f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all}
     nvec = getattr(spec.action_space, "nvec", None)
     if nvec is not None:

@@ -100,7 +100,7 @@ class Source:
 def advance(m, limit, actions, {self._row_names}):
     flagged = 0
     for i in range(m):
-{_indent(body, 2)}
+{indent(body, 2)}
     return flagged
 """
 
@@ -168,18 +168,18 @@ def advance(m, limit, actions, {self._row_names}):
         return f"""
 @compiled
 def begin(i, seed, is_seeded, now, {self._row_names}):
-{_indent(load)}
+{indent(load)}
     if is_seeded:
         seed_(rng, seed)
     reset_(state, rng, params)
-{_indent(store)}
+{indent(store)}
     elapsed[i] = 0
     returns[i] = 0.0
     awaiting[i] = 0
     episodes[i] += 1
     begun[i] = now
     observe_(state, {self._out()})
-{_indent(self._store_infos())}
+{indent(self._store_infos())}
 """
 
     def _renew(self) -> str:
@@ -204,7 +204,7 @@ def renew(m, offset, mode, now, count, {self._row_names}, {self._ended_names}):
             count += 1
             if mode != {SAME_STEP}:
                 continue
-{_indent(finals, 3)}
+{indent(finals, 3)}
         begin(i, numba.uint64(0), False, now, {self._row_names})
     return count
 """
@@ -229,29 +229,33 @@ def step_range(table, actions, start, stop):
     limit = table[{LIMIT}]
     mode = table[{MODE}]
     count = start
-{_indent(self._views(whole, "0", "1"))}
-{_indent(self._views([self.plan.ended], "0", f"table[{NUM_ROWS}]"))}
+{indent(self._views(whole, "0", "1"))}
+{indent(self._views([self.plan.ended], "0", f"table[{NUM_ROWS}]"))}
     for low in range(start, stop, {TILE_ROWS}):
         m = min({TILE_ROWS}, stop - low)
-{_indent(self._views((*tiled, *own), "low", "m"), 2)}
+{indent(self._views((*tiled, *own), "low", "m"), 2)}
         flagged = advance(m, limit, flat[low * {size} : (low + m) * {size}], {self._row_names})
         if flagged != 0:
-{_indent(self._views(self.plan.finals, "low", "m"), 3)}
+{indent(self._views(self.plan.finals, "low", "m"), 3)}
             count = renew(m, low, mode, table[{NOW}], count, {self._row_names}, {self._ended_names})
     return count - start
 """
 
-    def _check(self) -> str:
+    def _wrong_action(self) -> str:
+        """Whether element `k` of the `flat` actions is one that cannot be."""
         space: Any = self.plan.spec.action_space
         size = self.plan.spec.action.size
         if isinstance(space, spaces.Discrete):
-            wrong = f"flat[k] < {int(space.start)} or flat[k] >= {int(space.start) + int(space.n)}"
-        elif isinstance(space, spaces.MultiDiscrete):
-            wrong = f"flat[k] < action_low[k % {size}] or flat[k] >= action_high[k % {size}]"
-        elif isinstance(space, spaces.MultiBinary):
-            wrong = "flat[k] < 0 or flat[k] > 1"
-        else:
-            wrong = "flat[k] != flat[k]"
+            return f"flat[k] < {int(space.start)} or flat[k] >= {int(space.start) + int(space.n)}"
+        if isinstance(space, spaces.MultiDiscrete):
+            return f"flat[k] < action_low[k % {size}] or flat[k] >= action_high[k % {size}]"
+        if isinstance(space, spaces.MultiBinary):
+            return "flat[k] < 0 or flat[k] > 1"
+        return "flat[k] != flat[k]"
+
+    def _check(self) -> str:
+        wrong = self._wrong_action()
+        size = self.plan.spec.action.size
         return f"""
 @compiled
 def check(actions):
@@ -283,7 +287,7 @@ def step(table, actions):
 @compiled
 def reset(table, rows, seeds, is_seeded):
     n = table[{NUM_ROWS}]
-{_indent(self._views(buffers, "0", "n"))}
+{indent(self._views(buffers, "0", "n"))}
     for k in range(rows.size):
         begin(rows[k], seeds[k], is_seeded[k], table[{NOW}], {self._row_names})
 """
@@ -294,11 +298,11 @@ def reset(table, rows, seeds, is_seeded):
 @compiled
 def observe(table, start, stop):
     n = table[{NUM_ROWS}]
-{_indent(self._views(buffers, "0", "n"))}
+{indent(self._views(buffers, "0", "n"))}
     for i in range(start, stop):
-{_indent(self.load(self.plan.state, "i"), 2)}
+{indent(self.load(self.plan.state, "i"), 2)}
         observe_(state, {self._out()})
-{_indent(self._store_infos(), 2)}
+{indent(self._store_infos(), 2)}
 """
 
     # ------------------------------------------------------------------ pieces
@@ -323,5 +327,6 @@ def _names(buffers: Iterable[Buffer]) -> str:
     return ", ".join(buffer.name for buffer in buffers)
 
 
-def _indent(lines: list[str], depth: int = 1) -> str:
+def indent(lines: list[str], depth: int = 1) -> str:
+    """The lines as text, indented."""
     return textwrap.indent("\n".join(lines), "    " * depth)

@@ -1,0 +1,105 @@
+"""Actions on their way to the device: those of the host are checked here, those of the device by the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.cuda.availability import import_cuda
+from envfleet.kernels.cuda.dlpack import CUDA, Borrowed
+from envfleet.kernels.kernel import KernelSpec
+
+_LEGACY_STREAM = 1
+
+
+class Actions:
+    """Takes the actions of a step.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+    """
+
+    def __init__(self, spec: KernelSpec, num_envs: int) -> None:
+        self._spec = spec
+        self._dtype, self._shape = spec.action.dtype, (num_envs, *spec.action.shape)
+
+    def take(self, actions: Any) -> tuple[int, Any] | NDArray[Any]:
+        """Where actions lie on the device and what keeps them there; or, on the host, the array checked for upload.
+
+        Args:
+            actions: An array on the device (`__cuda_array_interface__` or DLPack) of the action space's dtype, or an
+                array, list or tensor of the host.
+
+        Raises:
+            InvalidArgument: Another shape, dtype or layout; on the host also an action that is not in the space.
+        """
+        interface = getattr(actions, "__cuda_array_interface__", None)
+        if interface is not None:
+            return self._take_interface(actions, interface)
+        device = getattr(actions, "__dlpack_device__", None)
+        if device is not None and int(device()[0]) == CUDA:
+            borrowed = Borrowed(actions, _LEGACY_STREAM)
+            self._check_form(borrowed.shape, borrowed.dtype, is_contiguous=borrowed.is_contiguous)
+            return borrowed.address, borrowed
+        return self._take_host(actions)
+
+    def _take_interface(self, actions: Any, interface: dict[str, Any]) -> tuple[int, Any]:
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        packed = tuple(dtype.itemsize * int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape)))
+        strides = interface.get("strides")
+        self._check_form(shape, dtype, is_contiguous=strides is None or tuple(strides) == packed)
+        if interface.get("stream") not in {None, _LEGACY_STREAM}:
+            import_cuda().external_stream(interface["stream"]).synchronize()
+        return int(interface["data"][0]), actions
+
+    def _check_form(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_contiguous: bool) -> None:
+        if shape != self._shape:
+            self._refuse_shape(shape)
+        if dtype != self._dtype:
+            raise InvalidArgument(
+                f"actions on the device have dtype {dtype}, expected {self._dtype}: convert them there, as with torch's "
+                f"actions.to(torch.{self._dtype})"
+            )
+        if not is_contiguous:
+            raise InvalidArgument("actions on the device are not contiguous: pass actions.contiguous()")
+
+    def _refuse_shape(self, shape: tuple[int, ...]) -> None:
+        raise InvalidArgument(
+            f"actions have shape {shape}, expected {self._shape}: one action per sub-environment, first dimension first"
+        )
+
+    def _take_host(self, actions: Any) -> NDArray[Any]:
+        array = np.asarray(actions)
+        if array.shape != self._shape:
+            self._refuse_shape(array.shape)
+        if not np.can_cast(array.dtype, self._dtype, "same_kind"):
+            raise InvalidArgument(
+                f"actions have dtype {array.dtype}, expected {self._dtype}: convert them with "
+                f"actions.astype(np.{self._dtype})"
+            )
+        array = np.ascontiguousarray(array, self._dtype)
+        wrong = self._find_wrong(array)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong.reshape(len(array), -1).any(1))[0])
+            raise InvalidArgument(
+                f"the action of sub-environment {row} is {array[row]!s}, which is not in {self._spec.action_space}; "
+                "nothing was stepped"
+            )
+        return array
+
+    def _find_wrong(self, array: NDArray[Any]) -> NDArray[np.bool_]:
+        space = self._spec.action_space
+        if isinstance(space, spaces.Discrete):
+            wrong = (array < space.start) | (array >= space.start + space.n)
+        elif isinstance(space, spaces.MultiDiscrete):
+            wrong = (array < space.start) | (array >= space.start + space.nvec)
+        elif isinstance(space, spaces.MultiBinary):
+            wrong = (array < 0) | (array > 1)
+        else:
+            wrong = array != array  # noqa: PLR0124  # NaN, and of any dtype
+        return np.asarray(wrong, np.bool_)

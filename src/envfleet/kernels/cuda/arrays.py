@@ -1,0 +1,102 @@
+"""Results that stay on the device, offered to other libraries without a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.kernels.cuda.availability import import_cuda, is_simulated
+from envfleet.kernels.cuda.dlpack import CPU, CUDA, make_capsule
+from envfleet.kernels.cuda.target import cuda_target
+
+_LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__ and DLPack
+
+
+class DeviceArray:
+    """An array on the device.
+
+    Other libraries take it without a copy: `torch.as_tensor(array, device="cuda")`, `torch.from_dlpack(array)`,
+    `cupy.asarray(array)`. `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on CUDA's default
+    stream, as torch does if not told otherwise; there the order of calls is the order of work.
+
+    Args:
+        data: Its memory, a device array of uint8.
+        shape: Its shape.
+        dtype: Its dtype.
+    """
+
+    __slots__ = ("__weakref__", "_data", "dtype", "shape")
+
+    def __init__(self, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._data = data
+        self.shape, self.dtype = shape, dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def address(self) -> int:
+        """Where it begins on the device."""
+        return cuda_target().address_of(self._data)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA Array Interface, version 3."""
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+            "stream": _LEGACY_STREAM,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's name of the device: its type and number."""
+        return (CPU, 0) if is_simulated() else (CUDA, int(import_cuda().get_current_device().id))
+
+    def __dlpack__(self, *, stream: int | None = None, **_kwargs: Any) -> Any:
+        """A DLPack capsule; work on another stream than the default one waits until this array is ready.
+
+        Args:
+            stream: The consumer's.
+        """
+        if stream not in {None, -1, 0, _LEGACY_STREAM}:
+            import_cuda().synchronize()
+        return make_capsule(self, self.address, self.shape, self.dtype, self.__dlpack_device__())
+
+    def numpy(self) -> NDArray[Any]:
+        """Copy it to the host, which waits until it is ready."""
+        flat: NDArray[Any] = self._data.copy_to_host().view(self.dtype)
+        return flat.reshape(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Copy it to the host, for `numpy.asarray`."""
+        if copy is False:
+            raise ValueError("an array on a CUDA device becomes a NumPy array by a copy only: leave out copy=False")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Part of it, on the host."""
+        return self.numpy()[key]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.dtype}{list(self.shape)} on the device>"

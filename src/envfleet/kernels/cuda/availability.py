@@ -1,0 +1,48 @@
+"""Whether kernels can run on a CUDA device here, and what to do if not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from envfleet.errors import InvalidArgument
+
+_HOW = "pip install 'envfleet[cuda]' on a machine with an NVIDIA GPU and its driver, or leave out device='cuda'"
+
+
+def import_cuda() -> Any:
+    """The module `numba.cuda` of numba-cuda.
+
+    Raises:
+        InvalidArgument: numba or numba-cuda is not installed.
+    """
+    for package, module in (("numba", "numba"), ("numba-cuda", "numba_cuda")):
+        if importlib.util.find_spec(module) is None:
+            raise InvalidArgument(f"device='cuda' needs {package}, which is not installed: {_HOW}")
+    return importlib.import_module("numba.cuda")
+
+
+def is_simulated() -> bool:
+    """Whether numba's CUDA simulator is on (`NUMBA_ENABLE_CUDASIM=1`), which needs no device."""
+    import numba
+
+    return bool(numba.config.ENABLE_CUDASIM)
+
+
+def require_cuda() -> None:
+    """Check that there is a device, or the simulator.
+
+    Raises:
+        InvalidArgument: There is none, or what it takes is not installed; the message says what was found.
+    """
+    cuda = import_cuda()
+    if is_simulated():
+        return
+    try:
+        devices = len(cuda.gpus)
+    except cuda.CudaSupportError as error:
+        found = " ".join(str(error).split()).removeprefix("Error at driver init: ")
+        raise InvalidArgument(f"device='cuda', but CUDA does not start ({found.rstrip(' :')}): {_HOW}") from error
+    if devices == 0:
+        raise InvalidArgument(f"device='cuda', but the CUDA driver finds no device: {_HOW}")

@@ -1,0 +1,134 @@
+"""DLPack capsules, made and taken without another library.
+
+Source: the DLPack specification, version 0.8 (`DLManagedTensor`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from envfleet.errors import InvalidArgument
+
+CPU, CUDA = 1, 2
+_NAME, _USED_NAME = b"dltensor", b"used_dltensor"
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_KINDS = {code: kind for kind, code in _CODES.items()}
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_api = ctypes.pythonapi
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(("PyCapsule_New", _api))
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_pointer_of_dying = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", _api)
+)
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+
+_lent: dict[int, tuple[Any, ...]] = {}
+"""What consumers hold: by address of the managed tensor, all that must live as long."""
+
+
+@_Deleter
+def _release(managed: Any) -> None:
+    """A consumer is done, on whatever thread."""
+    _lent.pop(ctypes.addressof(managed.contents), None)
+
+
+@_Destructor
+def _drop(capsule: int) -> None:
+    """A capsule is collected; if nobody took what is in it, nobody will."""
+    if _is_valid(capsule, _NAME):
+        _lent.pop(_pointer_of_dying(capsule, _NAME), None)
+
+
+def make_capsule(
+    owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[int, int]
+) -> Any:
+    """Make a capsule for contiguous memory.
+
+    Args:
+        owner: Is kept alive while anybody uses the memory.
+        address: Where it begins.
+        shape: Of the array.
+        dtype: Of the array: integers, floats or bools.
+        device: Type and number.
+    """
+    extents = (ctypes.c_int64 * len(shape))(*shape)
+    strides = (ctypes.c_int64 * len(shape))(*(int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape))))
+    tensor = _Tensor(
+        address, *device, len(shape), _CODES[dtype.kind], 8 * dtype.itemsize, 1, extents, strides, 0
+    )
+    managed = _Managed(tensor, None, _release)
+    place = ctypes.addressof(managed)
+    _lent[place] = (managed, extents, strides, owner)
+    return _new(place, _NAME, _drop)
+
+
+class Borrowed:
+    """An array of another library, taken by DLPack; given back when this object is collected.
+
+    Args:
+        producer: Has `__dlpack__`.
+        stream: The one that will use the memory; the producer makes it wait until the array is ready.
+
+    Attributes:
+        address: Where it begins.
+        shape: Its shape.
+        dtype: Its dtype.
+        is_contiguous: In C order, without gaps.
+
+    Raises:
+        InvalidArgument: Its dtype is none of NumPy's numbers or bools.
+    """
+
+    def __init__(self, producer: Any, stream: int | None) -> None:
+        capsule = producer.__dlpack__(stream=stream)
+        self._managed = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed))
+        _rename(capsule, _USED_NAME)
+        tensor = self._managed.contents.tensor
+        self.address = (tensor.data or 0) + tensor.byte_offset
+        self.shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
+        strides = [tensor.strides[k] for k in range(tensor.ndim)] if tensor.strides else None
+        packed = [int(np.prod(self.shape[k + 1 :], dtype=np.int64)) for k in range(tensor.ndim)]
+        self.is_contiguous = strides is None or all(
+            found == expected or extent == 1
+            for found, expected, extent in zip(strides, packed, self.shape, strict=True)
+        )
+        if tensor.code not in _KINDS or tensor.lanes != 1:
+            raise InvalidArgument(
+                f"an array by DLPack has the type code {tensor.code}, expected ints, floats or bools: convert it"
+            )
+        self.dtype = np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
+
+    def __del__(self) -> None:
+        managed = getattr(self, "_managed", None)
+        if managed is not None and managed.contents.deleter:
+            managed.contents.deleter(managed)

@@ -1,0 +1,142 @@
+"""Pieces of device memory in which buffers lie one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import OutOfMemory
+from envfleet.kernels.buffers import Buffer
+from envfleet.kernels.cuda.availability import import_cuda
+from envfleet.kernels.cuda.target import cuda_target
+
+HEADER_BYTES = 128
+"""What every piece begins with; of the pieces that steps write, the number of ended episodes."""
+
+SHARED_ROWS = 64
+"""Rows there is room for where all sub-environments share one."""
+
+_ROW_MULTIPLE = 64  # so that every buffer begins at a multiple of 64 bytes, whatever its dtype
+
+
+def room_for(num_rows: int) -> int:
+    """Rows to make room for."""
+    return -(-num_rows // _ROW_MULTIPLE) * _ROW_MULTIPLE
+
+
+class Layout:
+    """Where buffers lie in a piece of memory with room for any number of rows.
+
+    Args:
+        buffers: In order.
+    """
+
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
+        self.buffers = {buffer.name: buffer for buffer in buffers}
+        self._row_offsets: dict[str, int] = {}
+        end = 0
+        for name, buffer in self.buffers.items():
+            self._row_offsets[name] = end
+            end += buffer.dtype.itemsize * buffer.size
+        self._row_bytes = end
+
+    def address(self, name: str, rows: str) -> str:
+        """Distance of a buffer from the beginning, in bytes, as source code."""
+        return f"{HEADER_BYTES} + {self._row_offsets[name]} * {rows}"
+
+    def span(self, name: str, room: int, num_rows: int) -> slice:
+        """Bytes of the first `num_rows` rows of a buffer."""
+        buffer = self.buffers[name]
+        start = HEADER_BYTES + self._row_offsets[name] * room
+        return slice(start, start + buffer.dtype.itemsize * buffer.size * num_rows)
+
+    def size_bytes(self, room: int, before: str | None = None) -> int:
+        """Bytes of the whole, or of all that lies before a buffer."""
+        return HEADER_BYTES + (self._row_bytes if before is None else self._row_offsets[before]) * room
+
+
+class Piece:
+    """Buffers in one piece of device memory.
+
+    Args:
+        layout: Of the buffers.
+        num_rows: Rows of each.
+        room: Rows there is room for.
+        is_zero: Begin with zeros, rather than anything.
+        before: Leave out the buffers from this one on.
+
+    Attributes:
+        data: The memory, a device array of uint8.
+        address: Where it begins.
+
+    Raises:
+        OutOfMemory: The device has not enough.
+    """
+
+    def __init__(
+        self, layout: Layout, num_rows: int, room: int, *, is_zero: bool = False, before: str | None = None
+    ) -> None:
+        cuda = import_cuda()
+        self.layout, self.num_rows, self.room = layout, num_rows, room
+        size_bytes = layout.size_bytes(room, before)
+        try:
+            self.data = (
+                cuda.to_device(np.zeros(size_bytes, np.uint8)) if is_zero else cuda.device_array(size_bytes, np.uint8)
+            )
+        except Exception as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise
+            raise OutOfMemory(
+                f"{num_rows} sub-environments need {size_bytes / 1e9:.2f} GB of device memory in one piece, which "
+                "there is not: make fewer"
+            ) from error
+        self.address = cuda_target().address_of(self.data)
+
+    def bytes_of(self, name: str) -> Any:
+        """The device array of uint8 that holds a buffer's rows."""
+        return self.data[self.layout.span(name, self.room, self.num_rows)]
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Copy a buffer to the host: `(num_rows,)` or `(num_rows, size)`."""
+        buffer = self.layout.buffers[name]
+        flat: NDArray[Any] = self.bytes_of(name).copy_to_host().view(buffer.dtype)
+        return flat if buffer.size == 1 else flat.reshape(self.num_rows, buffer.size)
+
+    def write(self, name: str, values: NDArray[Any]) -> None:
+        """Copy a buffer from the host."""
+        dtype = self.layout.buffers[name].dtype
+        self.bytes_of(name).copy_to_device(np.ascontiguousarray(values, dtype).reshape(-1).view(np.uint8))
+
+    def twin(self) -> Piece:
+        """Another piece with the same content, on the device."""
+        twin = Piece(self.layout, self.num_rows, self.room)
+        twin.data.copy_to_device(self.data)
+        return twin
+
+
+class SavedBuffers(Mapping[str, NDArray[Any]]):
+    """Saved buffers by name, which stay on the device; each look copies one to the host. Pickles as a dict of arrays.
+
+    Args:
+        piece: Where they lie, not to be written any more.
+    """
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self.piece.layout.buffers:
+            raise KeyError(name)
+        return self.piece.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.piece.layout.buffers)
+
+    def __len__(self) -> int:
+        return len(self.piece.layout.buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)

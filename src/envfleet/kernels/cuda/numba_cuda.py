@@ -1,0 +1,155 @@
+"""What numba-cuda needs to compile kernels for CUDA devices; imported with the first kernel that is."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda import cgutils, types
+from numba.cuda.core.errors import NumbaError
+from numba.cuda.cudadrv import nvvm
+from numba.cuda.extending import intrinsic, overload_method
+from numba.cuda.np.numpy_support import from_dtype
+
+from envfleet.errors import KernelError
+from envfleet.kernels import rng as rng_functions
+from envfleet.kernels.explaining import explain
+from envfleet.kernels.jitting import FunctionTree
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.rng import RNG_DTYPE
+
+_RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
+
+kernel = cuda.jit(cache=True)
+"""Makes a function one that is launched."""
+
+make_function = FunctionTree(cuda.jit(device=True))
+"""Makes a user's function, and all that it calls, compilable."""
+
+_RNG_TYPE = from_dtype(RNG_DTYPE)
+
+
+def _attach(name: str, function: Callable[..., Any]) -> None:
+    """Make `rng.name(...)` call `function(rng, ...)`."""
+    compiled = make_function(function)
+
+    def choose(rng: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return compiled.py_func if rng == _RNG_TYPE else None
+
+    choose.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
+    overload_method(types.Record, name)(choose)
+
+
+for _name, _function in rng_functions.METHODS.items():
+    _attach(_name, _function)
+
+
+def new_record(dtype: np.dtype[Any]) -> Any:
+    """An intrinsic without arguments: a record of the thread's own, for the compiler to turn into registers."""
+    record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
+
+    @intrinsic  # type: ignore[untyped-decorator]  # numba is not typed
+    def allocate(_context: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+            memory = cgutils.alloca_once(builder, context.get_data_type(record))
+            memory.align = _RECORD_ALIGNMENT
+            return memory
+
+        return record(), generate
+
+    return allocate
+
+
+def array_at(dtype: np.dtype[Any]) -> Any:
+    """An intrinsic `(address, size)`: the flat array of `dtype` that lies there."""
+    element = from_dtype(dtype)
+    result = types.Array(element, 1, "C")
+
+    @intrinsic  # type: ignore[untyped-decorator]  # numba is not typed
+    def view(_context: Any, address: Any, size: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data_type = context.get_data_type(element)
+            item_bytes = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+            length = context.cast(builder, args[1], signature.args[1], types.intp)
+            target = context.make_array(result)(context, builder)
+            context.populate_array(
+                target,
+                data=builder.inttoptr(args[0], data_type.as_pointer()),
+                shape=[length],
+                strides=[item_bytes],
+                itemsize=item_bytes,
+                meminfo=None,
+            )
+            return target._getvalue()  # noqa: SLF001  # numba's own way
+
+        return result(types.int64, types.int64), generate
+
+    return view
+
+
+def row_view(shape: tuple[int, ...]) -> Any:
+    """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory."""
+    size = int(np.prod(shape, dtype=np.int64))
+
+    @intrinsic  # type: ignore[untyped-decorator]  # numba is not typed
+    def view(_context: Any, flat: Any, index: Any) -> Any:
+        result = types.Array(flat.dtype, len(shape), "C")
+
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            source = context.make_array(flat)(context, builder, args[0])
+            item_bytes = context.get_abi_sizeof(context.get_data_type(flat.dtype))
+            constant = lambda value: context.get_constant(types.intp, value)  # noqa: E731
+            start = builder.gep(source.data, [builder.mul(args[1], constant(size))])
+            strides = [item_bytes * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+            target = context.make_array(result)(context, builder)
+            context.populate_array(
+                target,
+                data=start,
+                shape=[constant(length) for length in shape],
+                strides=[constant(stride) for stride in strides],
+                itemsize=constant(item_bytes),
+                meminfo=None,
+            )
+            return target._getvalue()  # noqa: SLF001  # numba's own way
+
+        return result(flat, types.intp), generate
+
+    return view
+
+
+def address_of(array: Any) -> int:
+    """Where a device array, or one that is mapped to the device, begins."""
+    return int(array.device_ctypes_pointer.value)
+
+
+_compile_ir = nvvm.compile_ir
+_compiling = threading.Lock()
+
+
+@contextlib.contextmanager
+def translating(spec: KernelSpec) -> Iterator[None]:
+    """Around compilation: products and sums are not contracted, and errors are explained.
+
+    The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
+    it, but hands its options through to a function that can be stood in for.
+
+    Raises:
+        KernelError: From numba's own error.
+    """
+
+    def compile_uncontracted(ir: Any, **options: Any) -> Any:
+        return _compile_ir(ir, **options, fma=0)
+
+    with _compiling:
+        nvvm.compile_ir = compile_uncontracted
+        try:
+            yield
+        except NumbaError as error:
+            raise KernelError(explain(spec, error)) from error
+        finally:
+            nvvm.compile_ir = _compile_ir
