@@ -1,0 +1,201 @@
+"""Compiled networks against float64 NumPy and NumPy's generators."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+from tests.unit.kernels.jitted import jitted
+
+from envfleet.errors import InvalidArgument
+from envfleet.kernels import MLP, Kernel
+from envfleet.kernels.fleet import KernelFleet
+from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.policies import check_random, policy_generator
+from envfleet.kernels.rollout_math import exp_32, relu_32, tanh_32
+
+NUM_STEPS = 12
+
+
+class Turn(Kernel):
+    """A discrete choice among four from three numbers."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space: ClassVar[spaces.Space[Any]] = spaces.Discrete(4, start=-1)
+    max_episode_steps = 10
+
+    class State(Kernel.State):
+        x: float
+        y: float
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.x = rng.uniform(-1.0, 1.0)
+        state.y = rng.uniform(-1.0, 1.0)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.x, state.y = 0.9 * state.y + 0.1 * action, state.x
+        return state.x, False
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        out[0] = state.x
+        out[1] = state.y
+        out[2] = state.x * state.y
+
+
+class Pull(Turn):
+    """The same with two real numbers as action."""
+
+    action_space = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 4.0], np.float32))
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.x, state.y = 0.9 * state.y + 0.1 * action[0], state.x + 0.1 * action[1]
+        return state.x, False
+
+
+def layers(*sizes: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    rng = np.random.default_rng(8)
+    return [
+        (rng.normal(size=(outputs, inputs)), rng.normal(size=outputs)) for inputs, outputs in itertools.pairwise(sizes)
+    ]
+
+
+def forward(policy: MLP, observations: NDArray[Any]) -> NDArray[np.float64]:
+    activate = np.tanh if policy.activation == "tanh" else lambda z: np.maximum(z, 0.0)
+    x = observations.astype(np.float32).astype(np.float64)
+    for k, (w, b) in enumerate(policy.weights):
+        x = x @ w.astype(np.float64).T + b
+        x = activate(x) if k < len(policy.weights) - 1 else x
+    return x
+
+
+def make(kernel: type[Kernel], num_envs: int, workers: int = 1) -> Any:
+    fleet = KernelFleet(read_kernel(kernel), num_envs, max_episode_steps=10, workers=workers)
+    fleet.reset(seed=2)
+    return fleet
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_argmax(activation: Any) -> None:
+    policy = MLP(layers(3, 19, 5, 4), activation, "argmax")  # widths that no vector divides
+    with make(Turn, 70, workers=2) as fleet:
+        rollout = fleet.rollout(policy, NUM_STEPS)
+    values = np.sort(forward(policy, rollout.observations), axis=-1)
+    is_clear = values[..., -1] - values[..., -2] > 1e-4
+    expected = forward(policy, rollout.observations).argmax(-1) - 1
+    assert is_clear.mean() > 0.9
+    assert len(np.unique(expected)) > 1
+    np.testing.assert_array_equal(rollout.actions[is_clear], expected[is_clear])
+
+
+def test_categorical() -> None:
+    policy = MLP(layers(3, 19, 5, 4), "tanh", "categorical")
+    with make(Turn, 70) as fleet:
+        rollout = fleet.rollout(policy, NUM_STEPS, seed=6)
+    values = forward(policy, rollout.observations)
+    chances = np.exp(values - values.max(-1, keepdims=True))
+    sums = np.cumsum(chances / chances.sum(-1, keepdims=True), -1)
+    draws = np.stack([policy_generator(6, i).random(NUM_STEPS) for i in range(70)], axis=1)
+    is_clear = np.abs(sums - draws[..., None]).min(-1) > 1e-5
+    expected = (sums[..., :-1] <= draws[..., None]).sum(-1) - 1
+    assert is_clear.mean() > 0.99
+    assert set(np.unique(expected)) == {-1, 0, 1, 2}
+    np.testing.assert_array_equal(rollout.actions[is_clear], expected[is_clear])
+
+
+@pytest.mark.parametrize("head", ["linear", "tanh", "gaussian", "tanh_gaussian"])
+def test_heads_of_boxes(head: Any) -> None:
+    log_std = [-1.0, 0.5]
+    is_noisy = head.endswith("gaussian")
+    policy = MLP(layers(3, 9, 2), "tanh", head, log_std if is_noisy else None)
+    with make(Pull, 5) as fleet:
+        rollout = fleet.rollout(policy, NUM_STEPS, seed=6)
+    expected = forward(policy, rollout.observations)
+    if is_noisy:
+        noise = [policy_generator(6, i).standard_normal((NUM_STEPS, 2)) for i in range(5)]
+        expected += np.exp(log_std) * np.stack(noise, axis=1)
+    if head.startswith("tanh"):
+        expected = np.array([-1.0, 0.0]) + (np.tanh(expected) + 1) / 2 * np.array([2.0, 4.0])
+    np.testing.assert_allclose(rollout.actions, expected, rtol=2e-6, atol=4e-6)
+    assert rollout.actions.std() > 0.1
+
+
+def test_actions_depend_on_the_sub_environment_alone() -> None:
+    """Vector code must give a row the same bits in a full block and in a short one, in any place."""
+    policy = MLP(layers(3, 9, 2), "tanh", "tanh_gaussian", [-1.0, 0.5])
+    with make(Pull, 200, workers=3) as many, make(Pull, 5) as few:
+        rollout, part = many.rollout(policy, 30, seed=1), few.rollout(policy, 30, seed=1)
+    np.testing.assert_array_equal(rollout.actions[:, :5], part.actions)
+    np.testing.assert_array_equal(rollout.all_observations[:, :5], part.all_observations)
+
+
+def test_new_weights_are_used() -> None:
+    first = layers(3, 9, 2)
+    with make(Pull, 2) as fleet:
+        for scale in (1.0, -0.5):
+            policy = MLP([(w * scale, b) for w, b in first], "tanh", "linear")
+            rollout = fleet.rollout(policy, 3)
+            np.testing.assert_allclose(rollout.actions, forward(policy, rollout.observations), rtol=2e-6, atol=4e-6)
+
+
+def test_float32_functions() -> None:
+    x = np.concatenate([np.linspace(-12, 12, 20_001), [0.0, 1e-30, np.inf, -np.inf]]).astype(np.float32)
+    tanh = np.array([jitted(tanh_32)(value) for value in x])
+    np.testing.assert_allclose(tanh, np.tanh(x.astype(np.float64)), rtol=5e-7)
+    assert np.abs(tanh).max() == 1.0
+    relu = np.array([jitted(relu_32)(value) for value in x])
+    np.testing.assert_array_equal(relu, np.maximum(x, 0))
+    for function in (tanh_32, relu_32, exp_32):
+        assert np.isnan(jitted(function)(np.float32(np.nan)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": []}, "an MLP without layers"),
+        ({"weights": layers(3, 4), "activation": "gelu"}, "activation='gelu', expected one of tanh, relu"),
+        ({"weights": layers(3, 4), "head": "softmax"}, "head='softmax', expected one of argmax"),
+        ({"weights": layers(3, 4), "head": "gaussian"}, "head='gaussian' needs log_std"),
+        ({"weights": layers(3, 4), "log_std": 0.0}, "head='argmax' takes no log_std"),
+        ({"weights": [*layers(3, 5), *layers(4, 2)]}, r"layer 1 has W of shape \(2, 4\) .* expected \(outputs, 5\)"),
+        ({"weights": [(np.ones((3, 4)), np.ones(4))]}, "pass W.T if yours is"),
+        ({"weights": [(np.full((3, 4), np.nan), np.ones(3))]}, "W of layer 0 has numbers that are not finite"),
+        ({"weights": [("a", "b")]}, "W of layer 0 is no array of numbers"),
+    ],
+)
+def test_networks_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        MLP(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "policy", "message"),
+    [
+        (Turn, MLP(layers(3, 3)), "takes 3 numbers and gives 3, expected 3 and 4"),
+        (Turn, MLP(layers(2, 4)), "takes 2 numbers and gives 4, expected 3 and 4"),
+        (Turn, MLP(layers(3, 4), head="tanh"), "does not fit Discrete.*: take one of argmax, categorical"),
+        (Pull, MLP(layers(3, 2)), "does not fit Box.*: take one of linear, tanh"),
+        (Pull, MLP(layers(3, 2), "relu", "gaussian", [0.0] * 3), "log_std has 3 elements, expected 1 or 2"),
+    ],
+)
+def test_networks_that_do_not_fit(kernel: type[Kernel], policy: MLP, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        policy.check(read_kernel(kernel))
+
+
+def test_unbounded_spaces() -> None:
+    class Free(Pull):
+        action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    with pytest.raises(InvalidArgument, match="not bounded"):
+        check_random(read_kernel(Free))
+    with pytest.raises(InvalidArgument, match="squashes into bounds"):
+        MLP(layers(3, 2), head="tanh").check(read_kernel(Free))
+    MLP(layers(3, 2), head="linear").check(read_kernel(Free))
