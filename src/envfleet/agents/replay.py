@@ -1,0 +1,240 @@
+"""Replay buffers: what was experienced, drawn from uniformly or by priority."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.agents.n_step import Discounted
+from envfleet.agents.sum_tree import SumTree
+from envfleet.errors import InvalidArgument
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+    """B transitions drawn from a buffer, tensors on its device.
+
+    Attributes:
+        observations: `(B, …)`, as they are held.
+        actions: `(B, …)`.
+        rewards: float32 `(B,)`.
+        discounts: What the value of `next_observations` is multiplied by, float32 `(B,)`.
+        next_observations: `(B, …)`.
+        indices: Their places in the buffer, int64 `(B,)`, in NumPy.
+        weights: Importance weights, float32 `(B,)`; 1 where sampling is uniform.
+    """
+
+    observations: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    discounts: torch.Tensor
+    next_observations: torch.Tensor
+    indices: NDArray[np.int64]
+    weights: torch.Tensor
+
+
+class ReplayBuffer:
+    """The last `capacity` transitions, drawn from uniformly with replacement.
+
+    Memory is taken as it is filled: per transition twice an observation in its own dtype (floats as float32, images as
+    uint8), an action and two float32. `size_bytes` tells how much that is in the end.
+
+    Args:
+        capacity: Transitions held; the oldest give way.
+        observation_space: Of one sub-environment.
+        action_shape: Of one action as the agent learns it.
+        action_dtype: Likewise.
+        rng: What sampling draws from; the agent keeps (and saves) it.
+        device: Where the transitions are held; sampled batches are there as well.
+
+    Examples:
+        >>> space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+        >>> ReplayBuffer(1000, space, (2,), rng=np.random.default_rng(0)).size_bytes
+        24592000
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        observation_space: spaces.Space[Any],
+        action_shape: tuple[int, ...] = (),
+        action_dtype: torch.dtype = torch.float32,
+        *,
+        rng: np.random.Generator,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if capacity < 1:
+            raise InvalidArgument(f"capacity={capacity}: pass the number of transitions to hold, at least 1")
+        shape, dtype = observation_space.shape, observation_space.dtype
+        if shape is None or dtype is None:
+            raise InvalidArgument(f"a replay buffer cannot hold {observation_space}, expected arrays: flatten it")
+        held = torch.float32 if dtype.kind == "f" else torch.from_numpy(np.empty(0, dtype)).dtype
+        forms = {
+            "observations": (shape, held),
+            "actions": (action_shape, action_dtype),
+            "rewards": ((), torch.float32),
+            "discounts": ((), torch.float32),
+            "next_observations": (shape, held),
+        }
+        self.capacity, self.device = capacity, torch.device(device)
+        self._rng = rng
+        self._columns = {
+            name: torch.empty((capacity, *shape), dtype=dtype, device=device) for name, (shape, dtype) in forms.items()
+        }
+        self._next = self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of a full buffer."""
+        return sum(column.numel() * column.element_size() for column in self._columns.values())
+
+    def add(self, transitions: Discounted) -> NDArray[np.int64]:
+        """Write M transitions at once; of more than `capacity` the last ones stay.
+
+        Returns:
+            The places they were written to, `(min(M, capacity),)`.
+        """
+        count = min(len(transitions), self.capacity)
+        start = (self._next + len(transitions) - count) % self.capacity
+        places = (start + np.arange(count)) % self.capacity
+        first = min(count, self.capacity - start)
+        for name, column in self._columns.items():
+            values = torch.as_tensor(getattr(transitions, name))[len(transitions) - count :]
+            column[start : start + first] = values[:first].to(column.device, column.dtype)
+            column[: count - first] = values[first:].to(column.device, column.dtype)
+        self._next = (start + count) % self.capacity
+        self._size = min(self._size + len(transitions), self.capacity)
+        return places
+
+    def sample(self, batch_size: int) -> Batch:
+        """Draw `batch_size` transitions.
+
+        Raises:
+            InvalidArgument: The buffer is empty.
+        """
+        self._check_filled()
+        indices = self._rng.integers(self._size, size=batch_size)
+        return self._take(indices, torch.ones(batch_size, device=self.device))
+
+    def clear(self) -> None:
+        """Forget all transitions."""
+        self._next = self._size = 0
+
+    def _check_filled(self) -> None:
+        if not self._size:
+            raise InvalidArgument("sample() of an empty replay buffer: add transitions first")
+
+    def _take(self, indices: NDArray[np.int64], weights: torch.Tensor) -> Batch:
+        places = torch.from_numpy(indices).to(self.device)
+        columns = {name: column.index_select(0, places) for name, column in self._columns.items()}
+        return Batch(**columns, indices=indices, weights=weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: copies of the transitions there are, and the place of the next."""
+        columns = {name: column[: self._size].cpu().clone() for name, column in self._columns.items()}
+        return {"columns": columns, "next": self._next, "size": self._size, "capacity": self.capacity}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what another buffer of the same capacity held, at the same places.
+
+        Raises:
+            InvalidArgument: The capacity differs.
+        """
+        if state["capacity"] != self.capacity:
+            raise InvalidArgument(
+                f"a saved replay buffer has capacity {state['capacity']}, this one {self.capacity}: make them equal"
+            )
+        self._next, self._size = int(state["next"]), int(state["size"])
+        for name, column in self._columns.items():
+            column[: self._size] = state["columns"][name].to(self.device)
+
+
+class PrioritisedReplay(ReplayBuffer):
+    """A replay buffer drawn from in proportion to priorities (Schaul et al. 2016, arXiv:1511.05952, section 3).
+
+    New transitions get the highest priority seen so far, so that each is likely to be drawn soon.
+
+    Args:
+        capacity: As in `ReplayBuffer`, and so are all but the last two.
+        observation_space: As above.
+        action_shape: As above.
+        action_dtype: As above.
+        rng: As above.
+        device: As above; priorities are always kept in NumPy.
+        alpha: Exponent of priorities: 0 is uniform.
+        epsilon: Added to every error, so that none is never drawn again.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        observation_space: spaces.Space[Any],
+        action_shape: tuple[int, ...] = (),
+        action_dtype: torch.dtype = torch.float32,
+        *,
+        rng: np.random.Generator,
+        device: torch.device | str = "cpu",
+        alpha: float = 0.6,
+        epsilon: float = 1e-3,
+    ) -> None:
+        super().__init__(capacity, observation_space, action_shape, action_dtype, rng=rng, device=device)
+        self._tree = SumTree(capacity)
+        self._alpha, self._epsilon, self._highest = alpha, epsilon, 1.0
+
+    def add(self, transitions: Discounted) -> NDArray[np.int64]:
+        """Write M transitions at once, with the highest priority there is."""
+        places = super().add(transitions)
+        self._tree.set(places, np.full(len(places), self._highest))
+        return places
+
+    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
+        """Draw `batch_size` transitions, one from each of as many equal slices of all priority.
+
+        Args:
+            batch_size: How many.
+            beta: Exponent of the importance weights: 1 makes up for the bias of sampling in full, 0 not at all. The
+                largest weight of a batch is 1.
+        """
+        self._check_filled()
+        slices = (np.arange(batch_size) + self._rng.random(batch_size)) / batch_size
+        indices = self._tree.find(slices * self._tree.total)
+        chances = self._tree.get(indices) / self._tree.total
+        weights = (self._size * chances) ** -beta
+        return self._take(indices, torch.from_numpy(weights / weights.max()).to(self.device, torch.float32))
+
+    def set_errors(self, indices: NDArray[np.int64], errors: NDArray[Any]) -> None:
+        """Give transitions the priority `(|error| + epsilon) ** alpha`.
+
+        Args:
+            indices: Of a batch, `(B,)`.
+            errors: Temporal-difference errors, `(B,)`.
+        """
+        priorities = (np.abs(np.asarray(errors, np.float64)) + self._epsilon) ** self._alpha
+        self._highest = max(self._highest, float(priorities.max()))
+        self._tree.set(indices, priorities)
+
+    def clear(self) -> None:
+        """Forget all transitions."""
+        super().clear()
+        self._tree = SumTree(self.capacity)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of `ReplayBuffer`, with priorities."""
+        priorities = self._tree.get(np.arange(self._size))
+        return {**super().state_dict(), "priorities": priorities, "highest": self._highest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As of `ReplayBuffer`, with priorities."""
+        super().load_state_dict(state)
+        self._tree = SumTree(self.capacity)
+        self._tree.set(np.arange(self._size), np.asarray(state["priorities"]))
+        self._highest = float(state["highest"])

@@ -1,0 +1,206 @@
+"""Transitions against a loop that holds one environment at a time and never heard of autoreset."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import envfleet
+from envfleet.agents.n_step import Discounted, NStep
+from envfleet.agents.transitions import Transitions, TransitionWriter
+from envfleet.errors import InvalidArgument
+
+MODES = tuple(AutoresetMode)
+END = {"terminated": (True, False), "truncated": (False, True), "both": (True, True)}
+Script = list[tuple[int, str]]
+scripts = st.lists(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(sorted(END))), min_size=1, max_size=3), min_size=1, max_size=4
+)
+
+
+class Scripted(gym.Env[Any, Any]):
+    """Episodes of given lengths and ends, over and over; observes (sub-environment, episode, step, last action)."""
+
+    observation_space = gym.spaces.Box(-1, 10_000, (4,), np.float32)
+    action_space = gym.spaces.Discrete(1000)
+
+    def __init__(self, number: int, script: Script) -> None:
+        self.number, self.script, self.episode = number, script, -1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        return self._observe(0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        length, kind = self.script[self.episode % len(self.script)]
+        terminated, truncated = END[kind] if self.steps == length else (False, False)
+        return self._observe(action), 100.0 * self.episode + self.steps, terminated, truncated, {}
+
+    def _observe(self, action: Any) -> Any:
+        return np.array([self.number, self.episode, self.steps, action], np.float32)
+
+
+def choose(observations: Any) -> Any:
+    """An action that any loop finds again from the observation."""
+    return (np.asarray(observations) @ np.array([7, 31, 11, 1]) % 1000).astype(np.int64)
+
+
+def in_rows(transitions: Transitions) -> list[tuple[Any, ...]]:
+    columns = (transitions.env_indices, transitions.observations, transitions.actions, transitions.rewards,
+               transitions.terminated, transitions.truncated, transitions.next_observations)  # fmt: skip
+    return [tuple(np.asarray(column[row]).tolist() for column in columns) for row in range(len(transitions))]
+
+
+def discounted_rows(left: Discounted | None) -> list[tuple[Any, ...]]:
+    if left is None:
+        return []
+    columns = (left.observations, left.actions, left.rewards, left.discounts, left.next_observations)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def alone(number: int, script: Script, num_transitions: int) -> list[tuple[Any, ...]]:
+    """The first transitions of one environment."""
+    env, found = Scripted(number, script), list[tuple[Any, ...]]()
+    observation, _ = env.reset()
+    for _ in range(num_transitions):
+        action = choose(observation)
+        following, reward, terminated, truncated, _ = env.step(action)
+        found.append((number, observation.tolist(), int(action), reward, terminated, truncated, following.tolist()))
+        observation = env.reset()[0] if terminated or truncated else following
+    return found
+
+
+def check(found: list[tuple[Any, ...]], all_scripts: list[Script], least: int) -> None:
+    for number, script in enumerate(all_scripts):
+        own = [row for row in found if row[0] == number]
+        assert len(own) >= least
+        assert own == alone(number, script, len(own))
+
+
+@given(scripts, st.sampled_from(MODES), st.booleans())
+@settings(max_examples=60)
+def test_every_mode_tells_what_a_single_loop_sees(all_scripts: list[Script], mode: Any, has_finals: bool) -> None:
+    envs = [functools.partial(Scripted, *pair) for pair in enumerate(all_scripts)]
+    found: list[tuple[Any, ...]] = []
+    with envfleet.make(envs, backend="serial", autoreset_mode=mode, copy=False) as fleet:
+        writer = TransitionWriter(len(envs), mode)
+        observations, _ = fleet.reset(seed=0)
+        writer.reset(observations)
+        for _ in range(20):
+            actions = choose(observations)
+            observations, rewards, terminated, truncated, infos = fleet.step(actions)
+            finals = fleet.final_observations if has_finals and mode is AutoresetMode.SAME_STEP else None
+            found += in_rows(
+                writer.step(actions, observations, rewards, terminated, truncated, infos, final_observations=finals)
+            )
+            ended = fleet.terminated_indices
+            if mode is AutoresetMode.DISABLED and ended:
+                firsts, _ = fleet.reset_envs(ended)
+                writer.reset(firsts, ended)
+                observations = np.array(observations)
+                observations[ended] = firsts
+    check(found, all_scripts, 10)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_gymnasiums_own_vector_environment(mode: Any) -> None:
+    all_scripts: list[Script] = [[(3, "terminated")], [(1, "truncated"), (2, "both")], [(4, "truncated")]]
+    envs: Any = SyncVectorEnv([functools.partial(Scripted, n, all_scripts[n]) for n in range(3)], autoreset_mode=mode)
+    writer, found = TransitionWriter(3, mode), []
+    observations, _ = envs.reset()
+    writer.reset(observations)
+    for _ in range(20):
+        actions = choose(observations)
+        observations, *rest = envs.step(actions)
+        found += in_rows(writer.step(actions, observations, *rest))
+    envs.close()
+    check(found, all_scripts, 10)
+
+
+@given(scripts, st.sampled_from([AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]), st.randoms())
+@settings(max_examples=30)
+def test_parts_of_a_fleet_that_were_received(all_scripts: list[Script], mode: Any, random: Any) -> None:
+    count = len(all_scripts)
+    envs = [functools.partial(Scripted, *pair) for pair in enumerate(all_scripts)]
+    found: list[tuple[Any, ...]] = []
+    with envfleet.make(envs, backend="serial", autoreset_mode=mode) as fleet:
+        writer = TransitionWriter(count, mode)
+        current, _ = fleet.reset(seed=0)
+        writer.reset(current)
+        for _ in range(20):
+            rows = sorted(random.sample(range(count), random.randint(1, count)))
+            actions = choose(current[rows])
+            fleet.send(actions, rows)
+            batch = fleet.recv()
+            order = [rows.index(row) for row in batch.env_indices.tolist()]
+            found += in_rows(
+                writer.step(actions[order], batch.observations, batch.rewards, batch.terminated, batch.truncated,
+                            batch.infos, env_indices=batch.env_indices)
+            )  # fmt: skip
+            current[batch.env_indices] = batch.observations
+    check(found, all_scripts, 0)
+
+
+@given(scripts, st.integers(1, 4), st.sampled_from(MODES[:2]))
+@settings(max_examples=60)
+def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: int, mode: Any) -> None:
+    gamma, count = 0.9, len(all_scripts)
+    envs: Any = SyncVectorEnv(
+        [functools.partial(Scripted, n, all_scripts[n]) for n in range(count)], autoreset_mode=mode
+    )
+    writer, n_step, found = TransitionWriter(count, mode), NStep(count, num_steps, gamma), []
+    observations, _ = envs.reset()
+    writer.reset(observations)
+    for _ in range(20):
+        actions = choose(observations)
+        observations, *rest = envs.step(actions)
+        found += discounted_rows(n_step.push(writer.step(actions, observations, *rest)))
+    found += discounted_rows(n_step.cut(np.arange(count)))
+    envs.close()
+    for number, script in enumerate(all_scripts):
+        own = [row for row in found if row[0][0] == number]
+        single = alone(number, script, len(own))
+        for start, (observation, action, reward, discount, following) in enumerate(own):
+            steps, total = 0, 0.0
+            for _, _, _, step_reward, terminated, truncated, _ in single[start : start + num_steps]:
+                total += gamma**steps * step_reward
+                steps += 1
+                if terminated or truncated:
+                    break
+            after = single[start + steps - 1][6]
+            assert (observation, action, following) == (single[start][1], single[start][2], after)
+            assert reward == pytest.approx(total)
+            assert discount == pytest.approx(0.0 if terminated else gamma**steps)
+
+
+def test_a_writer_goes_on_from_its_state() -> None:
+    first, second = TransitionWriter(2, AutoresetMode.NEXT_STEP), TransitionWriter(2, AutoresetMode.NEXT_STEP)
+    no, yes = np.array([False, False]), np.array([True, False])
+    first.reset(np.zeros((2, 1)))
+    first.step(np.zeros(2), np.ones((2, 1)), np.zeros(2), yes, no, {})
+    second.load_state_dict(first.state_dict())
+    step = second.step(np.zeros(2), np.full((2, 1), 2.0), np.zeros(2), no, no, {})
+    assert step.env_indices.tolist() == [1]
+    assert step.observations.tolist() == [[1.0]]
+
+
+def test_misuse_is_explained() -> None:
+    writer, no = TransitionWriter(2, AutoresetMode.SAME_STEP), np.zeros(2, bool)
+    with pytest.raises(InvalidArgument, match="before the first reset"):
+        writer.step(no, np.zeros((2, 1)), no, no, no, {})
+    with pytest.raises(InvalidArgument, match="1 of 2 sub-environments"):
+        writer.reset(np.zeros((1, 1)), [0])
+    writer.reset(np.zeros((2, 1)))
+    with pytest.raises(InvalidArgument, match="3 rows of observations for 2"):
+        writer.step(no, np.zeros((3, 1)), no, no, no, {})
+    with pytest.raises(InvalidArgument, match="final_observations=fleet"):
+        writer.step(no, np.zeros((2, 1)), no, ~no, no, {})
