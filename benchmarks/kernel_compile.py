@@ -1,0 +1,56 @@
+"""How long kernels take to compile: each in a process of its own, with an empty cache, then with what that left."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+_PROGRAM = """
+import sys, time
+import envfleet
+import numba
+start_s = time.perf_counter()
+envfleet.make(sys.argv[1], 8, backend="kernel").reset(seed=0)
+print(time.perf_counter() - start_s)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiling:
+    """What a first `make` and `reset` took; imports are not included.
+
+    Attributes:
+        env: The environment's id.
+        cold_s: With nothing compiled.
+        cached_s: In another process afterwards.
+    """
+
+    env: str
+    cold_s: float
+    cached_s: float
+
+
+def measure_compiling(env_ids: Sequence[str]) -> list[Compiling]:
+    """Measure some kernels."""
+    found = []
+    for env_id in env_ids:
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(Compiling(env_id, _measure(env_id, folder), _measure(env_id, folder)))
+    return found
+
+
+def _measure(env_id: str, folder: str) -> float:
+    ran = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, env_id],
+        env={**os.environ, "ENVFLEET_CACHE_DIR": folder},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        raise RuntimeError(f"{env_id} could not be made:\n{ran.stderr}")
+    return float(ran.stdout)
