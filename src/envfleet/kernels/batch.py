@@ -259,7 +259,10 @@ class CpuBatch:
                 f"actions have dtype {array.dtype}, expected {self._action_dtype}: convert them with "
                 f"actions.astype(np.{self._action_dtype})"
             )
-        return np.ascontiguousarray(array, self._action_dtype)
+        converted = np.ascontiguousarray(array, self._action_dtype)
+        if converted.dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
+            self._refuse(array, int(np.nonzero(converted != array)[0][0]))
+        return converted
 
     def _refuse(self, actions: NDArray[Any], row: int) -> None:
         raise InvalidArgument(
@@ -332,6 +335,11 @@ class CpuBatch:
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
         """Bring saved rows back, to the same places or others."""
         target: Any = slice(None) if rows is None else rows
+        forms = {name: (array.dtype, array.shape[1:]) for name, array in self._kept.arrays.items()}
+        if forms != {name: (array.dtype, array.shape[1:]) for name, array in state.arrays.items()}:
+            raise InvalidArgument(
+                f"the saved state has other fields than {self.spec.name}: pass one of the same kernel"
+            )
         for name, array in self._kept.arrays.items():
             array[target] = state.arrays[name]
         if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels.batch import BatchState, CpuBatch
 from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
 from envfleet.kernels.plain import PlainRecord
+from envfleet.kernels.requests import read_seeds
 from envfleet.kernels.rng import from_generator, to_generator
 
 _ROW = np.zeros(1, np.int64)
@@ -37,7 +39,8 @@ class KernelEnv(gym.Env[Any, Any]):
             raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
-        self.observation_space, self.action_space = spec.observation_space, spec.action_space
+        # Of its own: a space draws, and seeding one environment's must not touch another's.
+        self.observation_space, self.action_space = copy.deepcopy((spec.observation_space, spec.action_space))
         self._batch = CpuBatch(
             spec, 1, params=params, limit=None, autoreset_mode=AutoresetMode.DISABLED, num_threads=1, copy=True
         )
@@ -58,9 +61,10 @@ class KernelEnv(gym.Env[Any, Any]):
             self._batch.set_params(options["params"])
         if seed is None and self._np_random_seed is None:
             seed = np_random()[1] % 2**63
-        if seed is not None:
-            self._np_random_seed = seed
-        arrays = self._batch.reset(_ROW, np.array([seed or 0], np.uint64), np.array([seed is not None]))
+        seeds, is_seeded = read_seeds(seed, 1) or (np.zeros(1, np.uint64), np.zeros(1, np.bool_))
+        if is_seeded[0]:
+            self._np_random_seed = int(seeds[0])
+        arrays = self._batch.reset(_ROW, seeds, is_seeded)
         return arrays[0][0], self._infos(arrays)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -93,6 +97,8 @@ class KernelEnv(gym.Env[Any, Any]):
     @property
     def np_random(self) -> np.random.Generator:
         """The generator; a copy: set it to change it."""
+        if self._np_random_seed is None:
+            self.np_random, self._np_random_seed = np_random()
         return to_generator(self._batch.rng_records()[0])
 
     @np_random.setter
@@ -101,6 +107,10 @@ class KernelEnv(gym.Env[Any, Any]):
         record = from_generator(value)
         for name in record.dtype.names or ():
             self._batch.kept(f"g_{name}")[0] = record[name]
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]  # an attribute that Gymnasium checks
+        return None if self._np_random_seed is None else self.np_random
 
     def get_state(self) -> BatchState:
         """Save the episode, the generator and the parameters; what it returns pickles."""

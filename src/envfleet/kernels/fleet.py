@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
@@ -79,7 +80,8 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         )
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
-        self.single_observation_space, self.single_action_space = spec.observation_space, spec.action_space
+        # Of its own: a space draws, and seeding one fleet's must not touch another's.
+        self.single_observation_space, self.single_action_space = deepcopy((spec.observation_space, spec.action_space))
         self.observation_space = batch_space(spec.observation_space, num_envs)
         self.action_space = batch_space(spec.action_space, num_envs)
         self.metadata = {

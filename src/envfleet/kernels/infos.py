@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.lazy_infos import LazyInfos
-from envfleet.kernels.batch import Ended
+from envfleet.kernels.batches import EndedInStep
 from envfleet.kernels.kernel import KernelSpec
 
 _FIRST_INFO = 4  # of the arrays that a batch hands out
@@ -36,18 +36,21 @@ def info_columns(
 
 
 def step_infos(
-    spec: KernelSpec, arrays: tuple[NDArray[Any], ...], ended: Ended | None, num_envs: int
+    spec: KernelSpec, arrays: tuple[NDArray[Any], ...], ended: EndedInStep | None, num_envs: int
 ) -> dict[str, Any]:
     """The infos of one step."""
     if ended is None:
         return info_columns(spec, arrays, None, num_envs)
+    held = (*arrays,)  # a tuple of our own: while it lives, the batch writes to none of these arrays again
 
     def build() -> dict[str, Any]:
         episodes = ended.episodes
         rows = episodes["row"]
+        if len(rows) == 0:
+            return info_columns(spec, held, None, num_envs)
         mask = np.zeros(num_envs, np.bool_)
         mask[rows] = True
-        infos = info_columns(spec, arrays, None, num_envs)
+        infos = info_columns(spec, held, None, num_envs)
         if ended.observations is not None:
             infos |= _final_entries(ended, mask)
         infos["episode"] = {
@@ -67,7 +70,7 @@ def _scatter(values: NDArray[Any], rows: NDArray[np.int64], target: NDArray[Any]
     return target
 
 
-def _final_entries(ended: Ended, mask: NDArray[np.bool_]) -> dict[str, Any]:
+def _final_entries(ended: EndedInStep, mask: NDArray[np.bool_]) -> dict[str, Any]:
     """Gymnasium's `final_obs` and `final_info` of `SAME_STEP`."""
     rows = ended.episodes["row"]
     observations = np.full(len(mask), None, object)

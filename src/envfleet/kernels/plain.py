@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import linecache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +17,25 @@ from envfleet.kernels.fields import Fields
 from envfleet.kernels.kernel import KernelSpec
 
 _REHEARSED_STEPS = 3
+_OF_OTHERS = tuple(str(Path(file).parent) for file in (__file__, np.__file__, gymnasium.__file__))
+_ADVICE: dict[type[Exception], str] = {
+    ZeroDivisionError: "compiled code would go on with inf or nan: look at the divisor first",
+    OverflowError: "the number does not fit: keep it in the range of the field's type",
+    RecursionError: "functions that call themselves cannot be compiled: write a loop",
+}
+
+
+class PlainArray(np.ndarray[Any, Any]):
+    """An array whose elements calculate as in compiled code.
+
+    Compiled code widens narrow numbers before it calculates, and Python's own numbers are as wide; NumPy's stay narrow:
+    there `np.uint8(200) + 100` is 44.
+    """
+
+    def __getitem__(self, index: Any) -> Any:
+        value = super().__getitem__(index)
+        is_narrow = isinstance(value, (np.bool_, np.number)) and value.itemsize < 8
+        return value.item() if is_narrow else value
 
 
 class PlainRecord:
@@ -22,25 +44,49 @@ class PlainRecord:
     Args:
         fields: Which.
         values: Initial values, `(1,)` of the fields' dtype; the record owns a copy.
+        is_constant: Whether assignments are refused, as to parameters.
     """
 
-    __slots__ = ("_fields", "_values")
+    __slots__ = ("_fields", "_is_constant", "_values")
     _fields: Fields
     _values: NDArray[Any]
+    _is_constant: bool
 
-    def __init__(self, fields: Fields, values: NDArray[Any] | None = None) -> None:
+    def __init__(self, fields: Fields, values: NDArray[Any] | None = None, *, is_constant: bool = False) -> None:
+        own = fields.default_record() if values is None else values.copy()
+        own.flags.writeable = not is_constant
         object.__setattr__(self, "_fields", fields)
-        object.__setattr__(self, "_values", fields.default_record() if values is None else values.copy())
+        object.__setattr__(self, "_values", own)
+        object.__setattr__(self, "_is_constant", is_constant)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         self._fields.check_name(name)
         value = self._values[name][0]
-        # Python's own numbers, where numba's arithmetic is theirs, too; narrower ones keep their width.
-        return value.item() if isinstance(value, (np.float64, np.int64, np.bool_)) else value
+        if isinstance(value, np.ndarray):
+            return value.view(PlainArray)
+        return value if isinstance(value, np.uint64) else value.item()
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._fields.check_name(name)
-        self._values[name][0] = value
+        if self._is_constant:
+            raise KernelError(
+                f"it assigns to the parameter {name!r}: parameters do not change during an episode; make it a field of "
+                "the state, which reset copies from the parameter"
+            )
+        if self._fields.dtype[name].shape:
+            raise KernelError(
+                f"it assigns to {name!r}, an array of the state: arrays stay where they are; write their elements, as "
+                f"in `state.{name}[0] = value` or `state.{name}[:] = values`"
+            )
+        try:
+            self._values[name][0] = value
+        except (TypeError, ValueError) as error:
+            raise KernelError(
+                f"it assigns {value!r}, a {type(value).__name__}, to {name!r}, which holds one "
+                f"{self._fields.dtype[name]}: assign a number, or declare the field as an array"
+            ) from error
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={getattr(self, name)}" for name in self._fields.names)
@@ -58,30 +104,75 @@ class PlainEnv:
     def __init__(self, spec: KernelSpec, params: NDArray[Any] | None = None) -> None:
         self.spec = spec
         self.state = PlainRecord(spec.state)
-        self.params = PlainRecord(spec.params, params)
+        self.params = PlainRecord(spec.params, params, is_constant=True)
         self.rng = np.random.Generator(np.random.PCG64())
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
         """Begin an episode, seeded as Gymnasium seeds, or going on with the same generator; returns the observation."""
         if seed is not None:
             self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-        self.spec.reset(self.state, self.rng, self.params)
+        reset: Callable[..., Any] = self.spec.reset
+        _expect_nothing(self.spec, "reset", reset(self.state, self.rng, self.params), "it writes the fields of `state`")
         return self.observe()
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool]:
-        """Step once; returns observation, reward, terminated."""
+        """Step once; returns observation, reward, terminated.
+
+        Args:
+            action: Of the action space; an array is handed on read-only, as it is the caller's.
+
+        Raises:
+            KernelError: The kernel returned something else.
+        """
+        action = np.asarray(action, self.spec.action.dtype)
+        if self.spec.action.shape:
+            action = action.view(PlainArray)
+            action.flags.writeable = False
+        else:
+            action = action.item()
         result: Any = self.spec.step(self.state, action, self.rng, self.params)
         if not isinstance(result, tuple) or len(result) != 2:
             raise KernelError(
                 f"{self.spec.name}.step returned {result!r}, expected two values: `return reward, terminated`"
             )
+        for name, value in zip(("reward", "terminated"), result, strict=True):
+            if not isinstance(value, (bool, int, float, np.number, np.bool_)):
+                raise KernelError(
+                    f"{self.spec.name}.step returned {value!r}, a {type(value).__name__}, as {name}, expected one "
+                    "number: `return reward, terminated`"
+                )
         return self.observe(), float(result[0]), bool(result[1])
 
     def observe(self) -> NDArray[Any]:
         """The current observation, a new array."""
-        out = np.zeros(self.spec.observation.shape, self.spec.observation.dtype)
-        self.spec.observe(self.state, out)
+        return self._observe_over(0)
+
+    def check_observe(self) -> None:
+        """Check that `observe` writes every element, which memory would otherwise decide.
+
+        Raises:
+            KernelError: It does not; names the first that it leaves out.
+        """
+        once, again = self._observe_over(0), self._observe_over(1)
+        missing = np.argwhere((once != again) & ((once == once) | (again == again)))  # noqa: PLR0124  # NaN is written
+        if len(missing):
+            place = f"out[{', '.join(str(int(index)) for index in missing[0])}]"
+            raise KernelError(
+                f"{self.spec.name}.observe leaves {len(missing)} of {once.size} elements of `out` unwritten, the first "
+                f"is {place}, or it reads them: `out` has the shape {once.shape} of observation_space and holds "
+                "anything at first, so write every element"
+            )
+
+    def _observe_over(self, fill: int) -> NDArray[Any]:
+        out = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
+        observe: Callable[..., Any] = self.spec.observe
+        _expect_nothing(self.spec, "observe", observe(self.state, out), "it writes the elements of `out`")
         return out
+
+
+def _expect_nothing(spec: KernelSpec, name: str, result: Any, instead: str) -> None:
+    if result is not None:
+        raise KernelError(f"{spec.name}.{name} returned {result!r}, expected no return value: {instead}")
 
 
 def rehearse(spec: KernelSpec) -> None:
@@ -91,34 +182,38 @@ def rehearse(spec: KernelSpec) -> None:
         KernelError: A function raised; names it and the line.
     """
     env = PlainEnv(spec)
-    actions = np.random.Generator(np.random.PCG64(0))
-    stage = "reset"
+    actions = copy.deepcopy(spec.action_space)  # whose own draws are the user's
+    actions.seed(0)
     try:
-        env.reset(seed=0)
-        stage = "step"
-        for _ in range(_REHEARSED_STEPS):
-            if env.step(_sample(spec, actions))[2]:
-                break
+        with np.errstate(all="ignore"):
+            env.reset(seed=0)
+            env.check_observe()
+            for _ in range(_REHEARSED_STEPS):
+                if env.step(actions.sample())[2]:
+                    break
     except Exception as error:
-        raise KernelError(f"{_describe_place(spec, error, stage)}: {_describe_error(spec, error)}") from error
+        raise describe(spec, error) from error
 
 
-def _sample(spec: KernelSpec, rng: np.random.Generator) -> Any:
-    spec.action_space.seed(int(rng.integers(2**31)))
-    action = spec.action_space.sample()
-    return action if spec.action.shape else spec.action.dtype.type(action).item()
+def describe(spec: KernelSpec, error: Exception) -> KernelError:
+    """An error of a kernel that ran as plain Python, with the line of the user's code.
+
+    Args:
+        spec: The kernel.
+        error: What it raised.
+    """
+    place, text = _find_place(error), _describe_error(spec, error)
+    return KernelError(f"{spec.name}, {place}: {text}" if place else text)
 
 
-def _describe_place(spec: KernelSpec, error: Exception, stage: str) -> str:
-    """Name the innermost line of the error that is not this package's machinery."""
-    here = str(Path(__file__).parent)
-    place, trace = f"{spec.name}.{stage}", error.__traceback__
+def _find_place(error: Exception) -> str:
+    """The innermost line of the error that is neither ours nor of the libraries that kernels call."""
+    place, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(here):
+        if not code.co_filename.startswith(_OF_OTHERS):
             line = linecache.getline(code.co_filename, trace.tb_lineno).strip()
-            place = f"{spec.name}, in {code.co_name} at {code.co_filename}:{trace.tb_lineno}"
-            place += f" (`{line}`)" if line else ""
+            place = f"{code.co_filename}:{trace.tb_lineno}, in {code.co_name}" + (f" (`{line}`)" if line else "")
         trace = trace.tb_next
     return place
 
@@ -128,5 +223,8 @@ def _describe_error(spec: KernelSpec, error: Exception) -> str:
         return str(error)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, IndexError):
-        text += f"; an observation has shape {spec.observation.shape}, an action {spec.action.shape}"
-    return text
+        text += f" (an observation has shape {spec.observation.shape}, an action {spec.action.shape})"
+    if isinstance(error, ValueError) and "read-only" in text:
+        text += " (actions and parameters are read-only: copy what you change into the state)"
+    advice = next((advice for kind, advice in _ADVICE.items() if isinstance(error, kind)), None)
+    return f"{text}; {advice}" if advice else text

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
-from envfleet.errors import KernelError, MissingDependency
+from envfleet.errors import EnvfleetError, KernelError, MissingDependency
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.explaining import explain
 from envfleet.kernels.jitting import fingerprint
@@ -25,6 +27,7 @@ from envfleet.kernels.plain import rehearse
 from envfleet.kernels.source import Source
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
+_FRAMEWORK = ("numba_cpu.py", "rng.py", "ziggurat.py", "jitting.py")
 
 
 class Program:
@@ -92,9 +95,10 @@ def load_module(spec: KernelSpec, text: str, name: str) -> types.ModuleType:
     import numba
 
     functions: list[Any] = [spec.reset, spec.step, spec.observe]
-    framework = [Path(__file__).with_name(file).read_text("utf-8") for file in ("numba_cpu.py", "rng.py")]
-    key = fingerprint(functions, text, repr(spec.state), repr(spec.params), *framework, numba.__version__, sys.version)
-    folder = cache_folder() / f"{spec.name}-{key}"
+    framework = [Path(__file__).with_name(file).read_text("utf-8") for file in _FRAMEWORK]
+    forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, action_bounds(spec))
+    key = fingerprint(functions, text, repr(forms), *framework, numba.__version__, sys.version)
+    folder = _usable(cache_folder()) / f"{spec.name}-{key}"
     path = folder / f"{name}.py"
     if not path.exists():
         _write(path, text)
@@ -113,6 +117,23 @@ def cache_folder() -> Path:
         return Path(os.environ[CACHE_VARIABLE])
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "envfleet" / "kernels"
+
+
+@functools.lru_cache(maxsize=16)
+def _usable(folder: Path) -> Path:
+    """The folder, if it can be written; else a temporary one for this process, with a note."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="envfleet-kernels-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        sys.stderr.write(
+            f"envfleet: compiled kernels cannot be kept, as {folder} cannot be written ({error.strerror}): every "
+            f"process compiles anew; point {CACHE_VARIABLE} to another folder\n"
+        )
+        return temporary
 
 
 def _write(path: Path, text: str) -> None:
@@ -151,37 +172,42 @@ def loop_names(plan: BufferPlan, target: Any) -> dict[str, Any]:
     for name in spec.kernel.info_fields:
         names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)
     names |= {f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all}
-    nvec = getattr(spec.action_space, "nvec", None)
-    if nvec is not None:
-        low = np.asarray(getattr(spec.action_space, "start", np.zeros_like(nvec))).ravel()
-        names |= {"action_low": low, "action_high": low + np.asarray(nvec).ravel()}
+    if isinstance(spec.action_space, spaces.MultiDiscrete):
+        names["action_low"], names["action_high"] = map(np.array, action_bounds(spec))
     return names
+
+
+def action_bounds(spec: KernelSpec) -> tuple[list[int], list[int]]:
+    """First action and the one after the last, of each element of a `MultiDiscrete` space; else empty."""
+    space: Any = spec.action_space
+    if not isinstance(space, spaces.MultiDiscrete):
+        return [], []
+    low = np.ravel(space.start)
+    return low.tolist(), (low + np.ravel(space.nvec)).tolist()
 
 
 @contextlib.contextmanager
 def compiling(spec: KernelSpec, target: str = "the CPU", after_s: float = 0.3) -> Iterator[None]:
-    """Around the first call of an entry point: explain what numba cannot compile, and say how long it takes.
+    """Around the first call of an entry point: explain what cannot be compiled, and say how long compiling takes.
+
+    Nothing is said where machine code is only loaded.
 
     Raises:
         KernelError: From numba's own error.
     """
-    import threading
+    from numba.core.event import install_listener
 
-    from numba.core.errors import NumbaError, UnsupportedBytecodeError
+    from envfleet.kernels.progress import Note
 
-    started_s = time.perf_counter()
-    note = threading.Timer(
-        after_s, sys.stderr.write, (f"envfleet: compiling {spec.name} for {target} (once, then cached) ...",)
-    )
-    note.daemon = True
-    note.start()
+    note = Note(f"envfleet: compiling {spec.name} for {target} (once, then cached) ...", after_s)
     try:
-        yield
-    except (NumbaError, UnsupportedBytecodeError) as error:
+        with install_listener("numba:compile", note):
+            if target == "CUDA":  # whose compiler announces its work elsewhere
+                note.begin()
+            yield
+    except (EnvfleetError, MemoryError, OSError):
+        raise
+    except Exception as error:  # numba's own, and what its passes stumble over
         raise KernelError(explain(spec, error)) from error
     finally:
-        was_running = note.is_alive()
-        note.cancel()
-        note.join()
-        if not was_running:
-            sys.stderr.write(f" {time.perf_counter() - started_s:.1f} s\n")
+        note.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from envfleet.errors import InvalidArgument
 
@@ -49,7 +49,10 @@ class Crew:
         if self._pool is None:
             return [work(start, stop) for start, stop in self.spans]
         others = [self._pool.submit(work, start, stop) for start, stop in self.spans[1:]]
-        first = work(*self.spans[0])
+        try:
+            first = work(*self.spans[0])
+        finally:
+            wait(others)  # after an interrupt, too: they write to memory that may be freed or handed out next
         return [first, *(other.result() for other in others)]
 
     def close(self) -> None:

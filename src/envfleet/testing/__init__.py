@@ -7,6 +7,7 @@ Public, for those who write a vector environment or a trainer. A conformance tes
 """
 
 from envfleet.testing.cases import CASES, Case
+from envfleet.testing.check_kernel import KernelCheckError, check_kernel
 from envfleet.testing.compare import Mismatch, mismatches
 from envfleet.testing.conformance import CHECKS, ConformanceError, check_backend
 from envfleet.testing.duel import Difference
@@ -24,8 +25,10 @@ __all__ = [
     "Difference",
     "FaultyEnv",
     "InfoEnv",
+    "KernelCheckError",
     "Mismatch",
     "check_backend",
+    "check_kernel",
     "mismatches",
     "once_marker",
 ]

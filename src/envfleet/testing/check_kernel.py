@@ -1,0 +1,297 @@
+"""`check_kernel`: a kernel as plain Python against the same kernel compiled, and all that fleets promise about it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
+
+from envfleet.errors import KernelError
+from envfleet.kernels.kernel import Kernel, KernelSpec, find_kernel, read_kernel
+from envfleet.kernels.plain import PlainEnv, describe
+
+if TYPE_CHECKING:
+    from envfleet.kernels.fleet import KernelFleet
+
+_RESULTS = ("observation", "reward", "terminated", "truncated")
+_MORE_ROWS = 1030
+"""Sub-environments before and after those compared, so that a row lies elsewhere, in another tile and thread."""
+
+
+class KernelCheckError(AssertionError):
+    """A kernel does not behave as a kernel must; the message says where it shows first.
+
+    Attributes:
+        seed: Of the sub-environment; `None` where none is at fault.
+        step: Steps since the seeded reset, which is 0.
+        field: What differs: `"reward"`, `"observation"`, `"state.x"`, …
+        expected: Its value by the plain Python code, or before.
+        found: Its value compiled, or after.
+    """
+
+    def __init__(self, message: str, seed: int | None, step: int, field: str, expected: Any, found: Any) -> None:
+        super().__init__(message)
+        self.seed, self.step, self.field, self.expected, self.found = seed, step, field, expected, found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.seed, self.step, self.field, self.expected, self.found)
+
+
+def check_kernel(
+    kernel: type[Kernel] | str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    num_steps: int = 100,
+    seeds: Sequence[int] = (0, 1, 2, 3),
+) -> int:
+    """Run a kernel as plain Python and compiled, and compare.
+
+    Observations, rewards, flags and every field of the state must agree to float rounding (ints, bools and the numbers
+    drawn exactly), after every step. After each, the plain code goes on from the compiled state, so that rounding does
+    not add up. Besides: every element of an observation is written; observations are in their space and rewards are
+    finite; a reset with the same seed repeats; trajectories depend neither on the number of sub-environments nor on
+    threads; saved states continue exactly; and the kernel's ordinary environment passes Gymnasium's `check_env`.
+
+    The plain code stops at breakpoints and prints. What it raises is raised as it is.
+
+    Args:
+        kernel: The kernel, or `"module:Name"` of it.
+        params: Parameters by name, one value each.
+        num_steps: Steps of each sub-environment, with random actions; episodes follow each other.
+        seeds: One sub-environment for each.
+
+    Returns:
+        How many steps were compared.
+
+    Raises:
+        KernelCheckError: Something differs; says what, where first (seed, step, field), and both values.
+        KernelError: The kernel cannot be run or compiled.
+
+    Examples:
+        >>> from envfleet.testing import check_kernel
+        >>> check_kernel("envfleet.envs.classic.cartpole:CartPole", num_steps=20, seeds=[5])
+        20
+    """
+    spec = read_kernel(find_kernel(kernel))
+    trial = _Trial(spec, dict(params or {}), num_steps, list(seeds))
+    trial.compare_plain()
+    trial.compare_places()
+    trial.compare_saved()
+    trial.check_gymnasium()
+    return num_steps * len(trial.seeds)
+
+
+class _Trial:
+    """One kernel under examination."""
+
+    def __init__(self, spec: KernelSpec, params: dict[str, Any], num_steps: int, seeds: list[int]) -> None:
+        self.spec, self.params, self.num_steps, self.seeds = spec, params, num_steps, seeds
+        space = copy.deepcopy(spec.action_space)
+        space.seed(0)
+        shape = (num_steps, len(seeds), *spec.action.shape)
+        self.actions = np.array([space.sample() for _ in range(num_steps * len(seeds))], spec.action.dtype)
+        self.actions = self.actions.reshape(shape)
+
+    def _make(self, num_envs: int, workers: int) -> KernelFleet:
+        from envfleet.kernels.fleet import KernelFleet
+
+        limit = self.spec.kernel.max_episode_steps
+        return KernelFleet(self.spec, num_envs, params=self.params, max_episode_steps=limit, workers=workers)
+
+    def _fail(self, what: str, seed: int | None, step: int, field: str, expected: Any, found: Any) -> None:
+        where = f"seed {seed}, " if seed is not None else ""
+        raise KernelCheckError(
+            f"{self.spec.name}: {where}step {step}: {field} is {found!r}, expected {expected!r}: {what}",
+            seed,
+            step,
+            field,
+            expected,
+            found,
+        )
+
+    # ------------------------------------------------------------------ plain Python against compiled
+
+    def compare_plain(self) -> None:
+        """Every row of a fleet against the plain code, and against its own first reset."""
+        with self._make(len(self.seeds), 1) as fleet:
+            rows = [_PlainRow(self.spec, fleet._batch.records(k)[1]) for k in range(len(self.seeds))]  # noqa: SLF001
+            observations, infos = fleet.reset(seed=list(self.seeds))
+            first = [self._record(fleet, k) for k in range(len(rows))], observations
+            for k, row in enumerate(rows):
+                row.begin(self.seeds[k])
+                self._compare_row(fleet, k, 0, row, (observations[k], 0.0, False, False))
+            self._check_infos(fleet, infos, 0)
+            for step in range(self.num_steps):
+                result = fleet.step(self.actions[step])
+                for k, row in enumerate(rows):
+                    row.step(self.actions[step, k])
+                    self._compare_row(fleet, k, step + 1, row, (result[0][k], *(part[k] for part in result[1:4])))
+                self._check_infos(fleet, result[4], step + 1)
+            again, _ = fleet.reset(seed=list(self.seeds))
+            self._compare_resets(first, ([self._record(fleet, k) for k in range(len(rows))], again))
+
+    def _record(self, fleet: KernelFleet, row: int) -> NDArray[Any]:
+        return fleet._batch.records(row)[0]  # noqa: SLF001  # what no caller needs
+
+    def _compare_row(self, fleet: KernelFleet, k: int, step: int, row: _PlainRow, found: tuple[Any, ...]) -> None:
+        seed, env = self.seeds[k], row.env
+        what = "plain Python and compiled code differ"
+        drawn = fleet._batch.rng_records()[k]  # noqa: SLF001  # as above
+        if row.has_drawn_otherwise(drawn):
+            self._fail(f"{what}: they drew different numbers", seed, step, "rng", "the same draws", "others")
+        record = self._record(fleet, k)
+        for name in self.spec.state.names:
+            expected = env.state._values[name][0]  # noqa: SLF001  # whole, with its dtype
+            if not _is_close(expected, record[name][0]):
+                self._fail(what, seed, step, f"state.{name}", expected, record[name][0])
+        for name, expected, value in zip(_RESULTS, row.result, found, strict=True):
+            if not _is_close(expected, value):
+                self._fail(what, seed, step, name, expected, value)
+        if not self.spec.observation_space.contains(_as_element(found[0])):
+            self._fail("it is not in the space", seed, step, "observation", self.spec.observation_space, found[0])
+        if not np.isfinite(found[1]):
+            self._fail("rewards are finite numbers", seed, step, "reward", "a finite number", found[1])
+        row.go_on_from(record)
+
+    def _check_infos(self, fleet: KernelFleet, infos: dict[str, Any], step: int) -> None:
+        for name in self.spec.kernel.info_fields:
+            expected = fleet._batch.kept(name)  # noqa: SLF001  # as above
+            if not np.array_equal(infos[name], expected, equal_nan=expected.dtype.kind == "f"):
+                self._fail("infos tell the state", None, step, f"infos[{name!r}]", expected, infos[name])
+
+    def _compare_resets(self, first: tuple[Any, Any], again: tuple[Any, Any]) -> None:
+        what = "a reset with the same seed gave something else after other episodes: set this field in reset"
+        for k, seed in enumerate(self.seeds):
+            for name in self.spec.state.names:
+                pair = first[0][k][name][0], again[0][k][name][0]
+                if not _is_same(*pair):
+                    self._fail(what, seed, 0, f"state.{name}", *pair)
+            if not _is_same(first[1][k], again[1][k]):
+                self._fail(what, seed, 0, "observation", first[1][k], again[1][k])
+
+    # ------------------------------------------------------------------ fleets against fleets
+
+    def compare_places(self) -> None:
+        """A small fleet against the same sub-environments in the middle of a large one with threads."""
+        count, many = len(self.seeds), len(self.seeds) + 2 * _MORE_ROWS
+        rows = slice(_MORE_ROWS, _MORE_ROWS + count)
+        others = list(range(10_000, 10_000 + 2 * _MORE_ROWS))
+        with self._make(count, 1) as small, self._make(many, 3) as large:
+            one, _ = small.reset(seed=list(self.seeds))
+            other, _ = large.reset(seed=[*others[:_MORE_ROWS], *self.seeds, *others[_MORE_ROWS:]])
+            what = "it depends on the number of sub-environments or threads"
+            self._compare_rows(what, 0, (one,), (other[rows],))
+            for step, actions in enumerate(self.actions, 1):
+                everyone = np.resize(actions, (many, *self.spec.action.shape))
+                everyone[rows] = actions
+                found = tuple(part[rows] for part in large.step(everyone)[:4])
+                self._compare_rows(what, step, small.step(actions)[:4], found)
+
+    def compare_saved(self) -> None:
+        """A fleet that goes on against its saved state in another fleet."""
+        middle = self.num_steps // 2
+        with self._make(len(self.seeds), 1) as fleet, self._make(len(self.seeds), 1) as other:
+            fleet.reset(seed=list(self.seeds))
+            for actions in self.actions[:middle]:
+                last = fleet.step(actions)[0]
+            state = pickle.loads(pickle.dumps(fleet.get_state()))
+            other.reset(seed=1)
+            what = "it differs after get_state and set_state"
+            if middle:
+                self._compare_rows(what, middle, (last,), (other.set_state(state),))
+            for step, actions in enumerate(self.actions[middle:], middle + 1):
+                self._compare_rows(what, step, fleet.step(actions)[:4], other.step(actions)[:4])
+
+    def _compare_rows(self, what: str, step: int, expected: Sequence[Any], found: Sequence[Any]) -> None:
+        for name, one, other in zip(
+            ("observation", "reward", "terminated", "truncated"), expected, found, strict=False
+        ):
+            for k, seed in enumerate(self.seeds):
+                if not _is_same(one[k], other[k]):
+                    self._fail(what, seed, step, name, one[k], other[k])
+
+    # ------------------------------------------------------------------ Gymnasium
+
+    def check_gymnasium(self) -> None:
+        """Gymnasium's own check of the kernel as an ordinary environment."""
+        from envfleet.kernels.env import KernelEnv
+
+        env = KernelEnv(self.spec.kernel, **self.params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its advice, as on infinite bounds, is no rule
+            check_env(env, skip_render_check=True)
+
+
+class _PlainRow:
+    """One plain environment with time limit and `NEXT_STEP` autoreset.
+
+    Attributes:
+        env: It.
+        result: Observation, reward, terminated, truncated of the last call.
+    """
+
+    def __init__(self, spec: KernelSpec, params: NDArray[Any]) -> None:
+        self.env = PlainEnv(spec, params)
+        self._limit = spec.kernel.max_episode_steps
+        self._elapsed = 0
+        self._has_ended = False
+        self.result: tuple[Any, float, bool, bool] = (None, 0.0, False, False)
+
+    def begin(self, seed: int | None = None) -> None:
+        """Reset."""
+        self._elapsed, self._has_ended = 0, False
+        self.result = self._call(self.env.reset, seed), 0.0, False, False
+        self._call(self.env.check_observe)
+
+    def step(self, action: Any) -> None:
+        """Step, or begin the next episode."""
+        if self._has_ended:
+            self.begin()
+            return
+        observation, reward, terminated = self._call(self.env.step, action)
+        self._call(self.env.check_observe)
+        self._elapsed += 1
+        truncated = self._limit is not None and self._elapsed >= self._limit
+        self._has_ended = terminated or truncated
+        self.result = observation, reward, terminated, truncated
+
+    def _call(self, function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except KernelError as error:
+            raise describe(self.env.spec, error) from error
+
+    def has_drawn_otherwise(self, record: Any) -> bool:
+        """Whether the generator stands elsewhere than the compiled one."""
+        state: Any = self.env.rng.bit_generator.state
+        number = int(record["state_hi"]) << 64 | int(record["state_lo"])
+        return bool(state["state"]["state"] != number or state["has_uint32"] != record["has_uint32"])
+
+    def go_on_from(self, record: NDArray[Any]) -> None:
+        """Take the compiled state for the plain one."""
+        self.env.state._values[...] = record  # noqa: SLF001  # whole
+
+
+def _as_element(value: Any) -> Any:
+    """A scalar of an array as its space knows it."""
+    return np.asarray(value) if isinstance(value, np.floating) else value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    first = np.asarray(one)
+    return bool(np.array_equal(first, other, equal_nan=first.dtype.kind == "f"))
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """Equal to rounding in floats, exactly in anything else."""
+    first, second = np.asarray(one), np.asarray(other)
+    if first.dtype.kind != "f":
+        return bool(np.array_equal(first, second))
+    tolerance = 1e-5 if np.float32 in (first.dtype, second.dtype) else 1e-9
+    return bool(np.allclose(first, second, rtol=tolerance, atol=tolerance, equal_nan=True))
