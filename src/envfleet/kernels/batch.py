@@ -15,17 +15,17 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels.buffers import ENDED_DTYPE, Block, BufferPlan
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool
-from envfleet.kernels.params import check_params
+from envfleet.kernels.params import check_params, merge_params
 from envfleet.kernels.program import Program, compile_kernel, compiling
 from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
 from envfleet.kernels.threads import Crew
 
-_MODES = {
+MODES = {
     AutoresetMode.NEXT_STEP: NEXT_STEP,
     AutoresetMode.SAME_STEP: SAME_STEP,
     AutoresetMode.DISABLED: DISABLED,
 }
-_NO_LIMIT = np.iinfo(np.int64).max
+NO_LIMIT = np.iinfo(np.int64).max
 
 
 class Ended(NamedTuple):
@@ -121,7 +121,7 @@ class CpuBatch:
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
         self._head = np.zeros(FIRST_ADDRESS, np.int64)
-        self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, _NO_LIMIT if limit is None else limit, _MODES[autoreset_mode]
+        self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, NO_LIMIT if limit is None else limit, MODES[autoreset_mode]
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self._crew = Crew(num_threads, num_envs)
         self.num_threads = num_threads
@@ -285,6 +285,19 @@ class CpuBatch:
             return arrays[name]
         return arrays[f"s_{name}"] if self._plan.state.is_split else arrays["s"][name]
 
+    def count_awaiting(self) -> int:
+        """How many rows await a reset."""
+        return int(np.count_nonzero(self._kept.arrays["awaiting"]))
+
+    def write(self, name: str, values: Any) -> None:
+        """Set a field of the state.
+
+        Args:
+            name: Of the field.
+            values: One for all rows, or one each.
+        """
+        self.kept(name)[...] = values
+
     def rng_records(self) -> NDArray[Any]:
         """The generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
         records = np.zeros(self.num_envs, self._plan.rng.dtype)
@@ -313,13 +326,7 @@ class CpuBatch:
             values: By name, each for all of `rows` or one per row.
             rows: Which; `None` for all.
         """
-        if rows is None:
-            self._params |= check_params(self.spec, self.num_envs, values, only_given=True)
-        else:
-            for name, changed in check_params(self.spec, len(rows), values, only_given=True).items():
-                whole = np.broadcast_to(self._params[name], (self.num_envs, *self._params[name].shape[1:])).copy()
-                whole[rows] = changed
-                self._params[name] = whole
+        self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
         self._build()
         self._warm()
 

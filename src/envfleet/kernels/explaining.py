@@ -54,7 +54,7 @@ def explain(spec: KernelSpec, error: Exception) -> str:
         if found:
             fields = {key: value or "that" for key, value in found.groupdict().items()}
             return f"{place}: it {advice.format(**fields)}"
-    first = next((line for line in text.splitlines() if line.strip() and "Failed in nopython" not in line), text)
+    first = next((line for line in text.splitlines() if line.strip() and "Failed in " not in line), text)
     return f"{place}: {first.strip()} (scalar Python with numbers, arrays and math works; numba's own words are below)"
 
 

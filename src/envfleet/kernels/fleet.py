@@ -18,7 +18,8 @@ from envfleet.core.requests import check_mask
 from envfleet.core.rows import StepResult
 from envfleet.core.stats import FleetStats, Plan, WorkerStats
 from envfleet.errors import FleetClosed, InvalidArgument, ResetNeeded
-from envfleet.kernels.batch import BatchState, CpuBatch
+from envfleet.kernels.batch import BatchState
+from envfleet.kernels.batches import make_batch, require_cpu
 from envfleet.kernels.infos import info_columns, step_infos
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
@@ -26,7 +27,6 @@ from envfleet.kernels.policies import Policy
 from envfleet.kernels.requests import check_rows, read_seeds
 from envfleet.kernels.rng import to_generator
 from envfleet.kernels.rollout import Rollout, run_rollout
-from envfleet.kernels.threads import count_threads
 from envfleet.kernels.values import spread, to_values
 
 
@@ -45,7 +45,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         autoreset_mode: Gymnasium's.
         workers: Threads; by default as many as pay.
         copy: Whether returned arrays are the caller's own; else they are valid until the next-but-one call.
-        device: `"cpu"`.
+        device: `"cpu"`, or `"cuda"`: results are `DeviceArray`s, which other libraries take without a copy.
         seed: Of the first sub-environment at a first reset without seeds; `None` draws one.
         env_spec: Gymnasium's, if the kernel is registered.
         render_mode: `"rgb_array"` or `None`.
@@ -69,13 +69,14 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         self._state = Lifecycle.CLOSED  # until everything is there
         self._kernel = spec
         self._first_seed = secrets.randbits(63) if seed is None else seed
-        self._batch = CpuBatch(
+        self._batch = make_batch(
             spec,
             num_envs,
+            device=device,
             params=params or {},
             limit=max_episode_steps,
             autoreset_mode=autoreset_mode,
-            num_threads=count_threads(num_envs, workers),
+            workers=workers,
             copy=copy,
         )
         self.num_envs = num_envs
@@ -92,7 +93,6 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         self.spec, self.render_mode = env_spec, render_mode
         self._has_infos = bool(spec.kernel.info_fields)
         self._is_disabled = autoreset_mode is AutoresetMode.DISABLED
-        self._num_awaiting = 0
         self._seeds: NDArray[np.uint64] | None = None
         self._steps, self._step_s = 0, 0.0
         self._state = Lifecycle.NEW
@@ -162,7 +162,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         rows = check_rows(indices, self.num_envs)
         given = None if seeds is None else read_seeds(list(seeds), len(rows))
         arrays = self._reset_rows(rows, given, (options or {}).get("params"))
-        chosen = tuple(array[rows] for array in arrays)
+        chosen = tuple(array.take(rows, axis=0) for array in arrays)
         return chosen[0], info_columns(self._kernel, chosen, None, len(rows))
 
     def _reset_rows(
@@ -185,7 +185,6 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         values, is_seeded = seeds
         self._seeds[every[is_seeded]] = values[is_seeded]
         arrays = self._batch.reset(every, values, is_seeded)
-        self._num_awaiting = int(np.count_nonzero(self._batch.kept("awaiting"))) if count < self.num_envs else 0
         self._state = Lifecycle.READY
         return arrays
 
@@ -204,7 +203,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         """
         if self._state is not Lifecycle.READY:
             self._check("step")
-        if self._num_awaiting and self._is_disabled:
+        if self._is_disabled and self._batch.count_awaiting():
             self._refuse_ended()
         start_s = time.perf_counter()
         arrays, ended = self._batch.step(actions)
@@ -212,8 +211,6 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         self._step_s += time.perf_counter() - start_s
         if ended is None and not self._has_infos:
             return arrays[0], arrays[1], arrays[2], arrays[3], {}
-        if ended is not None:
-            self._num_awaiting = len(ended.words)
         infos = step_infos(self._kernel, arrays, ended, self.num_envs)
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
@@ -245,7 +242,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         self._check("rollout")
         start_s = time.perf_counter()
         rollout = run_rollout(
-            self._batch, policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out
+            require_cpu(self._batch, "rollout"), policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out
         )
         self._steps += num_steps * self.num_envs
         self._step_s += time.perf_counter() - start_s
@@ -298,7 +295,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
     @property
     def active_count(self) -> int:
         """Sub-environments whose episode is running."""
-        return self.num_envs - int(np.count_nonzero(self._batch.kept("awaiting")))
+        return self.num_envs - self._batch.count_awaiting()
 
     # ------------------------------------------------------------------ reaching in
 
@@ -338,7 +335,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         if name not in self._kernel.state.names:
             self._kernel.params.check_name(name)
         self._check("set_attr of the state")
-        self._batch.kept(name)[...] = np.asarray(values)
+        self._batch.write(name, np.asarray(values))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every sub-environment, of which kernels have one, `render`; or get an attribute."""
@@ -403,10 +400,9 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         self._batch.load(state, rows)
         if self._seeds is None:
             self._seeds = np.zeros(self.num_envs, np.uint64)
-        self._num_awaiting = self.num_envs - self.active_count
         self._state = Lifecycle.READY
         observations = self._batch.observe()[0]
-        return observations if rows is None else observations[rows]
+        return observations if rows is None else observations.take(rows, axis=0)
 
     # ------------------------------------------------------------------ the fleet itself
 

@@ -34,6 +34,35 @@ def check_params(
     return {name: _check_one(spec, num_envs, name, value) for name, value in {**defaults, **values}.items()}
 
 
+def merge_params(
+    spec: KernelSpec,
+    num_envs: int,
+    present: Mapping[str, NDArray[Any]],
+    values: Mapping[str, Any],
+    rows: NDArray[np.int64] | None,
+) -> dict[str, NDArray[Any]]:
+    """The present parameters with some of them changed, in some rows or for all.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+        present: What `check_params` returned.
+        values: By name, each for all of `rows` or one per row.
+        rows: Which; `None` for all.
+
+    Raises:
+        InvalidArgument: As in `check_params`.
+    """
+    if rows is None:
+        return {**present, **check_params(spec, num_envs, values, only_given=True)}
+    merged = dict(present)
+    for name, changed in check_params(spec, len(rows), values, only_given=True).items():
+        whole = np.broadcast_to(merged[name], (num_envs, *merged[name].shape[1:])).copy()
+        whole[rows] = changed
+        merged[name] = whole
+    return merged
+
+
 def _check_one(spec: KernelSpec, num_envs: int, name: str, value: Any) -> NDArray[Any]:
     dtype, shape = spec.params.dtype[name].base, spec.params.dtype[name].shape
     try:

@@ -84,6 +84,23 @@ class DeviceArray:
         flat: NDArray[Any] = self._data.copy_to_host().view(self.dtype)
         return flat.reshape(self.shape)
 
+    def head(self, count: int) -> NDArray[Any]:
+        """Copy its first entries to the host, `(count, …)`."""
+        size_bytes = count * (self.nbytes // len(self))
+        flat: NDArray[Any] = self._data[:size_bytes].copy_to_host().view(self.dtype)
+        return flat.reshape(count, *self.shape[1:])
+
+    def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> DeviceArray:
+        """Some of its rows, as another array on the device; by way of the host.
+
+        Args:
+            rows: Which.
+            axis: 0.
+        """
+        chosen = np.ascontiguousarray(self.numpy().take(rows, axis=axis))
+        data = import_cuda().to_device(chosen.reshape(-1).view(np.uint8))
+        return DeviceArray(data, chosen.shape, self.dtype)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Copy it to the host, for `numpy.asarray`."""
         if copy is False:

@@ -205,6 +205,19 @@ def observe(kept, out, n, room):
 {indent(lines)}
 """
 
+    def _store_infos(self, prefix: str = "i") -> list[str]:
+        """As on the CPU, but element by element: device code has no memory in which to copy arrays."""
+        lines = []
+        for name in self.plan.spec.kernel.info_fields:
+            shape = self.plan.spec.state.dtype[name].shape
+            if not shape:
+                lines.append(f"{prefix}_{name}[i] = state.{name}")
+                continue
+            lines += [f"{'    ' * axis}for k{axis} in range({length}):" for axis, length in enumerate(shape)]
+            index = ", ".join(f"k{axis}" for axis in range(len(shape)))
+            lines.append(f"{'    ' * len(shape)}info_row_{name}({prefix}_{name}, i)[{index}] = state.{name}[{index}]")
+        return lines
+
     def _arrays(self, layout: Layout, buffers: Iterable[Buffer], base: str, rows: str = "room") -> list[str]:
         """Arrays over the buffers that lie at address `base`, in memory for so many `rows`."""
         return [

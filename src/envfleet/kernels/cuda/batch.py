@@ -1,0 +1,344 @@
+"""A batch of kernel environments on a CUDA device: its memory, and the launches of compiled code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.batch import MODES, NO_LIMIT, BatchState
+from envfleet.kernels.buffers import Buffer, BufferPlan
+from envfleet.kernels.cuda.actions import Actions
+from envfleet.kernels.cuda.arrays import DeviceArray
+from envfleet.kernels.cuda.availability import import_cuda, require_cuda
+from envfleet.kernels.cuda.ended import DeviceEnded
+from envfleet.kernels.cuda.memory import HEADER_BYTES, SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
+from envfleet.kernels.cuda.outputs import DevicePool, DeviceSet
+from envfleet.kernels.cuda.program import CudaProgram, compile_for_cuda
+from envfleet.kernels.cuda.source import Layouts
+from envfleet.kernels.cuda.target import cuda_target
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.params import check_params, merge_params
+from envfleet.kernels.program import compiling
+
+MAX_BLOCK_THREADS = 128
+_WORD_BYTES = 8
+
+
+class CudaBatch:
+    """Kernel environments in the memory of a CUDA device, stepped there by one thread each.
+
+    A step is one launch and waits for nothing. Results are `DeviceArray`s. What a person looks at on the host is copied
+    there when they look.
+
+    Actions of the host are checked before anything is stepped. Those of the device are checked there: a row whose
+    action cannot be is not stepped, its reward is NaN, and a later call says so.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many.
+        params: Values by name, each for all or `(num_envs, …)`.
+        limit: Steps after which an episode is truncated; `None` for never.
+        autoreset_mode: Gymnasium's.
+        copy: Whether results are the caller's own.
+
+    Raises:
+        InvalidArgument: There is no device.
+        KernelError: The kernel cannot be compiled.
+        OutOfMemory: The device has not enough.
+    """
+
+    device = "cuda"
+    num_threads = 1
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        num_envs: int,
+        *,
+        params: Mapping[str, Any],
+        limit: int | None,
+        autoreset_mode: AutoresetMode,
+        copy: bool,
+    ) -> None:
+        require_cuda()
+        cuda = import_cuda()
+        self.spec, self.num_envs = spec, num_envs
+        self._plan = plan = BufferPlan(spec)
+        self._layouts = Layouts(plan)
+        self._room = room_for(num_envs)
+        self._limit, self._mode = NO_LIMIT if limit is None else limit, MODES[autoreset_mode]
+        self._has_finals = autoreset_mode is AutoresetMode.SAME_STEP
+        threads = min(MAX_BLOCK_THREADS, num_envs)
+        self._grid = -(-num_envs // threads), threads
+        self._kept = Piece(self._layouts.kept, num_envs, self._room, is_zero=True)
+        self._pool = DevicePool(plan, self._layouts.out, num_envs, has_finals=self._has_finals, copy=copy)
+        self._last: DeviceSet = self._pool.take()
+        # Ended episodes of this step and of the one before, which take turns.
+        self._counts = cuda.to_device(np.zeros(2 * _WORD_BYTES, np.uint8))
+        self._counts_at = cuda_target().address_of(self._counts)
+        self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory of the host that the device writes
+        self._faults[0] = 0
+        self._faults_at = cuda_target().address_of(self._faults)
+        self._step_number = 0
+        self._actions = Actions(spec, num_envs)
+        self._actions_home = Piece(
+            Layout([Buffer("actions", spec.action.dtype, spec.action.size)]), num_envs, self._room
+        )
+        self._requests = Layout([Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))])
+        self._params = check_params(spec, num_envs, params)
+        self._build()
+
+    def _build(self) -> None:
+        """Choose the code for the present parameters, bring them to the device, and compile now."""
+        plan = self._plan
+        self._has_own_params = any(len(values) > 1 for values in self._params.values())
+        rows, room = (self.num_envs, self._room) if self._has_own_params else (1, SHARED_ROWS)
+        block = np.zeros(rows, plan.params.dtype)
+        for name, values in self._params.items():
+            block[name] = values
+        piece = Piece(self._layouts.params, rows, room)
+        for buffer in plan.params.buffers:
+            piece.write(buffer.name, block[buffer.name.removeprefix("p_")] if plan.params.is_split else block)
+        self._params_piece = piece
+        self._program: CudaProgram = compile_for_cuda(self.spec, self._has_own_params)
+        with compiling(self.spec, "CUDA"), cuda_target().translating(self.spec):
+            out = self._last.piece.address
+            place = self._counts_at
+            self._program.reset[1, 1](
+                self._kept.address, piece.address, out, place, place, place, 0, self._room, 0
+            )
+            self._program.observe[1, 1](self._kept.address, out, 0, self._room)
+            self._launch_step(self._last, self._actions_home.address, 0, num_rows=0)
+
+    # ------------------------------------------------------------------ stepping
+
+    def reset(
+        self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], is_seeded: NDArray[np.bool_]
+    ) -> tuple[DeviceArray, ...]:
+        """Begin new episodes in some rows.
+
+        Args:
+            rows: Which.
+            seeds: For each.
+            is_seeded: Whether its generator is seeded, or goes on.
+
+        Returns:
+            Observations, rewards, terminated, truncated and infos of all rows; of those only observations and infos mean
+            something.
+        """
+        self._check_faults()
+        count = len(rows)
+        piece = Piece(self._requests, count, room_for(count))
+        for name, values in (("seeds", seeds), ("rows", rows), ("flags", is_seeded)):
+            piece.write(name, values)
+        addresses = {name: piece.address + piece.layout.span(name, piece.room, 1).start for name in piece.layout.buffers}
+        out = self._pool.take()
+        threads = min(MAX_BLOCK_THREADS, count)
+        self._program.reset[-(-count // threads), threads](
+            self._kept.address,
+            self._params_piece.address,
+            out.piece.address,
+            addresses["rows"],
+            addresses["seeds"],
+            addresses["flags"],
+            count,
+            self._room,
+            time.perf_counter_ns(),
+        )
+        if count < self.num_envs:
+            self._observe_to(out)
+        return self._hand(out)
+
+    def observe(self) -> tuple[DeviceArray, ...]:
+        """The same arrays, of which observations and infos mean something."""
+        out = self._pool.take()
+        self._observe_to(out)
+        return self._hand(out)
+
+    def _observe_to(self, out: DeviceSet) -> None:
+        self._program.observe[self._grid](self._kept.address, out.piece.address, self.num_envs, self._room)
+
+    def _hand(self, out: DeviceSet) -> tuple[DeviceArray, ...]:
+        return tuple(out.handed[: len(self._plan.outputs)])
+
+    def step(self, actions: Any) -> tuple[tuple[DeviceArray, ...], DeviceEnded]:
+        """Step every row once.
+
+        Args:
+            actions: `(num_envs, …)`: of the action space's dtype on the device, or what can be made that on the host.
+
+        Returns:
+            Observations, rewards, terminated, truncated and infos, and the episodes that ended.
+
+        Raises:
+            InvalidArgument: Actions of another shape or type, or one that is not in the action space; or an earlier step
+                had such a one on the device.
+        """
+        self._check_faults()
+        taken = self._actions.take(actions)
+        if isinstance(taken, tuple):
+            address, keeper = taken
+        else:
+            self._actions_home.write("actions", taken)
+            address, keeper = self._actions_home.address + HEADER_BYTES, None
+        out = self._pool.take()
+        now = time.perf_counter_ns()
+        self._launch_step(out, address, now, num_rows=self.num_envs)
+        del keeper  # memory that is freed now is not given to others before the launch is through
+        self._last = out
+        number = self._step_number
+
+        def count() -> int:
+            return self._count_ended(number, out)
+
+        ended = tuple(out.handed[len(self._plan.outputs) :])
+        return self._hand(out), DeviceEnded(count, ended, self.spec.kernel.info_fields, now)
+
+    def _launch_step(self, out: DeviceSet, actions_at: int, now: int, *, num_rows: int) -> None:
+        if num_rows:
+            self._step_number += 1
+        self._program.step[self._grid](
+            self._kept.address,
+            self._params_piece.address,
+            out.piece.address,
+            self._counts_at,
+            self._step_number % 2,
+            self._last.piece.address,
+            actions_at,
+            self._faults_at,
+            num_rows,
+            self._room,
+            self._limit,
+            self._mode,
+            now,
+        )
+
+    def _count_ended(self, step_number: int, out: DeviceSet) -> int:
+        """How many episodes ended in a step: counted in its turn, and by the next step written to its results."""
+        turn = step_number % 2
+        words = (
+            self._counts[turn * _WORD_BYTES : (turn + 1) * _WORD_BYTES]
+            if step_number == self._step_number
+            else out.piece.data[:_WORD_BYTES]
+        )
+        count = int(words.copy_to_host().view(np.int64)[0])
+        self._check_faults()  # now that the step is through
+        return count
+
+    def _check_faults(self) -> None:
+        row = int(self._faults[0]) - 1
+        if row >= 0:
+            self._faults[0] = 0
+            raise InvalidArgument(
+                f"in an earlier step the action of sub-environment {row} was not in {self.spec.action_space}: it was not "
+                "stepped, and its reward was NaN; check actions on the device before they are passed"
+            )
+
+    # ------------------------------------------------------------------ what is kept
+
+    @property
+    def final_observations(self) -> DeviceArray:
+        """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
+        return self._last.handed[len(self._plan.outputs) + 1]
+
+    def count_awaiting(self) -> int:
+        """How many rows await a reset; waits for the device."""
+        return int(np.count_nonzero(self.kept("awaiting")))
+
+    def kept(self, name: str) -> NDArray[Any]:
+        """What is kept of every row: `"awaiting"`, `"elapsed"`, …, or a field of the state; a copy on the host."""
+        self._check_faults()
+        if name in self._layouts.kept.buffers:
+            return self._kept.read(name)
+        if self._plan.state.is_split:
+            return self._kept.read(f"s_{name}")
+        field: NDArray[Any] = self._kept.read("s")[name]
+        return field
+
+    def write(self, name: str, values: Any) -> None:
+        """Set a field of the state.
+
+        Args:
+            name: Of the field.
+            values: One for all rows, or one each.
+        """
+        buffer = f"s_{name}" if self._plan.state.is_split else "s"
+        whole = self._kept.read(buffer)
+        target = whole if self._plan.state.is_split else whole[name]
+        target[...] = values
+        self._kept.write(buffer, whole)
+
+    def rng_records(self) -> NDArray[Any]:
+        """The generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
+        records = np.zeros(self.num_envs, self._plan.rng.dtype)
+        for name in self._plan.rng.fields:
+            records[name] = self._kept.read(f"g_{name}")
+        return records
+
+    def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """State and parameters of one row as records, `(1,)` each; copies."""
+        state, params = np.zeros(1, self.spec.state.dtype), np.zeros(1, self.spec.params.dtype)
+        for name in self.spec.state.names:
+            state[name] = self.kept(name)[row]
+        for name, values in self._params.items():
+            params[name] = values[row if len(values) > 1 else 0]
+        return state, params
+
+    @property
+    def params(self) -> dict[str, NDArray[Any]]:
+        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies on the host."""
+        return {name: values.copy() for name, values in self._params.items()}
+
+    def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
+        """Change parameters, in some rows or for all.
+
+        Args:
+            values: By name, each for all of `rows` or one per row.
+            rows: Which; `None` for all.
+        """
+        self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
+        self._build()
+
+    def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
+        """Copy everything of some rows to the host; or of all, in one copy that stays on the device until looked at."""
+        self._check_faults()
+        if rows is None:
+            return BatchState(SavedBuffers(self._kept.twin()), self.params)
+        params = {name: values[rows] if len(values) > 1 else values for name, values in self.params.items()}
+        return BatchState({name: self._kept.read(name)[rows] for name in self._layouts.kept.buffers}, params)
+
+    def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
+        """Bring saved rows back, to the same places or others; they may come from another device."""
+        arrays = state.arrays
+        if rows is None and isinstance(arrays, SavedBuffers) and self._is_of_this_form(arrays.piece):
+            self._kept.data.copy_to_device(arrays.piece.data)
+        else:
+            self._load_from_host(dict(arrays), rows)
+        if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
+            self.set_params(dict(state.params), rows)
+
+    def _is_of_this_form(self, piece: Piece) -> bool:
+        return piece.layout.buffers == self._layouts.kept.buffers and piece.num_rows == self.num_envs
+
+    def _load_from_host(self, arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64] | None) -> None:
+        wholes = {name: self._kept.read(name) for name in self._layouts.kept.buffers}
+        forms = {name: (array.dtype, array.shape[1:]) for name, array in wholes.items()}
+        if forms != {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}:
+            raise InvalidArgument(
+                f"the saved state has other fields than {self.spec.name}: pass one that this kernel's get_state returned"
+            )
+        for name, whole in wholes.items():
+            whole[slice(None) if rows is None else rows] = arrays[name]
+            self._kept.write(name, whole)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a batch of kernel environments holds memory of a device: pickle what save() returns")
+
+    def close(self) -> None:
+        """There is nothing to end: the memory goes with the last array that anybody holds."""

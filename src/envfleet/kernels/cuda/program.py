@@ -1,0 +1,60 @@
+"""A kernel compiled for CUDA: what is launched."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import numpy as np
+
+from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels.cuda.source import CudaSource
+from envfleet.kernels.cuda.target import cuda_target
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.plain import rehearse
+from envfleet.kernels.program import load_module, loop_names
+
+
+class CudaProgram:
+    """A kernel's entry points on the device; made by `compile_for_cuda`. All take plain integers, most of them addresses.
+
+    Args:
+        module: The generated code, complete.
+
+    Attributes:
+        step: `step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, room, limit, mode, now)`.
+        reset: `reset(kept, params_at, out, rows, seeds, is_seeded, count, room, now)`.
+        observe: `observe(kept, out, n, room)`.
+    """
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self.step: Any = module.step
+        self.reset: Any = module.reset
+        self.observe: Any = module.observe
+
+
+@functools.lru_cache(maxsize=64)
+def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
+    """Prepare a kernel for the device; it is compiled, or loaded from the cache on disk, when first launched.
+
+    Args:
+        spec: The kernel.
+        has_own_params: Every sub-environment has parameters of its own.
+
+    Raises:
+        KernelError: It raises if run as plain Python.
+    """
+    rehearse(spec)
+    plan, target = BufferPlan(spec), cuda_target()
+    module = load_module(spec, CudaSource(plan, has_own_params=has_own_params).text(), "device")
+    arrays = {buffer.name: buffer.dtype for buffer in plan.all} | {
+        "actions": spec.action.dtype,
+        "counts": np.dtype(np.int64),
+        "seeds": np.dtype(np.uint64),
+        "flags": np.dtype(np.uint8),
+    }
+    module.__dict__.update(loop_names(plan, target))
+    module.__dict__.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
+    module.__dict__["nan"] = float("nan")
+    return CudaProgram(module)

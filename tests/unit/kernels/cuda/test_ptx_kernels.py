@@ -1,0 +1,147 @@
+"""The shipped kernels become PTX, all of their entry points; that takes CUDA's compiler, no device."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.errors import KernelError
+from envfleet.kernels import Kernel, array
+from envfleet.kernels.kernel import read_kernel
+
+HOPPER = (9, 0)
+NUM_ARGUMENTS = {"step": 13, "reset": 9, "observe": 4}
+SHIPPED = (
+    "classic.acrobot:Acrobot",
+    "classic.cartpole:CartPole",
+    "classic.mountain_car:MountainCar",
+    "classic.mountain_car_continuous:MountainCarContinuous",
+    "classic.pendulum:Pendulum",
+    "gridworld.gridworld:GridWorld",
+)
+
+
+class Deck(Kernel):
+    """Draws in its steps, has arrays in its state, infos, and several actions: whatever the shipped kernels lack."""
+
+    observation_space = spaces.Box(0, 255, (2, 3), np.uint8)
+    action_space = spaces.MultiDiscrete([3, 4])
+    info_fields = ("cards", "score")
+
+    class State(Kernel.State):
+        cards: NDArray[np.uint8] = array((2, 3), np.uint8)
+        score: float
+
+    class Params(Kernel.Params):
+        bonus: float = 1.0
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.score = rng.normal(0.0, 1.0)
+        for k in range(6):
+            state.cards[k // 3, k % 3] = rng.integers(0, 52)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.cards[action[0] % 2, action[1] % 3] = rng.integers(52)
+        state.score += params.bonus * action[0]
+        return state.score, state.cards[0, 0] == 51
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        for row in range(2):
+            for column in range(3):
+                out[row, column] = state.cards[row, column]
+
+
+class Sorter(Kernel):
+    """Uses what compiled code does not have, and only a rehearsal in Python can do."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    class State(Kernel.State):
+        x: float
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.x = sorted({"a": 1.0}.values())[0]
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        return 0.0, False
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        out[0] = state.x
+
+
+Compiler = Callable[[type[Kernel], bool, str], str]
+
+
+@pytest.fixture
+def to_ptx(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Compiler:
+    pytest.importorskip("numba_cuda")
+    if getattr(numba.config, "ENABLE_CUDASIM", 0):
+        pytest.skip("the simulator compiles nothing")
+    monkeypatch.setenv("ENVFLEET_CACHE_DIR", str(tmp_path))
+    cuda: Any = importlib.import_module("numba.cuda")
+    dispatcher = importlib.import_module("numba.cuda.dispatcher")
+    program = importlib.import_module("envfleet.kernels.cuda.program")
+    target = importlib.import_module("envfleet.kernels.cuda.target").cuda_target()
+    # Typing a call asks the present device for its compute capability.
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=HOPPER))
+
+    def compiled(kernel: type[Kernel], has_own_params: bool, entry: str) -> str:
+        spec = read_kernel(kernel)
+        function = getattr(program.compile_for_cuda(spec, has_own_params), entry)
+        with target.translating(spec):
+            text, _ = cuda.compile_ptx(function.py_func, (numba.int64,) * NUM_ARGUMENTS[entry], cc=HOPPER)
+        return str(text)
+
+    return compiled
+
+
+def find(name: str) -> type[Kernel]:
+    module, _, attribute = name.partition(":")
+    kernel: type[Kernel] = getattr(importlib.import_module(f"envfleet.envs.{module}"), attribute)
+    return kernel
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_kernels_become_ptx(to_ptx: Compiler, name: str) -> None:
+    text = to_ptx(find(name), False, "step")
+    assert f".target sm_{HOPPER[0]}{HOPPER[1]}" in text
+    assert "atom.global.add" in text or "atom.add" in text  # the count of ended episodes
+
+
+@pytest.mark.parametrize("entry", NUM_ARGUMENTS)
+@pytest.mark.parametrize("has_own_params", [False, True])
+def test_arrays_draws_and_infos_become_ptx(to_ptx: Compiler, entry: str, has_own_params: bool) -> None:
+    assert f".entry" in to_ptx(Deck, has_own_params, entry)
+
+
+def test_products_and_sums_stay_apart_as_on_the_cpu(to_ptx: Compiler) -> None:
+    text = to_ptx(find("classic.cartpole:CartPole"), False, "step")
+    assert re.search(r"\bmul\.rn\.f64", text)
+    assert not re.search(r"\bfma\.rn\.f64", text)
+
+
+def test_a_step_that_draws_nothing_touches_no_memory_of_its_thread(to_ptx: Compiler) -> None:
+    """Records become registers: what is spilt to a thread's local memory costs bandwidth."""
+    text = to_ptx(find("classic.cartpole:CartPole"), False, "step")
+    assert ".local" not in text
+
+
+def test_what_cannot_be_compiled_is_explained(to_ptx: Compiler) -> None:
+    with pytest.raises(KernelError, match=r"Sorter cannot be compiled"):
+        to_ptx(Sorter, False, "reset")
