@@ -16,7 +16,8 @@ from envfleet.kernels.rng import RNG_DTYPE
 
 ALIGNMENT = 64
 ENDED_DTYPE = np.dtype(
-    [("row", np.int64), ("length", np.int64), ("episode", np.int64), ("begun", np.int64), ("total", np.float64)]
+    [("row", np.int64), ("length", np.int64), ("episode", np.int64), ("begun", np.int64), ("total", np.float64)],
+    align=True,
 )
 """An episode that ended: its sub-environment, steps, number there, when it had begun (ns), and sum of rewards."""
 

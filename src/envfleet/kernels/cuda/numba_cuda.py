@@ -76,10 +76,12 @@ def array_at(dtype: np.dtype[Any]) -> Any:
             data_type = context.get_data_type(element)
             item_bytes = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
             length = context.cast(builder, args[1], signature.args[1], types.intp)
+            # By way of the global address space, so that loads and stores need not find out which one it is.
+            place = builder.inttoptr(args[0], data_type.as_pointer(nvvm.ADDRSPACE_GLOBAL))
             target = context.make_array(result)(context, builder)
             context.populate_array(
                 target,
-                data=builder.inttoptr(args[0], data_type.as_pointer()),
+                data=builder.addrspacecast(place, data_type.as_pointer()),
                 shape=[length],
                 strides=[item_bytes],
                 itemsize=item_bytes,
