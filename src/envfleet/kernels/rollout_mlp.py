@@ -12,26 +12,14 @@ from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.policies import MLP
 
 BLOCK_ROWS = 64
-_UNROLLED = 8
+_OUTPUTS_AT_ONCE, _INPUTS_AT_ONCE = 4, 8  # what 32 vector registers hold
 
 _LAYER = """
 @numba.njit(
     cache=True, nogil=True, error_model="numpy", pipeline_class=DistinctArrays, fastmath={{"contract"}}
 )
 def layer_{index}(inputs, x, y):
-    for j in range({outputs}):
-        first = {weights} + j * {inputs}
-        bias = inputs[{biases} + j]
-        for r in range({rows}):
-            y[j, r] = bias
 {loops}
-{activation}
-"""
-
-_ACTIVATION = """
-    for j in range({outputs}):
-        for r in range({rows}):
-            y[j, r] = {activation}_(y[j, r])
 """
 
 
@@ -49,14 +37,14 @@ def mlp_source(spec: KernelSpec, policy: MLP) -> str:
         parts.append(_layer(index, sizes, place, "" if is_last else policy.activation))
         place += (sizes[index] + 1) * sizes[index + 1]
     calls = "\n".join(
-        f"        layer_{k}(inputs, {_half(sizes[k], k)}, {_half(sizes[k + 1], k + 1)})" for k in range(len(sizes) - 1)
+        f"        layer_{k}(inputs, {_half(policy, k)}, {_half(policy, k + 1)})" for k in range(len(sizes) - 1)
     )
     width = sizes[0]
     parts.append(f"""
 @compiled
 def choose(m, observations, actions, generators, inputs, scratch):
-    x = {_half(width, 0)}
-    y = {_half(sizes[-1], len(sizes) - 1)}
+    x = {_half(policy, 0)}
+    y = {_half(policy, len(sizes) - 1)}
     for low in range(0, m, {BLOCK_ROWS}):
         rows = min({BLOCK_ROWS}, m - low)
         if rows < {BLOCK_ROWS}:
@@ -70,39 +58,54 @@ def choose(m, observations, actions, generators, inputs, scratch):
     return "\n".join(parts)
 
 
-def _half(width: int, layer: int) -> str:
-    """The activations after a layer: halves of the scratch memory take turns."""
-    start = f"scratch.size // 2 * {layer % 2}"
-    return f"scratch[{start} : {start} + {width * BLOCK_ROWS}].reshape(({width}, {BLOCK_ROWS}))"
+def _half(policy: MLP, layer: int) -> str:
+    """The activations before a layer: halves of the scratch memory take turns."""
+    width, start = policy.sizes[layer], scratch_size(policy) // 2 * (layer % 2)
+    return f"scratch[{start} : {start + width * BLOCK_ROWS}].reshape(({width}, {BLOCK_ROWS}))"
 
 
 def _layer(index: int, sizes: tuple[int, ...], place: int, activation: str) -> str:
+    """A layer whose weights begin at `place` in `inputs`."""
     inputs, outputs = sizes[index], sizes[index + 1]
-    whole = inputs - inputs % _UNROLLED
-    loops = []
+    whole = outputs - outputs % _OUTPUTS_AT_ONCE
+    lines = []
     if whole:
-        loops += [f"        for k in range(0, {whole}, {_UNROLLED}):", *_products("k", _UNROLLED, "            ")]
+        lines += [f"for j in range(0, {whole}, {_OUTPUTS_AT_ONCE}):"]
+        lines += _indent(_outputs(inputs, outputs, _OUTPUTS_AT_ONCE, place))
+    if outputs > whole:
+        lines += [f"j = {whole}", *_outputs(inputs, outputs, outputs - whole, place)]
+    if activation:
+        lines += [f"for j in range({outputs}):", f"    for r in range({BLOCK_ROWS}):"]
+        lines += [f"        y[j, r] = {activation}_(y[j, r])"]
+    return _LAYER.format(index=index, loops="\n".join(_indent(lines)))
+
+
+def _outputs(inputs: int, outputs: int, count: int, place: int) -> list[str]:
+    """Outputs `j` to `j + count - 1` of every row."""
+    lines = [f"bias{n} = inputs[{place + inputs * outputs} + j + {n}]" for n in range(count)]
+    lines += [f"for r in range({BLOCK_ROWS}):", *(f"    y[j + {n}, r] = bias{n}" for n in range(count))]
+    lines += [f"first{n} = {place} + (j + {n}) * {inputs}" for n in range(count)]
+    whole = inputs - inputs % _INPUTS_AT_ONCE
+    if whole:
+        lines += [f"for k in range(0, {whole}, {_INPUTS_AT_ONCE}):", *_indent(_products(count, _INPUTS_AT_ONCE))]
     if inputs > whole:
-        loops += _products(str(whole), inputs - whole, "        ")
-    return _LAYER.format(
-        index=index,
-        outputs=outputs,
-        inputs=inputs,
-        weights=place,
-        biases=place + inputs * outputs,
-        rows=BLOCK_ROWS,
-        loops="\n".join(loops),
-        activation=_ACTIVATION.format(outputs=outputs, rows=BLOCK_ROWS, activation=activation) if activation else "",
-    )
+        lines += [f"k = {whole}", *_products(count, inputs - whole)]
+    return lines
 
 
-def _products(start: str, count: int, indent: str) -> list[str]:
-    """Add the products of some inputs to output `j` of every row."""
-    lines = [f"w{k} = inputs[first + {start} + {k}]" for k in range(count)]
-    lines += [f"for r in range({BLOCK_ROWS}):", "    total = y[j, r]"]
-    lines += [f"    total = total + w{k} * x[{start} + {k}, r]" for k in range(count)]
-    lines += ["    y[j, r] = total"]
-    return [indent + line for line in lines]
+def _products(num_outputs: int, num_inputs: int) -> list[str]:
+    """Add the products of inputs `k`, `k + 1`, … to outputs `j`, `j + 1`, … of every row."""
+    outputs, inputs = range(num_outputs), range(num_inputs)
+    lines = [f"w{n}_{e} = inputs[first{n} + k + {e}]" for n in outputs for e in inputs]
+    lines += [f"for r in range({BLOCK_ROWS}):"]
+    lines += [f"    total{n} = y[j + {n}, r]" for n in outputs]
+    for e in inputs:
+        lines += [f"    input{e} = x[k + {e}, r]", *(f"    total{n} = total{n} + w{n}_{e} * input{e}" for n in outputs)]
+    return lines + [f"    y[j + {n}, r] = total{n}" for n in outputs]
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return ["    " + line for line in lines]
 
 
 def _head(spec: KernelSpec, policy: MLP, place: int) -> str:

@@ -40,7 +40,7 @@ class PolicySource:
     key: str = ""
     functions: Mapping[str, types.FunctionType] = dataclasses.field(default_factory=dict, compare=False)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
-    scratch_size: int = 1
+    scratch_size: int = 0
     is_drawing: bool = False
     is_checked: bool = False
 

@@ -70,7 +70,8 @@ def rollout_range(table, slabs, num_steps, seed, inputs, ended, steps, {", ".joi
     n, limit, mode, now = table[{NUM_ROWS}], table[{LIMIT}], table[{MODE}], table[{NOW}]
     count = 0
     generators = np.empty({TILE_ROWS if policy.is_drawing else 0}, dtype_rng)
-    scratch = np.empty({policy.scratch_size}, np.float32)
+    scratch = np.empty({policy.scratch_size + 16}, np.float32)
+    scratch = scratch[(64 - np.int64(scratch.ctypes.data) % 64) // 4 :]
 {self.lines(self._views(shared, "0", "1"))}
     for low in range(start, stop, {TILE_ROWS}):
         m = min({TILE_ROWS}, stop - low)

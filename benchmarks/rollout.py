@@ -1,0 +1,125 @@
+"""Fused rollouts against a Python loop of steps with the same policy, in the same run.
+
+    python benchmarks/rollout.py                        # N = 8, 1024 and 131072, a few minutes
+    python benchmarks/rollout.py --num-envs 1024 --workers 1
+
+For each case the contenders take turns, and the best round of each counts, in million steps per second. The loop keeps
+what a rollout keeps: observations, actions, rewards and flags, in slabs of its own that it writes again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import envfleet
+from envfleet.kernels import MLP
+
+STEPS_PER_ROUND = 2_000_000
+ROUNDS = 7
+
+Layers = list[tuple[NDArray[Any], NDArray[Any]]]
+Choose = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--num-envs", type=int, nargs="+", default=[8, 1024, 131_072])
+    parser.add_argument("--workers", type=int, default=None, help="threads; by default as the fleet chooses")
+    options = parser.parse_args(arguments)
+    layers = make_layers(4, 64, 64, 2)
+    print(f"{'num_envs':>9} {'policy':>8} {'contender':>12} {'M steps/s':>10} {'fused is':>9}")
+    for num_envs in options.num_envs:
+        for policy, fused, loops in (
+            ("random", "random", {"loop, numpy": random_choice(num_envs)}),
+            ("MLP", MLP(layers), network_choices(layers)),
+        ):
+            rates = measure(num_envs, options.workers, fused, loops)
+            for name, rate in rates.items():
+                ratio = f"{rates['fused'] / rate:8.1f}x"
+                print(f"{num_envs:9} {policy:>8} {name:>12} {rate / 1e6:10.2f} {ratio}", flush=True)
+
+
+def make_layers(*sizes: int) -> Layers:
+    rng = np.random.default_rng(0)
+    pairs = zip(sizes[:-1], sizes[1:], strict=True)
+    return [(rng.normal(size=(o, i)).astype(np.float32) / i**0.5, np.zeros(o, np.float32)) for i, o in pairs]
+
+
+def random_choice(num_envs: int) -> Choose:
+    rng = np.random.default_rng(0)
+    return lambda _: rng.integers(0, 2, num_envs)
+
+
+def network_choices(layers: Layers) -> dict[str, Choose]:
+    def with_numpy(observations: NDArray[Any]) -> NDArray[Any]:
+        x = observations
+        for w, b in layers[:-1]:
+            x = np.tanh(x @ w.T + b)
+        return (x @ layers[-1][0].T + layers[-1][1]).argmax(1)
+
+    choices: dict[str, Choose] = {"loop, numpy": with_numpy}
+    try:
+        import torch
+    except ImportError:
+        return choices
+    tensors = [(torch.from_numpy(w), torch.from_numpy(b)) for w, b in layers]
+
+    @torch.inference_mode()
+    def with_torch(observations: NDArray[Any]) -> NDArray[Any]:
+        x = torch.from_numpy(observations)
+        for w, b in tensors[:-1]:
+            x = torch.tanh(torch.nn.functional.linear(x, w, b))
+        chosen: NDArray[Any] = torch.nn.functional.linear(x, *tensors[-1]).argmax(1).numpy()
+        return chosen
+
+    return choices | {"loop, torch": with_torch}
+
+
+def measure(num_envs: int, workers: int | None, policy: Any, loops: dict[str, Choose]) -> dict[str, float]:
+    """Steps per second of every contender."""
+    fused_steps = max(8, STEPS_PER_ROUND // num_envs)
+    loop_steps = max(8, fused_steps // 20)
+    best: dict[str, float] = {}
+    with envfleet.make("envfleet/CartPole-v1", num_envs=num_envs, backend="kernel", workers=workers) as fleet:
+        fleet.reset(seed=0)
+        slabs = make_slabs(fleet, loop_steps)
+        kept = fleet.rollout(policy, fused_steps, seed=0)
+        contenders: dict[str, tuple[int, Callable[[], Any]]] = {
+            "fused": (fused_steps, functools.partial(fleet.rollout, policy, fused_steps, seed=1, out=kept))
+        }
+        for name, choose in loops.items():
+            contenders[name] = (loop_steps, functools.partial(loop, fleet, choose, slabs))
+        for _ in range(ROUNDS):
+            for name, (num_steps, run) in contenders.items():
+                start_s = time.perf_counter()
+                run()
+                rate = num_envs * num_steps / (time.perf_counter() - start_s)
+                best[name] = max(best.get(name, 0.0), rate)
+    return best
+
+
+def make_slabs(fleet: Any, num_steps: int) -> list[NDArray[Any]]:
+    num_envs = fleet.num_envs
+    shapes = [((4,), np.float32), ((), np.int64), ((), np.float64), ((), np.bool_), ((), np.bool_)]
+    return [np.zeros((num_steps, num_envs, *shape), dtype) for shape, dtype in shapes]
+
+
+def loop(fleet: Any, choose: Choose, slabs: list[NDArray[Any]]) -> None:
+    observations = fleet.reset(options={"reset_mask": np.zeros(fleet.num_envs, np.bool_)})[0]  # the present ones
+    for rows in zip(*slabs, strict=True):
+        actions = choose(observations)
+        rows[0][...] = observations
+        observations, rewards, terminated, truncated, _ = fleet.step(actions)
+        for row, values in zip(rows[1:], (actions, rewards, terminated, truncated), strict=True):
+            row[...] = values
+
+
+if __name__ == "__main__":
+    main()
