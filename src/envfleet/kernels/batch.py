@@ -244,7 +244,9 @@ class CpuBatch:
         if not self._is_same_step:
             return Ended(words, now, None, {})
         rows = words[:, 0]
-        infos = {name: self._finals.arrays[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
+        fields = {name: self.spec.state.dtype[name].shape for name in self.spec.kernel.info_fields}
+        finals = self._finals.arrays
+        infos = {name: finals[f"final_i_{name}"][rows].reshape(-1, *shape) for name, shape in fields.items()}
         return Ended(words, now, self.final_observations[rows], infos)
 
     def _convert(self, actions: Any) -> NDArray[Any]:

@@ -28,10 +28,13 @@ def info_columns(
     infos: dict[str, Any] = {}
     for name, column in zip(spec.kernel.info_fields, arrays[_FIRST_INFO:], strict=True):
         mask = np.ones(num_envs, np.bool_)
+        shown: Any = column
         if rows is not None:
             mask = np.zeros(num_envs, np.bool_)
             mask[rows] = True
-        infos[name], infos[f"_{name}"] = column, mask
+            if isinstance(column, np.ndarray):  # zeros elsewhere, as Gymnasium has them; on a device, whatever there is
+                shown = _scatter(column[rows], rows, np.zeros_like(column))
+        infos[name], infos[f"_{name}"] = shown, mask
     return infos
 
 

@@ -12,10 +12,10 @@ import numba
 import numpy as np
 import pytest
 from gymnasium import spaces
-from numpy.typing import NDArray
+from tests.unit.kernels.cuda.deck import Deck
 
 from envfleet.errors import KernelError
-from envfleet.kernels import Kernel, array
+from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
 
 HOPPER = (9, 0)
@@ -28,39 +28,6 @@ SHIPPED = (
     "classic.pendulum:Pendulum",
     "gridworld.gridworld:GridWorld",
 )
-
-
-class Deck(Kernel):
-    """Draws in its steps, has arrays in its state, infos, and several actions: whatever the shipped kernels lack."""
-
-    observation_space = spaces.Box(0, 255, (2, 3), np.uint8)
-    action_space = spaces.MultiDiscrete([3, 4])
-    info_fields = ("cards", "score")
-
-    class State(Kernel.State):
-        cards: NDArray[np.uint8] = array((2, 3), np.uint8)
-        score: float
-
-    class Params(Kernel.Params):
-        bonus: float = 1.0
-
-    @staticmethod
-    def reset(state: Any, rng: Any, params: Any) -> None:
-        state.score = rng.normal(0.0, 1.0)
-        for k in range(6):
-            state.cards[k // 3, k % 3] = rng.integers(0, 52)
-
-    @staticmethod
-    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
-        state.cards[action[0] % 2, action[1] % 3] = rng.integers(52)
-        state.score += params.bonus * action[0]
-        return state.score, state.cards[0, 0] == 51
-
-    @staticmethod
-    def observe(state: Any, out: Any) -> None:
-        for row in range(2):
-            for column in range(3):
-                out[row, column] = state.cards[row, column]
 
 
 class Sorter(Kernel):
@@ -127,7 +94,7 @@ def test_shipped_kernels_become_ptx(to_ptx: Compiler, name: str) -> None:
 @pytest.mark.parametrize("entry", NUM_ARGUMENTS)
 @pytest.mark.parametrize("has_own_params", [False, True])
 def test_arrays_draws_and_infos_become_ptx(to_ptx: Compiler, entry: str, has_own_params: bool) -> None:
-    assert f".entry" in to_ptx(Deck, has_own_params, entry)
+    assert ".entry" in to_ptx(Deck, has_own_params, entry)
 
 
 def test_products_and_sums_stay_apart_as_on_the_cpu(to_ptx: Compiler) -> None:

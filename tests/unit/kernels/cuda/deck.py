@@ -1,0 +1,44 @@
+"""A kernel that has whatever the shipped ones lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.kernels import Kernel, array
+
+
+class Deck(Kernel):
+    """Draws in its steps; has arrays in its state, infos, and several actions."""
+
+    observation_space = spaces.Box(0, 255, (2, 3), np.uint8)
+    action_space = spaces.MultiDiscrete([3, 4])
+    info_fields = ("cards", "score")
+
+    class State(Kernel.State):
+        cards: NDArray[np.uint8] = array((2, 3), np.uint8)
+        score: float
+
+    class Params(Kernel.Params):
+        bonus: float = 1.0
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.score = rng.normal(0.0, 1.0)
+        for k in range(6):
+            state.cards[k // 3, k % 3] = rng.integers(0, 52)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.cards[action[0] % 2, action[1] % 3] = rng.integers(52)
+        state.score += params.bonus * action[0]
+        return state.score, state.cards[0, 0] == 51
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        for row in range(2):
+            for column in range(3):
+                out[row, column] = state.cards[row, column]

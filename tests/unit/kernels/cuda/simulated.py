@@ -1,0 +1,224 @@
+"""The CUDA life of kernels against their CPU life, under numba's CUDA simulator; `test_simulator.py` runs this file."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.unit.kernels.cuda.deck import Deck
+
+from envfleet.envs.classic.cartpole import CartPole
+from envfleet.envs.classic.pendulum import Pendulum
+from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.kernels.cuda.arrays import DeviceArray
+from envfleet.kernels.fleet import KernelFleet
+from envfleet.kernels.kernel import Kernel, read_kernel
+
+N = 5
+MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
+KERNELS = [CartPole, Pendulum, Deck]
+
+
+def make_pair(kernel: type[Kernel], mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any) -> Any:
+    options = {"max_episode_steps": 12, **options}
+    spec = read_kernel(kernel)
+    return tuple(KernelFleet(spec, N, autoreset_mode=mode, device=device, **options) for device in ("cpu", "cuda"))
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A fleet on each device, reset with the same seeds."""
+    fleets = make_pair(*getattr(request, "param", (CartPole,)))
+    for fleet in fleets:
+        fleet.reset(seed=7)
+    yield fleets
+    for fleet in fleets:
+        fleet.close()
+
+
+def assert_same(expected: Any, found: Any) -> None:
+    """Equal infos or arrays; the times of episodes are nobody's business."""
+    if isinstance(expected, dict):
+        assert set(expected) == set(found)
+        for key in expected:
+            if key != "t":
+                assert_same(expected[key], found[key])
+    elif getattr(expected, "dtype", None) == object:
+        assert [value is None for value in expected] == [value is None for value in found]
+        for one, other in zip(expected, found, strict=True):
+            if one is not None:
+                assert_same(one, other)
+    else:
+        found = np.asarray(found)
+        assert found.dtype == np.asarray(expected).dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def draw(fleet: Any, rng: np.random.Generator) -> Any:
+    fleet.action_space.seed(int(rng.integers(2**31)))
+    return fleet.action_space.sample()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_steps_infos_and_resets_are_the_cpus(kernel: type[Kernel], mode: AutoresetMode) -> None:
+    cpu, cuda = make_pair(kernel, mode)
+    rng = np.random.default_rng(0)
+    assert_same(cpu.reset(seed=[3, 1, 4, 1, 5])[0], cuda.reset(seed=[3, 1, 4, 1, 5])[0])
+    num_ended = 0
+    for _ in range(30):
+        actions = draw(cpu, rng)
+        expected, found = cpu.step(actions), cuda.step(actions)
+        assert all(isinstance(array, DeviceArray) for array in found[:4])
+        for one, other in zip(expected, found, strict=True):
+            assert_same(one, other)
+        ended = expected[2] | expected[3]
+        num_ended += ended.sum()
+        if mode is AutoresetMode.DISABLED and ended.any():
+            with pytest.raises(ResetNeeded):
+                cuda.step(actions)
+            options = {"reset_mask": ended}
+            for one, other in zip(cpu.reset(options=options), cuda.reset(options=options), strict=True):
+                assert_same(one, other)
+        if mode is AutoresetMode.SAME_STEP:
+            assert_same(cpu.final_observations[ended], np.asarray(cuda.final_observations)[ended])
+        for name in ("episode_ids", "episode_lengths", "episode_returns", "active_count", "terminated_indices"):
+            assert_same(np.asarray(getattr(cpu, name)), getattr(cuda, name))
+    assert num_ended >= N
+    assert [g.random() for g in cpu.np_random] == [g.random() for g in cuda.np_random]
+
+
+def test_the_number_of_environments_does_not_matter() -> None:
+    spec = read_kernel(Deck)
+    few, many = (KernelFleet(spec, n, device="cuda", max_episode_steps=4) for n in (1, 130))  # two blocks
+    np.testing.assert_array_equal(few.reset(seed=100)[0], np.asarray(many.reset(seed=0)[0])[100:101])
+    actions = np.ones((130, 2), np.int64)
+    for _ in range(6):
+        np.testing.assert_array_equal(few.step(actions[:1])[0], np.asarray(many.step(actions)[0])[100:101])
+
+
+def test_infos_wait_until_somebody_looks(pair: Any) -> None:
+    cpu, cuda = pair
+    kept = []
+    for _ in range(16):
+        actions = np.ones(N, np.int64)
+        kept.append((cpu.step(actions), cuda.step(actions)))
+    for expected, found in kept:
+        for one, other in zip(expected, found, strict=True):
+            assert_same(one, other)
+
+
+def test_memory_of_results_is_used_again_once_nobody_holds_them(pair: Any) -> None:
+    _, cuda = pair
+    addresses = {cuda.step(np.ones(N, np.int64))[0].address for _ in range(8)}
+    assert len(addresses) <= 2
+    held = [cuda.step(np.ones(N, np.int64))[0] for _ in range(8)]
+    assert len({array.address for array in held}) == 8
+
+
+def test_some_are_reset_with_seeds_of_their_own(pair: Any) -> None:
+    cpu, cuda = pair
+    expected, found = (fleet.reset_envs([4, 1], seeds=[99, None]) for fleet in pair)
+    assert isinstance(found[0], DeviceArray)
+    assert_same(expected[0], found[0])
+    assert_same(cpu.step(np.zeros(N, np.int64))[0], cuda.step(np.zeros(N, np.int64))[0])
+    assert cpu.np_random_seed == cuda.np_random_seed
+
+
+def test_parameters_for_all_and_for_each() -> None:
+    cpu, cuda = make_pair(CartPole, params={"force_mag": np.arange(1.0, N + 1)})
+    for fleet in (cpu, cuda):
+        fleet.reset(seed=0)
+        fleet.set_attr("gravity", 5.0)
+        fleet.reset(options={"reset_mask": np.arange(N) < 2, "params": {"length": [0.4, 0.9]}})
+    for _ in range(4):
+        assert_same(cpu.step(np.ones(N, np.int64))[0], cuda.step(np.ones(N, np.int64))[0])
+    assert_same(cpu.params, cuda.params)
+    assert cpu.get_attr("force_mag") == cuda.get_attr("force_mag")
+    for fleet in (cpu, cuda):
+        fleet.set_attr("x", np.linspace(-1.0, 1.0, N))
+    assert_same(cpu.step(np.ones(N, np.int64))[0], cuda.step(np.ones(N, np.int64))[0])
+
+
+@pytest.mark.parametrize("pair", [(CartPole,), (Deck,)], indirect=True)
+@pytest.mark.parametrize("is_pickled", [False, True])
+def test_saved_states_go_on_exactly_and_on_either_device(pair: Any, is_pickled: bool) -> None:
+    cpu, cuda = pair
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        actions = draw(cpu, rng)
+        cpu.step(actions)
+        cuda.step(actions)
+    saved = cuda.get_state()
+    if is_pickled:
+        saved = pickle.loads(pickle.dumps(saved))
+    later = [draw(cpu, rng) for _ in range(10)]
+    first = [np.asarray(cuda.step(actions)[0]) for actions in later]
+    again = np.asarray(cuda.set_state(saved))
+    assert_same(np.asarray(cpu.set_state(saved)), again)
+    for actions, expected in zip(later, first, strict=True):
+        np.testing.assert_array_equal(np.asarray(cuda.step(actions)[0]), expected)
+        assert_same(cpu.step(actions)[0], expected)
+    part = cpu.get_state([0, 3])
+    assert_same(cpu.set_state(part, [1, 2]), cuda.set_state(part, [1, 2]))
+    with pytest.raises(InvalidArgument, match="other fields"):
+        make_pair(Pendulum)[1].set_state(saved)
+
+
+def test_actions_of_the_host_are_checked_before_anything_is_stepped(pair: Any) -> None:
+    cpu, cuda = pair
+    with pytest.raises(InvalidArgument, match=r"sub-environment 2 is 7.*nothing was stepped"):
+        cuda.step([0, 1, 7, 1, 0])
+    with pytest.raises(InvalidArgument, match="shape"):
+        cuda.step([0, 1])
+    with pytest.raises(InvalidArgument, match="dtype"):
+        cuda.step(np.full(N, 0.5))
+    assert_same(cpu.step(np.ones(N, np.int64))[0], cuda.step(np.ones(N, np.int64))[0])
+
+
+def test_actions_of_the_device_are_taken_where_they_lie(pair: Any) -> None:
+    cpu, cuda = pair
+    numba_cuda = pytest.importorskip("numba.cuda")
+
+    def on_device(values: list[int], dtype: Any = np.int64) -> DeviceArray:
+        array = np.array(values, dtype)
+        return DeviceArray(numba_cuda.to_device(array.view(np.uint8)), array.shape, array.dtype)
+
+    assert_same(cpu.step(np.ones(N, np.int64))[0], cuda.step(on_device([1] * N))[0])
+    with pytest.raises(InvalidArgument, match=r"dtype int32, expected int64"):
+        cuda.step(on_device([1] * N, np.int32))
+    with pytest.raises(InvalidArgument, match="shape"):
+        cuda.step(on_device([1] * 2))
+    before = cuda.get_attr("x")
+    rewards = np.asarray(cuda.step(on_device([1, 0, 2, 1, 0]))[1])
+    assert np.isnan(rewards).tolist() == [False, False, True, False, False]
+    with pytest.raises(InvalidArgument, match=r"sub-environment 2 was not in"):
+        cuda.step(np.ones(N, np.int64))
+    assert [one == other for one, other in zip(before, cuda.get_attr("x"), strict=True)] == (rewards != rewards).tolist()
+
+
+def test_other_libraries_take_results_without_a_copy(pair: Any) -> None:
+    _, cuda = pair
+    observations, rewards, terminated, _, _ = cuda.step(np.ones(N, np.int64))
+    for array in (observations, rewards, terminated):
+        taken = np.from_dlpack(array)
+        assert taken.ctypes.data == array.address
+        np.testing.assert_array_equal(taken, array.numpy())
+        interface = array.__cuda_array_interface__
+        assert (interface["shape"], interface["typestr"]) == (taken.shape, taken.dtype.str)
+        assert interface["data"] == (array.address, False)
+    held = np.from_dlpack(observations)
+    was = held.copy()
+    del observations, taken, array
+    for _ in range(4):
+        cuda.step(np.ones(N, np.int64))
+    np.testing.assert_array_equal(held, was)
+
+
+def test_rollouts_say_that_they_are_not_there_yet(pair: Any) -> None:
+    with pytest.raises(InvalidArgument, match="rollout runs on the CPU"):
+        pair[1].rollout("random", 3)
