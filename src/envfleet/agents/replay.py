@@ -38,6 +38,11 @@ class Batch:
     indices: NDArray[np.int64]
     weights: torch.Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The batch with its tensors on another device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if name != "indices"}
+        return Batch(**tensors, indices=self.indices)
+
 
 class ReplayBuffer:
     """The last `capacity` transitions, drawn from uniformly with replacement.

@@ -1,0 +1,144 @@
+"""What agents choose from: the numbers of discrete spaces, a table of actions, a box."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+
+from envfleet.errors import InvalidArgument
+
+
+class Choices(Protocol):
+    """A finite number of actions."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """The actions of these numbers, `(N, …)`."""
+        ...
+
+    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """The numbers of these actions, `(N,)`."""
+        ...
+
+
+class DiscreteChoices:
+    """The actions of a `Discrete` space."""
+
+    def __init__(self, space: spaces.Discrete[Any]) -> None:
+        self._start, self._count = int(space.start), int(space.n)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """The actions of these numbers, int64 `(N,)`."""
+        return indices + self._start
+
+    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """The numbers of these actions, from 0, `(N,)`."""
+        return np.asarray(actions, np.int64) - self._start
+
+
+class ActionTable:
+    """Some continuous actions, so that an agent for discrete ones can play.
+
+    Args:
+        actions: One per row, `(K, …)`; no two alike. Hockey's are made by `envfleet.envs.hockey.discrete.action_table`.
+
+    Attributes:
+        actions: The table, float32, read-only.
+
+    Examples:
+        >>> table = ActionTable([[-2.0], [0.0], [2.0]])
+        >>> table.take(np.array([2, 0])).tolist(), table.indices(np.array([[0.0], [2.0]])).tolist()
+        ([[2.0], [-2.0]], [1, 2])
+    """
+
+    def __init__(self, actions: ArrayLike) -> None:
+        self.actions: NDArray[np.float32] = np.array(actions, np.float32)
+        self.actions.setflags(write=False)
+        if self.actions.ndim < 2 or len(np.unique(self.actions, axis=0)) != len(self.actions):
+            raise InvalidArgument(
+                f"an action table of shape {self.actions.shape}, expected (K, …) with no action twice: pass one "
+                "different action per row"
+            )
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """The actions of these numbers, float32 `(N, …)`."""
+        return self.actions[indices]
+
+    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """The numbers of these actions, `(N,)`.
+
+        Raises:
+            InvalidArgument: An action is not in the table.
+        """
+        given = np.asarray(actions, np.float32)
+        axes = tuple(range(2, given.ndim + 1))
+        is_equal = (given[:, None] == self.actions[None]).all(axis=axes)  # (N, K)
+        if not is_equal.any(axis=1).all():
+            row = int(np.argmin(is_equal.any(axis=1)))
+            raise InvalidArgument(
+                f"action {given[row].tolist()} is none of the {len(self)} of the table: pass actions as act_batch "
+                "returned them"
+            )
+        numbers: NDArray[np.int64] = is_equal.argmax(axis=1)
+        return numbers
+
+
+class Bounds:
+    """A bounded box, as an agent sees it: every element from -1 to 1.
+
+    Args:
+        space: The box.
+
+    Raises:
+        InvalidArgument: It is no box of floats, or not bounded.
+    """
+
+    def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
+        if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f" or not space.is_bounded():
+            raise InvalidArgument(
+                f"the action space is {space}, expected a bounded Box of floats: bound it, or take an agent for "
+                "discrete actions"
+            )
+        self.shape: tuple[int, ...] = space.shape
+        self.size = int(np.prod(self.shape))
+        self._low, self._high, self._dtype = space.low, space.high, space.dtype
+        self._middle = (space.low.astype(np.float64) + space.high) / 2
+        self._reach = (space.high.astype(np.float64) - space.low) / 2
+
+    def take(self, units: NDArray[Any]) -> NDArray[Any]:
+        """Actions of the box, `(N, …)`, from numbers in [-1, 1], `(N, size)`."""
+        actions = self._middle + self._reach * units.reshape(-1, *self.shape)
+        clipped: NDArray[Any] = np.clip(actions.astype(self._dtype), self._low, self._high)
+        return clipped
+
+    def units(self, actions: NDArray[Any]) -> NDArray[np.float32]:
+        """Numbers in [-1, 1], float32 `(N, size)`, from actions, `(N, …)`; where the box has no width, 0."""
+        reach = np.where(self._reach == 0, 1.0, self._reach)
+        units: NDArray[Any] = (np.asarray(actions, np.float64) - self._middle) / reach
+        return units.clip(-1.0, 1.0).reshape(len(units), self.size).astype(np.float32)
+
+
+def choices_of(space: spaces.Space[Any] | ActionTable) -> Choices:
+    """What can be chosen of a discrete space or a table.
+
+    Raises:
+        InvalidArgument: The space is continuous.
+    """
+    if isinstance(space, ActionTable):
+        return space
+    if isinstance(space, spaces.Discrete):
+        return DiscreteChoices(space)
+    raise InvalidArgument(
+        f"the action space is {space}, expected Discrete or an ActionTable: pass ActionTable(actions) to choose from a "
+        "few continuous actions"
+    )

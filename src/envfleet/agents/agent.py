@@ -1,0 +1,218 @@
+"""What every agent has: actions for a batch, a state that is saved and brought back."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from envfleet.agents import saving
+from envfleet.agents.actions import ActionTable
+from envfleet.agents.networks import encode
+from envfleet.agents.randomness import Random
+from envfleet.errors import InvalidArgument
+
+Contents = Literal["weights", "learner", "all"]
+CONTENTS: tuple[Contents, ...] = ("weights", "learner", "all")
+Config = TypeVar("Config")
+
+
+class Stateful(Protocol):
+    """What can be saved and brought back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Go on where another was."""
+        ...
+
+
+class Agent(abc.ABC, Generic[Config]):
+    """A policy that learns.
+
+    Args:
+        observation_space: Of one sub-environment: a Box (floats, or images as uint8) or MultiBinary.
+        action_space: Of one sub-environment.
+        config: Hyperparameters.
+        num_envs: Sub-environments it acts for.
+        seed: All its randomness derives from it; `None` draws one.
+        device: Where its networks live: `"cpu"`, `"cuda"`, …
+
+    Attributes:
+        num_transitions: Transitions it was given.
+        num_updates: Gradient updates it made.
+    """
+
+    name: ClassVar[str]
+    config_class: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any] | ActionTable,
+        config: Config | None = None,
+        *,
+        num_envs: int = 1,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not isinstance(observation_space, (spaces.Box, spaces.MultiBinary)):
+            raise InvalidArgument(
+                f"the observation space is {observation_space}, expected Box or MultiBinary: flatten it "
+                "(gymnasium.wrappers.vector.FlattenObservation)"
+            )
+        if num_envs < 1:
+            raise InvalidArgument(f"num_envs={num_envs}: pass the number of sub-environments the agent acts for")
+        self.observation_space, self.action_space = observation_space, action_space
+        self.config: Config = self.config_class() if config is None else config
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self.num_transitions = self.num_updates = 0
+        self._weights_seed, draws = np.random.SeedSequence(seed).spawn(2)
+        self.random = Random(draws, self.device)
+        self._input_size = int(np.prod(observation_space.shape))
+        # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all".
+        self._networks: dict[str, nn.Module] = {}
+        self._learners: dict[str, Stateful] = {"random": self.random}
+        self._memories: dict[str, Stateful] = {}
+
+    # ------------------------------------------------------------------ acting
+
+    def act(self, observation: NDArray[Any], deterministic: bool = False) -> Any:
+        """Choose an action for one observation, `(…)`; it is taken to be sub-environment 0's."""
+        return self.act_batch(np.asarray(observation)[None], deterministic)[0]
+
+    def act_batch(
+        self,
+        observations: NDArray[Any],
+        deterministic: bool = False,
+        *,
+        env_indices: NDArray[Any] | None = None,
+    ) -> NDArray[Any]:
+        """Choose an action for every observation.
+
+        Args:
+            observations: `(N, …)`.
+            deterministic: Whether to choose the best, without exploration.
+            env_indices: Whose observations these are, `(N,)`, for exploration that hangs together over time; `None`
+                for sub-environments 0 to N - 1.
+
+        Returns:
+            `(N, …)`, in the form of the action space.
+
+        Raises:
+            InvalidArgument: Observations of a wrong shape.
+        """
+        array = np.asarray(observations)
+        if array.shape[1:] != self.observation_space.shape:
+            raise InvalidArgument(
+                f"observations have shape {array.shape}, expected (N, …) = (N, "
+                f"{', '.join(map(str, self.observation_space.shape or ()))}): pass one row per sub-environment"
+            )
+        rows = np.arange(len(array)) if env_indices is None else np.asarray(env_indices, np.int64)
+        with torch.no_grad():
+            return self._act(self._inputs(array), deterministic, rows)
+
+    @abc.abstractmethod
+    def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Choose actions, `(N, …)`, for inputs of networks, `(N, size)`."""
+
+    def _inputs(self, observations: NDArray[Any]) -> Tensor:
+        return encode(torch.as_tensor(np.ascontiguousarray(observations)).to(self.device))
+
+    # ------------------------------------------------------------------ state
+
+    def weights(self) -> dict[str, dict[str, Tensor]]:
+        """Copies of the weights of all networks: what a snapshot of the policy needs."""
+        copies: dict[str, dict[str, Tensor]] = saving.portable(self.state_dict("weights")["networks"])
+        return copies
+
+    def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over the weights of another agent of the same form."""
+        for name, network in self._networks.items():
+            try:
+                network.load_state_dict(weights[name])
+            except (KeyError, RuntimeError) as error:
+                raise InvalidArgument(
+                    f"saved weights do not fit the network {name!r} of {self!r} ({error}): make the agent with the "
+                    "spaces and the hyperparameters of the saved one (load_agent does)"
+                ) from error
+
+    def state_dict(self, contents: Contents = "all") -> dict[str, Any]:
+        """Save the agent as it is now, as nested dicts of tensors, numbers and text; all of it copies.
+
+        Args:
+            contents: `"weights"`: networks. `"learner"`: also optimisers, generators, exploration and counters.
+                `"all"`: also what it remembers, the replay buffer above all; with it, training goes on as if it had
+                not been interrupted, on a CPU with one thread to the last bit.
+        """
+        if contents not in CONTENTS:
+            raise InvalidArgument(f"contents={contents!r}: pass one of {', '.join(map(repr, CONTENTS))}")
+        state: dict[str, Any] = {"networks": _states(self._networks)}
+        if contents != "weights":
+            state["counters"] = {"transitions": self.num_transitions, "updates": self.num_updates}
+            state["learners"] = _states(self._learners)
+        if contents == "all":
+            state["memories"] = _states(self._memories)
+        copies: dict[str, Any] = saving.portable(state)
+        return copies
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another agent of the same form was; what the state does not hold stays as it is."""
+        state = saving.portable(state)  # optimisers would share tensors with it
+        self.set_weights(state["networks"])
+        if "counters" in state:
+            self.num_transitions, self.num_updates = state["counters"]["transitions"], state["counters"]["updates"]
+        for name, part in self._learners.items():
+            if "learners" in state:
+                part.load_state_dict(state["learners"][name])
+        for name, part in self._memories.items():
+            if "memories" in state:
+                part.load_state_dict(state["memories"][name])
+
+    def save(self, path: str | Path, contents: Contents = "learner") -> None:
+        """Write the agent to a file, which `load` and `load_agent` read without executing anything.
+
+        Args:
+            path: The file. It is replaced as a whole once the new one is complete.
+            contents: As in `state_dict`.
+        """
+        payload = {
+            "agent": self.name,
+            "config": dataclasses.asdict(self.config),  # type: ignore[call-overload]  # all are dataclasses
+            "observation_space": saving.encode_space(self.observation_space),
+            "action_space": saving.encode_space(self.action_space),
+            "num_envs": self.num_envs,
+            "state": self.state_dict(contents),
+        }
+        saving.write(path, payload)
+
+    def load(self, path: str | Path) -> None:
+        """Go on where the agent was that was saved to a file.
+
+        Raises:
+            InvalidArgument: It is no such file, or of an agent of another kind or form.
+        """
+        payload = saving.read(path)
+        if payload["agent"] != self.name:
+            raise InvalidArgument(f"{path} holds a {payload['agent']}, this is a {self.name}: use load_agent({path!r})")
+        self.load_state_dict(payload["state"])
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name} for {self.num_envs} sub-environments: {self.num_transitions:,} transitions, "
+            f"{self.num_updates:,} updates>"
+        )
+
+
+def _states(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: part.state_dict() for name, part in parts.items()}

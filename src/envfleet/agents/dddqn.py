@@ -1,0 +1,118 @@
+"""DDDQN: double (van Hasselt et al. 2016), dueling (Wang et al. 2016) deep Q-learning."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from envfleet.agents.actions import choices_of
+from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
+from envfleet.agents.networks import DuelingNetwork, adam, descend, encode, follow, target_of
+from envfleet.agents.off_policy import OffPolicyAgent
+from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DDDQNConfig(OffPolicyConfig):
+    """Hyperparameters of `DDDQN`.
+
+    Attributes:
+        epsilon_start: Chance of a random action after the warm-up.
+        epsilon_end: The same after `epsilon_transitions` more.
+        epsilon_transitions: Transitions over which it goes from one to the other, in a straight line.
+        target_period: Updates after which the target network moves, by `target_tau`. For a hard copy now and then, pass
+            a period of 1000 or so, and a tau of 1.
+        prioritised: Whether transitions with large errors are drawn more often.
+        priority_alpha: Exponent of priorities.
+        priority_beta: Exponent of importance weights at first; it goes to 1 over `beta_updates`.
+        beta_updates: Updates over which it does.
+    """
+
+    max_grad_norm: float | None = 10.0
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.05
+    epsilon_transitions: int = 50_000
+    target_period: int = 1
+    prioritised: bool = False
+    priority_alpha: float = 0.6
+    priority_beta: float = 0.4
+    beta_updates: int = 100_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_above(self, 0, "epsilon_transitions", "target_period", "beta_updates")
+        check_between(self, 0, 1, "epsilon_start", "epsilon_end", "priority_alpha", "priority_beta")
+
+
+class DDDQN(OffPolicyAgent[DDDQNConfig]):
+    """Learns the values of a finite number of actions; takes the best, or with a chance of epsilon any.
+
+    Its action space is `Discrete`, or an `ActionTable` of continuous actions.
+    """
+
+    name = "DDDQN"
+    config_class = DDDQNConfig
+
+    def _build(self) -> None:
+        self._choices = choices_of(self.action_space)
+        network = DuelingNetwork(self._input_size, self.config.hidden, len(self._choices))
+        self._network = network.to(self.device)
+        self._target = target_of(self._network)
+        self._optimiser = adam(self._network, self.config.learning_rate)
+        self._networks = {"network": self._network, "target": self._target}
+        self._learners["optimiser"] = self._optimiser
+
+    @property
+    def epsilon(self) -> float:
+        """Chance of a random action now."""
+        config = self.config
+        progress = (self.num_transitions - config.warmup) / config.epsilon_transitions
+        return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
+
+    def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
+        indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+        if not deterministic:
+            rng = self.random.numpy
+            epsilon = self.epsilon if self.is_warm else 1.0
+            is_random = rng.random(len(indices)) < epsilon
+            indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
+        return self._choices.take(indices)
+
+    def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
+        return self._choices.indices(actions)
+
+    def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
+        config, form = self.config, (self.config.capacity, self.observation_space, (), torch.int64)
+        if config.prioritised:
+            return PrioritisedReplay(*form, rng=self.random.numpy, device=device, alpha=config.priority_alpha)
+        return ReplayBuffer(*form, rng=self.random.numpy, device=device)
+
+    def _sample(self) -> Batch:
+        config = self.config
+        if isinstance(self.replay, PrioritisedReplay):
+            progress = min(self.num_updates / config.beta_updates, 1.0)
+            beta = config.priority_beta + (1.0 - config.priority_beta) * progress
+            return self.replay.sample(config.batch_size, beta).to(self.device)
+        return self.replay.sample(config.batch_size).to(self.device)
+
+    def _learn(self) -> dict[str, Tensor]:
+        config, batch = self.config, self._sample()
+        values = self._network(encode(batch.observations)).gather(1, batch.actions[:, None]).squeeze(1)
+        with torch.no_grad():
+            following = encode(batch.next_observations)
+            best = self._network(following).argmax(dim=1, keepdim=True)  # chosen by one network, valued by the other
+            goals = batch.rewards + batch.discounts * self._target(following).gather(1, best).squeeze(1)
+        errors = functional.huber_loss(values, goals, reduction="none")
+        loss = (batch.weights * errors).mean()
+        descend(self._optimiser, loss, config.max_grad_norm)
+        if isinstance(self.replay, PrioritisedReplay):
+            self.replay.set_errors(batch.indices, (goals - values).detach().cpu().numpy())
+        if (self.num_updates + 1) % config.target_period == 0:
+            follow(self._target, self._network, config.target_tau)
+        return {"loss": loss, "value": values.mean()}

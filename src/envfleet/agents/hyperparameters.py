@@ -1,0 +1,81 @@
+"""Hyperparameters that agents share, and how all of them are checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from envfleet.errors import InvalidArgument
+
+
+def check_above(config: object, bound: float, *names: str) -> None:
+    """Check that these hyperparameters are finite numbers above a bound.
+
+    Raises:
+        InvalidArgument: One is not; the message names it.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not bound < value < math.inf:
+            raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number above {bound:g}")
+
+
+def check_between(config: object, low: float, high: float, *names: str) -> None:
+    """Check that these hyperparameters lie from `low` to `high`, both included.
+
+    Raises:
+        InvalidArgument: One does not; the message names it.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number from {low:g} to {high:g}")
+
+
+def check_widths(config: object, name: str = "hidden") -> None:
+    """Check the widths of hidden layers.
+
+    Raises:
+        InvalidArgument: There are none, or one is below 1.
+    """
+    widths = getattr(config, name)
+    if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
+        raise InvalidArgument(
+            f"{type(config).__name__}.{name}={widths!r}: pass a tuple with the width of every hidden layer, such as "
+            "(256, 256)"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig:
+    """Hyperparameters of every agent that learns from a replay buffer.
+
+    Attributes:
+        learning_rate: Of Adam.
+        gamma: Discount per step.
+        batch_size: Transitions per update.
+        capacity: Transitions that the replay buffer holds.
+        warmup: Transitions during which actions are drawn uniformly and nothing is learned.
+        num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
+        hidden: Widths of the hidden layers of every network.
+        target_tau: How far targets move towards their networks in one update.
+        max_grad_norm: Gradients longer than this are shortened; `None` never.
+    """
+
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    batch_size: int = 256
+    capacity: int = 1_000_000
+    warmup: int = 1_000
+    num_steps: int = 1
+    hidden: tuple[int, ...] = (256, 256)
+    target_tau: float = 0.005
+    max_grad_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        check_above(self, 0, "learning_rate", "batch_size", "capacity", "num_steps", "target_tau")
+        check_between(self, 0, 1, "gamma", "target_tau")
+        check_between(self, 0, math.inf, "warmup")
+        check_widths(self)
+        if self.max_grad_norm is not None:
+            check_above(self, 0, "max_grad_norm")

@@ -1,0 +1,188 @@
+"""What agents with a replay buffer have in common: remembering, and how an update is made of batches."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envfleet.agents.actions import ActionTable, Bounds
+from envfleet.agents.agent import Agent
+from envfleet.agents.hyperparameters import OffPolicyConfig
+from envfleet.agents.n_step import NStep
+from envfleet.agents.noise import ColouredNoise
+from envfleet.agents.randomness import initialising
+from envfleet.agents.replay import ReplayBuffer
+from envfleet.agents.transitions import Transitions
+
+Config = TypeVar("Config", bound=OffPolicyConfig)
+
+
+class OffPolicyAgent(Agent[Config]):
+    """An agent that learns from a replay buffer.
+
+    A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`.
+
+    Args:
+        observation_space: Of one sub-environment: a Box (floats, or images as uint8) or MultiBinary.
+        action_space: Of one sub-environment.
+        config: Hyperparameters.
+        num_envs: Sub-environments it acts for.
+        seed: All its randomness derives from it; `None` draws one.
+        device: Where its networks live: `"cpu"`, `"cuda"`, …
+        replay_device: Where its replay buffer lives: with `device` if there is memory, else `"cpu"`.
+
+    Attributes:
+        replay: The buffer.
+    """
+
+    replay: ReplayBuffer
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any] | ActionTable,
+        config: Config | None = None,
+        *,
+        num_envs: int = 1,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+        replay_device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
+        with initialising(self._weights_seed):
+            self._build()
+        self._n_step = NStep(num_envs, self.config.num_steps, self.config.gamma)
+        self.replay = self._make_replay(replay_device)
+        self._memories = {"replay": self.replay, "n_step": self._n_step}
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether uniform actions have given way to its own."""
+        return self.num_transitions >= self.config.warmup
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is enough to learn from."""
+        return self.is_warm and len(self.replay) >= self.config.batch_size
+
+    def remember(self, transitions: Transitions) -> None:
+        """Put transitions into the replay buffer, at most one per sub-environment, in the order they happened."""
+        encoded = dataclasses.replace(transitions, actions=self._encode(transitions.actions))
+        self.replay.add(self._n_step.push(encoded))
+        self.num_transitions += len(transitions)
+        ended = transitions.env_indices[transitions.ended]
+        if len(ended):
+            self._start_noise(ended)
+
+    def start_episodes(self, env_indices: NDArray[Any]) -> None:
+        """Say that these sub-environments were reset in the middle of an episode; `remember` sees all other ends.
+
+        Steps that wait for n rewards are kept as if the episode had been truncated.
+        """
+        rows = np.asarray(env_indices, np.int64)
+        left = self._n_step.cut(rows)
+        if left is not None:
+            self.replay.add(left)
+        self._start_noise(rows)
+
+    def update(self, num_updates: int = 1) -> dict[str, float]:
+        """Make gradient updates, each on a batch of its own.
+
+        Returns:
+            Losses and other figures by name, means over the updates.
+
+        Raises:
+            InvalidArgument: The replay buffer is empty.
+        """
+        totals: dict[str, Tensor] = {}
+        counts: dict[str, int] = {}
+        for _ in range(num_updates):
+            for name, value in self._learn().items():
+                totals[name] = totals[name] + value.detach() if name in totals else value.detach()
+                counts[name] = counts.get(name, 0) + 1
+            self.num_updates += 1
+        return {name: float(total) / counts[name] for name, total in totals.items()}
+
+    @abc.abstractmethod
+    def _build(self) -> None:
+        """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
+
+    @abc.abstractmethod
+    def _make_replay(self, device: torch.device | str) -> ReplayBuffer: ...
+
+    @abc.abstractmethod
+    def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Actions as they are learned."""
+
+    @abc.abstractmethod
+    def _learn(self) -> dict[str, Tensor]:
+        """Draw a batch and make one update."""
+
+    def _start_noise(self, rows: NDArray[np.int64]) -> None:
+        """Begin new noise for sub-environments whose episode is new."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExplorationConfig(OffPolicyConfig):
+    """Hyperparameters of agents whose actions are continuous.
+
+    Attributes:
+        noise_exponent: Colour of the exploration noise of each sub-environment over time: 0 white, 1 pink, 2 red.
+        noise_length: Steps after which coloured noise is drawn anew within an episode: the longest episode.
+    """
+
+    noise_exponent: float = 0.0
+    noise_length: int = 1_000
+
+
+ContinuousConfig = TypeVar("ContinuousConfig", bound=ExplorationConfig)
+
+
+class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
+    """An off-policy agent for actions in a bounded box, which it sees as numbers from -1 to 1."""
+
+    def _build(self) -> None:
+        config = self.config
+        self._bounds = Bounds(self.action_space)
+        self._noise: ColouredNoise | None = None
+        if config.noise_exponent:
+            self._noise = ColouredNoise(
+                self.num_envs, self._bounds.size, config.noise_exponent, config.noise_length, self.random.numpy
+            )
+            self._learners["noise"] = self._noise
+
+    def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
+        return ReplayBuffer(
+            self.config.capacity, self.observation_space, (self._bounds.size,), rng=self.random.numpy, device=device
+        )
+
+    def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
+        return self._bounds.units(actions)
+
+    def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
+        if not deterministic and not self.is_warm:
+            return self._bounds.take(self.random.numpy.uniform(-1.0, 1.0, (len(inputs), self._bounds.size)))
+        noise = None if deterministic else self._draw(rows)
+        return self._bounds.take(self._units(inputs, noise).cpu().numpy())
+
+    def _draw(self, rows: NDArray[np.int64]) -> Tensor:
+        if self._noise is None:
+            drawn = self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
+        else:
+            drawn = self._noise.draw(rows)
+        return torch.from_numpy(drawn).to(self.device)
+
+    @abc.abstractmethod
+    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
+        """Actions in [-1, 1], `(N, size)`, with standard normal noise or without any."""
+
+    def _start_noise(self, rows: NDArray[np.int64]) -> None:
+        if self._noise is not None:
+            self._noise.reset(rows)

@@ -1,0 +1,101 @@
+"""Agents in files: written as a whole or not at all, read without executing anything."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from envfleet.agents.actions import ActionTable
+from envfleet.errors import InvalidArgument
+
+FORMAT = 1
+
+
+def write(path: str | Path, payload: Mapping[str, Any]) -> None:
+    """Write nested dicts of tensors, arrays, numbers and text; readers see the old file or the new.
+
+    Args:
+        path: The file; its folder is made if there is none.
+        payload: What `read` returns, with tensors for arrays.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with unfinished.open("xb") as file:
+            torch.save({"format": FORMAT, **portable(payload)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read what `write` wrote, all tensors on the CPU.
+
+    Raises:
+        InvalidArgument: It is no such file.
+        FileNotFoundError: There is none.
+    """
+    advice = "pass a file written by an agent's save()"
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise InvalidArgument(f"{path} cannot be read as a saved agent ({error}): {advice}") from error
+    if not isinstance(payload, dict) or payload.get("format") != FORMAT:
+        found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__
+        raise InvalidArgument(f"{path} has format {found}, expected {FORMAT}: {advice}")
+    return payload
+
+
+def portable(value: Any) -> Any:
+    """A copy with tensors for arrays, and of tensors; dicts, lists and tuples are gone through."""
+    if isinstance(value, Mapping):
+        return {key: portable(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [portable(entry) for entry in value]
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def encode_space(space: spaces.Space[Any] | ActionTable) -> dict[str, Any]:
+    """A space as plain values.
+
+    Raises:
+        InvalidArgument: No agent takes such a space.
+    """
+    if isinstance(space, ActionTable):
+        return {"kind": "table", "actions": space.actions}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "multi_binary", "shape": list(space.shape)}
+    if isinstance(space, spaces.Box):
+        return {"kind": "box", "low": space.low, "high": space.high, "dtype": np.dtype(space.dtype).name}
+    raise InvalidArgument(f"an agent cannot be saved with the space {space}, expected Box, Discrete or an ActionTable")
+
+
+def decode_space(form: Mapping[str, Any]) -> spaces.Space[Any] | ActionTable:
+    """The space that `encode_space` was given."""
+    match form["kind"]:
+        case "table":
+            return ActionTable(np.asarray(form["actions"]))
+        case "discrete":
+            return spaces.Discrete(form["n"], start=form["start"])
+        case "multi_binary":
+            return spaces.MultiBinary(form["shape"])
+        case _:
+            return spaces.Box(np.asarray(form["low"]), np.asarray(form["high"]), dtype=np.dtype(form["dtype"]).type)

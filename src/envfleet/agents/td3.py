@@ -1,0 +1,84 @@
+"""TD3: twin delayed deterministic policy gradients (Fujimoto et al. 2018, arXiv:1802.09477)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from envfleet.agents.hyperparameters import check_above, check_between
+from envfleet.agents.networks import TwinCritics, adam, descend, encode, follow, mlp, target_of
+from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TD3Config(ExplorationConfig):
+    """Hyperparameters of `TD3`; noise is in units of actions from -1 to 1.
+
+    Attributes:
+        exploration_noise: Standard deviation of the noise added to actions while acting.
+        target_noise: Standard deviation of the noise added to the target policy's actions.
+        target_noise_clip: The most that noise may be.
+        policy_delay: Updates of the critics for one of the policy and of all targets.
+    """
+
+    exploration_noise: float = 0.1
+    target_noise: float = 0.2
+    target_noise_clip: float = 0.5
+    policy_delay: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between(self, 0, 2, "exploration_noise", "target_noise", "target_noise_clip")
+        check_above(self, 0, "policy_delay", "noise_length")
+
+
+class TD3(ContinuousAgent[TD3Config]):
+    """Learns one best continuous action; noise added to it explores."""
+
+    name = "TD3"
+    config_class = TD3Config
+
+    def _build(self) -> None:
+        super()._build()
+        config, inputs, size = self.config, self._input_size, self._bounds.size
+        self._actor = mlp([inputs, *config.hidden, size]).to(self.device)
+        self._critics = TwinCritics(inputs + size, config.hidden).to(self.device)
+        self._target_actor, self._target_critics = target_of(self._actor), target_of(self._critics)
+        self._actor_optimiser = adam(self._actor, config.learning_rate)
+        self._critic_optimiser = adam(self._critics, config.learning_rate)
+        self._networks = {
+            "actor": self._actor,
+            "critics": self._critics,
+            "target_actor": self._target_actor,
+            "target_critics": self._target_critics,
+        }
+        self._learners |= {"actor_optimiser": self._actor_optimiser, "critic_optimiser": self._critic_optimiser}
+
+    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
+        actions = torch.tanh(self._actor(inputs))
+        return actions if noise is None else (actions + self.config.exploration_noise * noise).clamp(-1.0, 1.0)
+
+    def _learn(self) -> dict[str, Tensor]:
+        config, batch = self.config, self.replay.sample(self.config.batch_size).to(self.device)
+        observations, following = encode(batch.observations), encode(batch.next_observations)
+
+        with torch.no_grad():
+            next_actions = torch.tanh(self._target_actor(following))
+            noise = config.target_noise * self.random.normal(next_actions)
+            noise = noise.clamp(-config.target_noise_clip, config.target_noise_clip)
+            next_values = self._target_critics(following, (next_actions + noise).clamp(-1.0, 1.0)).amin(dim=0)
+            goals = batch.rewards + batch.discounts * next_values
+        values = self._critics(observations, batch.actions)
+        critic_loss = 0.5 * (values - goals).square().mean(dim=1).sum()
+        descend(self._critic_optimiser, critic_loss, config.max_grad_norm)
+        figures = {"critic_loss": critic_loss, "value": values.mean()}
+        if (self.num_updates + 1) % config.policy_delay:
+            return figures
+
+        actor_loss = -self._critics(observations, torch.tanh(self._actor(observations)))[0].mean()
+        descend(self._actor_optimiser, actor_loss, config.max_grad_norm)
+        follow(self._target_actor, self._actor, config.target_tau)
+        follow(self._target_critics, self._critics, config.target_tau)
+        return {**figures, "actor_loss": actor_loss}
