@@ -75,7 +75,7 @@ def report(
 
 
 def _rates(found: Findings) -> list[str]:
-    names = dict.fromkeys(name for size in found.sizes for name in _names_at(found, size))
+    names = [name for name in _NAMES if any(found.get(size, name) for size in found.sizes)]
     lines = [f"  {'':<20}" + "".join(f"{size:>12,}" for size in found.sizes)]
     for name in names:
         cells = [found.get(size, name) for size in found.sizes]
@@ -83,10 +83,14 @@ def _rates(found: Findings) -> list[str]:
     return lines
 
 
-def _names_at(found: Findings, size: int) -> list[str]:
-    ours = [seats.our_name(count, copy=copy) for count in (1, 2) for copy in (True, False)]
-    every = [*ours, seats.ROLLOUT, seats.envpool_name(1), seats.envpool_name(2), seats.NATIVE, seats.LOOP]
-    return [name for name in every if found.get(size, name)]
+_NAMES = (
+    *(seats.our_name(count, copy=copy) for count in (1, 2) for copy in (True, False)),
+    seats.ROLLOUT,
+    seats.envpool_name(1),
+    seats.envpool_name(2),
+    seats.NATIVE,
+    seats.LOOP,
+)
 
 
 def _floors(found: Findings) -> tuple[list[str], bool]:
@@ -113,17 +117,15 @@ def _floors(found: Findings) -> tuple[list[str], bool]:
 _PEERS = ("EnvPool", "Gymnasium", "bare loop")
 
 
-def limits_ns(num_envs: int, num_threads: int, call_s: float, work: Work, peak: Peak) -> dict[str, float]:
+def limits_ns(num_envs: int, call_s: float, work: Work, peak: Peak) -> dict[str, float]:
     """What one step of one sub-environment takes at least, by what limits it, in nanoseconds.
 
     Args:
         num_envs: Sub-environments.
-        num_threads: That share them.
         call_s: What a call costs with one sub-environment.
         work: Of a step.
-        peak: Of the machine with that many threads.
+        peak: Of the machine, with as many threads.
     """
-    del num_threads  # the peak's
     return {
         "call": call_s / num_envs * 1e9,
         "arithmetic": max(work.arithmetic / peak.arithmetic_per_s, work.divisions / peak.divisions_per_s) * 1e9,
@@ -143,8 +145,8 @@ def _limits(found: Findings, work: Work, peaks: dict[int, Peak]) -> list[str]:
             sample = found.get(size, seats.our_name(count))
             if sample is None or single is None:
                 continue
-            bounds = limits_ns(size, count, statistics.median(single.call_s), work, peaks[count])
-            each_ns = statistics.median(sample.call_s) / size * 1e9
+            bounds = limits_ns(size, min(single.call_s), work, peaks[count])
+            each_ns = min(sample.call_s) / size * 1e9  # the best round, as the peaks are
             binding = max(bounds, key=lambda name: bounds[name])
             cells = "".join(f"{bounds[name]:>8.2f} ns" for name in ("call", "arithmetic", "memory"))
             lines.append(
@@ -188,7 +190,7 @@ def plot(samples: Sequence[Samples], work: Work, peaks: dict[int, Peak], path: P
         "lines.markersize": 4,
     }
     with mpl.rc_context(style):
-        figure = Figure(figsize=(10.0, 4.2), layout="constrained")
+        figure = Figure(figsize=(10.0, 4.6), layout="constrained")
         left, right = figure.subplots(1, 2)
         _draw_rates(left, found)
         _draw_limits(right, found, work, peaks)
@@ -219,7 +221,8 @@ def _draw_rates(axes: Any, found: Findings) -> None:
             )
     axes.set_ylabel("transitions per second")
     axes.set_title("CartPole, whole step() calls", loc="left", fontsize=10, fontweight="bold")
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    handles, labels = axes.get_legend_handles_labels()
+    axes.figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside upper center", ncols=4)
 
 
 def _draw_limits(axes: Any, found: Findings, work: Work, peaks: dict[int, Peak]) -> None:
@@ -228,14 +231,14 @@ def _draw_limits(axes: Any, found: Findings, work: Work, peaks: dict[int, Peak])
     single = found.ours(1)
     if single is None:
         return
-    call_s = statistics.median(single.call_s)
+    call_s = min(single.call_s)
     sizes = [size for size, _ in points]
     axes.plot(
         sizes,
-        [statistics.median(one.call_s) / size * 1e9 for size, one in points],
+        [min(one.call_s) / size * 1e9 for size, one in points],
         color="#d55e00",
         marker="o",
-        label="measured, threads as make() chooses",
+        label="measured, best round, threads as make() chooses",
     )
     colours = {"call": "#777777", "arithmetic": "#0072b2", "memory": "#009e73"}
     labels = {
@@ -244,7 +247,7 @@ def _draw_limits(axes: Any, found: Findings, work: Work, peaks: dict[int, Peak])
         "memory": f"memory: {work.bytes} bytes",
     }
     threads = {size: int(names[size].partition("-")[2]) for size in sizes}
-    bounds = {size: limits_ns(size, threads[size], call_s, work, peaks[threads[size]]) for size in sizes}
+    bounds = {size: limits_ns(size, call_s, work, peaks[threads[size]]) for size in sizes}
     for key, colour in colours.items():
         axes.plot(sizes, [bounds[size][key] for size in sizes], color=colour, linestyle="--", label=labels[key])
     axes.set_ylim(bottom=0.5 * min(bounds[size]["arithmetic"] for size in sizes) / 4)
