@@ -150,12 +150,11 @@ class Engine:
             generation: Which outputs to write.
             payloads: One per worker, or `None` for none.
         """
+        if verb is Verb.STEP and payloads is None and self._step_here is not None:
+            return self._start_here(self._step_here, generation)
         inbox: Inbox = collections.deque()
         submit = self.dispatcher.submit
         try:
-            if verb is Verb.STEP and payloads is None and self._step_here is not None:
-                reply = self._step_here(generation)
-                return NOTHING_TO_SAY if reply is None else Call(verb, 0, inbox, [(0, reply)])
             if payloads is None:
                 for worker in workers:
                     submit(inbox, worker, verb, generation)
@@ -169,6 +168,14 @@ class Engine:
             self.tear(inbox)
             raise
         return Call(verb, len(workers), inbox, [])
+
+    def _start_here(self, step: Callable[[int], Reply | None], generation: int) -> Call:
+        try:
+            reply = step(generation)
+        except BaseException:
+            self.tear(collections.deque())
+            raise
+        return NOTHING_TO_SAY if reply is None else Call(Verb.STEP, 0, collections.deque(), [(0, reply)])
 
     def tear(self, inbox: Inbox) -> None:
         """Give up a call in the middle (Ctrl-C): nothing that still comes of it may be taken for a later one's."""

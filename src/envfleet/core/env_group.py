@@ -59,6 +59,9 @@ class EnvGroup:
         self._outputs, self._actions = arrays.outputs, arrays.actions
         line: Any = arrays.progress[self._options.worker]  # numpy does not type its arrays as buffers
         self._progress = memoryview(line)
+        self._turn, self._busy_ns, self._num_steps = (  # goes on where a worker that was here before stopped
+            int(line[word]) for word in (Progress.TURN, Progress.BUSY_NS, Progress.STEPS)
+        )
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
@@ -87,26 +90,41 @@ class EnvGroup:
         """
         start_ns = time.perf_counter_ns()
         self._reply = None  # of a step that was interrupted
-        out, write = self._outputs[generation], self._writers[generation]
-        rewards, terminated_out, truncated_out = out.flat
-        awaiting, progress = self._awaiting, self._progress
-        progress[Progress.TURN] += 1
-        steps, caught = self._rows.steps, self._rows.caught
-        columns = self._columns
-        if columns is not None:
-            for row in (None,) if rows is None else rows:
-                columns.begin(generation, row)
+        progress, columns, direct = self._progress, self._columns, self._rows.direct
+        self._turn += 1
+        progress[Progress.TURN] = self._turn
+        if self._rows.trace.count >= direct.next_due:
+            direct.restore_due()
         actions = self._read_actions(rows, objects)
         if rows is None:
-            out.flags[...] = False
+            if columns is not None:
+                columns.begin(generation)
+            self._outputs[generation].lower_flags()
+            self._step_rows(range(self.num_envs), actions, generation, whole=True)
         else:
-            out.clear(list(rows))
-        for row, action in zip(range(self.num_envs) if rows is None else rows, actions, strict=True):
+            if columns is not None:
+                for row in rows:
+                    columns.begin(generation, row)
+            self._outputs[generation].clear(list(rows))
+            self._step_rows(rows, actions, generation, whole=False)
+        progress[Progress.ROW] = 0
+        self._num_steps += len(actions)
+        progress[Progress.STEPS] = self._num_steps
+        self._busy_ns += time.perf_counter_ns() - start_ns
+        progress[Progress.BUSY_NS] = self._busy_ns
+        return self._finish(rows)
+
+    def _step_rows(self, rows: Sequence[int], actions: Sequence[Any], generation: int, whole: bool) -> None:
+        write, columns = self._writers[generation], self._columns
+        rewards, terminated_out, truncated_out = self._outputs[generation].flat
+        awaiting, progress = self._awaiting, self._progress
+        steps, caught = self._rows.direct.steps, self._rows.caught
+        for row, action in zip(rows, actions, strict=True):
             progress[0] = row + 1
             result = UNSET
             try:
                 if awaiting[row]:
-                    self._step_ended(row, generation, whole=rows is None)
+                    self._step_ended(row, generation, whole)
                     continue
                 result = steps[row](action)
                 observation, reward, terminated, truncated, info = result
@@ -118,11 +136,7 @@ class EnvGroup:
                 if info and (columns is None or not columns.write(row, info)):
                     self._add_info(row, info)
             except caught as error:
-                self._handle_failure(row, generation, explain_result(error, result), action, whole=rows is None)
-        progress[0] = 0
-        progress[Progress.STEPS] += len(actions)
-        progress[Progress.BUSY_NS] += time.perf_counter_ns() - start_ns
-        return self._finish(rows)
+                self._handle_failure(row, generation, explain_result(error, result), action, whole)
 
     def _read_actions(self, rows: Sequence[int] | None, objects: list[list[Any]]) -> list[Any]:
         # Copies, because a sub-environment may keep or change the action it is given.
@@ -141,8 +155,9 @@ class EnvGroup:
             self._write_truncated(row, generation, why, whole)
             return
         observation, info = self._autoreset(row)
+        out = self._outputs[generation]
         self._writers[generation](row, observation)
-        self._outputs[generation].clear(row)
+        out.flat[0][row] = 0.0  # the flags are down since the step began
         self._add_info(row, info)
 
     def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +187,7 @@ class EnvGroup:
         env = self._rows.envs[row]
         self._verb = "reset"
         self._rows.next_seeds[row] = None
+        self._rows.direct.restore(row)
         self._rows.trace.begin(row, env, seed, options)
         result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
         try:
@@ -180,6 +196,7 @@ class EnvGroup:
             raise explain_reset(result) from error
         if not isinstance(info, dict):
             raise explain_reset(result)
+        self._rows.direct.absorb(row)
         self._begin_episode(row)
         return observation, info
 
@@ -341,8 +358,9 @@ class EnvGroup:
         return reply
 
     def _turn_to(self, row: int) -> None:
-        self._progress[Progress.TURN] += 1
-        self._progress[0] = row + 1
+        self._turn += 1
+        self._progress[Progress.TURN] = self._turn
+        self._progress[Progress.ROW] = row + 1
 
     def close(self) -> list[Failure]:
         """Close every sub-environment, also after one of them raised; returns what they raised."""

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from envfleet.core.leaves import Leaf, actions_named, fit, has_nan
 from envfleet.core.parts import Arrays, Columns, Inventory, Objects, Writer, plan
 
+_MAX_SCALARS = 1024
+
 ALIGNMENT_BYTES = 64
 """A cache line: arrays written by different processes never share one at their borders."""
 
@@ -45,6 +47,7 @@ class SpaceLayout:
         self.leaves: tuple[Leaf, ...] = tuple(found.leaves)
         self.num_objects = found.num_objects
         self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
+        self._scalars = _Scalars(self._single.dtype) if isinstance(space, gymnasium.spaces.Discrete) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.
@@ -74,6 +77,8 @@ class SpaceLayout:
         """
         if self._single is not None:
             array = arrays[0]
+            if self._scalars is not None:
+                return [*map(self._scalars.__getitem__, array.tolist())]
             return list(array if array.ndim == 1 else array.copy())
         arrays = [array.copy() for array in arrays]
         if n is None:
@@ -121,6 +126,19 @@ class SpaceLayout:
     def select(self, batched: Any, indices: Sequence[int] | NDArray[Any]) -> Any:
         """Return the rows `indices` of a batched value, in the same form; arrays are copies."""
         return self._root.select(batched, indices)
+
+
+class _Scalars(dict[int, Any]):
+    """The scalars of a numpy type by their values; finding one that was made before takes less than making it."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._type = dtype.type
+
+    def __missing__(self, value: int) -> Any:
+        scalar = self._type(value)
+        if len(self) < _MAX_SCALARS:
+            self[value] = scalar
+        return scalar
 
 
 @dataclasses.dataclass(frozen=True)

@@ -153,18 +153,16 @@ def _write_nd(leaf: Leaf, array: NDArray[Any]) -> Callable[[int, Any], None]:
 
 
 def _write_1d(leaf: Leaf, array: NDArray[Any]) -> Callable[[int, Any], None]:
-    # Between memoryviews of one format and one length, assignment checks both in C: 70 ns less than `_write_nd`.
+    # Between buffers of one format and one length, assignment checks both in C: 100 ns less than `_write_nd`.
     views: list[Any] = [memoryview(row) for row in array]
-    dtype, ndarray = leaf.dtype, np.ndarray
     write_other = _write_nd(leaf, array)
+    if leaf.dtype.itemsize == 1:  # bytes are such a buffer, too, but no observation
+        return write_other
 
     def write(row: int, value: Any) -> None:
-        if type(value) is ndarray and value.dtype is dtype:
-            try:
-                views[row][:] = value
-            except ValueError:
-                write_other(row, value)
-        else:
+        try:
+            views[row][:] = value
+        except (TypeError, ValueError):  # another format or shape, or no buffer at all
             write_other(row, value)
 
     return write

@@ -25,14 +25,18 @@ class Trace:
 
     Holds references to what the group decoded anyway, so recording costs one append per group step. Entries older than
     every running episode are dropped whenever an episode begins.
+
+    Attributes:
+        count: Group steps so far.
+        origins: How the running episode of each row began; `None` where that is not known.
     """
 
     def __init__(self, num_envs: int) -> None:
         self._entries: collections.deque[tuple[Sequence[int] | None, Sequence[Any]]] = collections.deque(
             maxlen=MAX_ENTRIES
         )
-        self._count = 0
-        self._starts = [0] * num_envs  # value of `_count` when the episode began
+        self.count = 0
+        self._starts = [0] * num_envs  # value of `count` when the episode began
         self._skipped = [0] * num_envs  # entries since then that were not for this row
         self.origins: list[Origin | None] = [None] * num_envs
 
@@ -43,31 +47,31 @@ class Trace:
             rng = getattr(env.unwrapped, "_np_random", None)
             rng_state = None if rng is None else rng.bit_generator.state
         self.origins[row] = Origin(seed, options, rng_state)
-        self._starts[row], self._skipped[row] = self._count, 0
+        self._starts[row], self._skipped[row] = self.count, 0
         oldest = min(self._starts)
-        while self._entries and self._count - len(self._entries) < oldest:
+        while self._entries and self.count - len(self._entries) < oldest:
             self._entries.popleft()
 
     def resume(self, row: int, length: int) -> None:
         """Note that `row` goes on with an episode of `length` steps taken elsewhere, which cannot be replayed here."""
         self.origins[row] = None
-        self._starts[row], self._skipped[row] = self._count, -length
+        self._starts[row], self._skipped[row] = self.count, -length
 
     def add(self, rows: Sequence[int] | None, actions: Sequence[Any]) -> None:
         """Note the actions of one group step; `rows` is `None` if they are for all sub-environments."""
         self._entries.append((rows, actions))
-        self._count += 1
+        self.count += 1
         if rows is not None:
             for row in set(range(len(self._starts))).difference(rows):
                 self._skipped[row] += 1
 
     def length(self, row: int) -> int:
         """Steps of the running episode of `row`, with the one noted last."""
-        return self._count - self._starts[row] - self._skipped[row]
+        return self.count - self._starts[row] - self._skipped[row]
 
     def actions_of(self, row: int) -> list[Any] | None:
         """All actions of the running episode of `row`, or `None` if the first of them were dropped."""
-        wanted = self._count - self._starts[row]
+        wanted = self.count - self._starts[row]
         if wanted > len(self._entries):
             return None
         found = []
