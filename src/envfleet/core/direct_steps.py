@@ -26,7 +26,7 @@ class DirectSteps:
 
     These are `OrderEnforcing` after a reset, `PassiveEnvChecker` after its one check and, as the outermost, `TimeLimit`
     up to the step before the one that it truncates: that one goes through it again. Its count of steps stands still
-    meanwhile. Whoever may look at a wrapper, or change it, calls `restore` before, and `adopt` or `absorb` after that.
+    meanwhile. Whoever may look at a wrapper, or change it, calls `restore` before and `adopt` after that.
     Subclasses of these wrappers, wrappers whose `step` was replaced, and a `TimeLimit` that anybody else holds a
     reference to (and may look at any time) are left in place.
 
@@ -46,6 +46,7 @@ class DirectSteps:
         self._limits: list[TimeLimit[Any, Any] | None] = [None] * len(envs)  # those that are left out
         self._offsets = [0] * len(envs)  # what their counts are ahead of the trace's
         self._is_ours = [False] * len(envs)
+        self._is_innermost = [False] * len(envs)
         for row in range(len(envs)):
             self.adopt(row)
 
@@ -59,15 +60,25 @@ class DirectSteps:
         """Leave out the wrappers of a sub-environment that was restored."""
         env = outermost = self._envs[row]
         limit = None
-        if type(env) is TimeLimit and self._is_ours[row] and _has_own_step(env) and _steps_left(env) > 1:
+        if type(env) is TimeLimit and self._is_ours[row] and _is_as_made(env) and _steps_left(env) > 1:
             limit, env = env, env.env
         while _only_passes_on(env):
             env = env.env
+        self._is_innermost[row] = type(env) not in (OrderEnforcing, PassiveEnvChecker)  # else there may be more to gain
         self.steps[row] = outermost.step if env is outermost else env.step
         self._limits[row] = limit
         if limit is not None:
             self._offsets[row] = limit._elapsed_steps - self._trace.length(row)  # noqa: SLF001 - found to be there
             self.next_due = min(self.next_due, self._trace.count + _steps_left(limit) - 1)
+
+    def begin(self, row: int) -> None:
+        """Take in that a sub-environment was reset, by the outermost wrapper's `reset`."""
+        limit = self._limits[row]
+        if limit is None or not self._is_innermost[row]:
+            self.absorb(row)
+            return
+        self._offsets[row] = 0
+        self.next_due = min(self.next_due, self._trace.count + limit._max_episode_steps - 1)  # noqa: SLF001 - as above
 
     def restore(self, row: int) -> None:
         """Put the wrappers of a sub-environment back in place, with nothing about them to tell that they were not."""
@@ -91,17 +102,17 @@ class DirectSteps:
                 self.next_due = min(self.next_due, self._trace.count + left - 1)
 
 
-def _has_own_step(env: gym.Env[Any, Any]) -> bool:
-    """Whether `step` is that of the class."""
-    return "step" not in vars(env)
+def _is_as_made(env: gym.Env[Any, Any]) -> bool:
+    """Whether nobody put other methods in the place of the class's."""
+    return vars(env).keys().isdisjoint(("step", "reset"))
 
 
 def _only_passes_on(env: Any) -> bool:
     """Whether a wrapper's `step` does nothing but call the next one."""
     kind = type(env)
     if kind is OrderEnforcing:
-        return getattr(env, "_has_reset", False) is True and _has_own_step(env)
-    return kind is PassiveEnvChecker and getattr(env, "checked_step", False) is True and _has_own_step(env)
+        return getattr(env, "_has_reset", False) is True and _is_as_made(env)
+    return kind is PassiveEnvChecker and getattr(env, "checked_step", False) is True and _is_as_made(env)
 
 
 def _steps_left(limit: Any) -> int:

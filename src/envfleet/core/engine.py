@@ -150,7 +150,7 @@ class Engine:
             generation: Which outputs to write.
             payloads: One per worker, or `None` for none.
         """
-        if verb is Verb.STEP and payloads is None and self._step_here is not None:
+        if payloads is None and self._step_here is not None and verb is Verb.STEP:
             return self._start_here(self._step_here, generation)
         inbox: Inbox = collections.deque()
         submit = self.dispatcher.submit

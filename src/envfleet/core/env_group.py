@@ -187,7 +187,6 @@ class EnvGroup:
         env = self._rows.envs[row]
         self._verb = "reset"
         self._rows.next_seeds[row] = None
-        self._rows.direct.restore(row)
         self._rows.trace.begin(row, env, seed, options)
         result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
         try:
@@ -196,7 +195,7 @@ class EnvGroup:
             raise explain_reset(result) from error
         if not isinstance(info, dict):
             raise explain_reset(result)
-        self._rows.direct.absorb(row)
+        self._rows.direct.begin(row)
         self._begin_episode(row)
         return observation, info
 

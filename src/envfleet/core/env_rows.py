@@ -120,7 +120,7 @@ class EnvRows:
         replay = None
         if verb in ("step", "reset"):
             replay = replay_bytes(self._builders[row], self.trace, row, index, verb, error)
-        origin = self.trace.origins[row]
+        origin = self.trace.origin(row)
         if isinstance(error, StepInterrupted):  # raised by signal or from another thread, where it gets no text
             text = f"ran longer than step_timeout_s={self._options.step_timeout_s:g}"
             error = StepInterrupted(text).with_traceback(error.__traceback__)

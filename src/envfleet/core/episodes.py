@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,31 +22,43 @@ _COUNT, _RETURN, _BORN, _STARTED = range(4)
 class EndedEpisodes:
     """The episodes that ended in one step. Every array has one entry per row of the step, valid where `mask` is set.
 
-    Everything but the mask is worked out when somebody looks.
+    Everything is worked out when somebody looks.
 
     Args:
-        mask: Which rows.
-        table: What was known of each row's episode, as `Episodes` keeps it; the object's own.
+        flags: Which rows terminated and which were truncated, as the bytes of bools.
+        table: What was known of each row's episode, as the bytes of the table that `Episodes` keeps.
         origins: Number of each row's first episode.
         stride: What the numbers of two episodes of a row differ by.
         ticks: Steps of the fleet so far.
-
-    Attributes:
-        mask: Which rows.
     """
 
-    __slots__ = ("_ended_s", "_origins", "_stride", "_table", "_ticks", "mask")
+    __slots__ = ("_bytes", "_ended_s", "_flags", "_origins", "_stride", "_ticks")
 
     def __init__(
-        self, mask: NDArray[np.bool_], table: NDArray[np.float64], origins: NDArray[np.int64], stride: int, ticks: int
+        self,
+        flags: tuple[bytes, bytes],
+        table: bytes,
+        origins: NDArray[np.int64],
+        stride: int,
+        ticks: int,
     ) -> None:
-        self.mask, self._table, self._origins, self._stride, self._ticks = mask, table, origins, stride, ticks
+        self._flags, self._bytes, self._origins, self._stride, self._ticks = flags, table, origins, stride, ticks
         self._ended_s = time.perf_counter()
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which rows; a new array."""
+        terminated, truncated = self._flags
+        return np.frombuffer(terminated, np.bool_) | np.frombuffer(truncated, np.bool_)
+
+    @property
+    def _table(self) -> NDArray[np.float64]:
+        return np.frombuffer(self._bytes).reshape(4, -1)
 
     @property
     def returns(self) -> NDArray[np.float64]:
         """Sum of rewards."""
-        return self._table[_RETURN]
+        return self._table[_RETURN].copy()
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -118,7 +131,8 @@ class Episodes:
         rows: Any = self._table  # numpy does not type its arrays as buffers
         self._cells = [memoryview(row) for row in rows]
         self._ticks = 0
-        self._ended = np.zeros(num_envs, np.bool_)
+        self._ended_bytes = bytearray(num_envs)  # faster for one or two than the array that views it
+        self._ended = np.frombuffer(self._ended_bytes, np.bool_)
         self._has_ended = False  # whether any of `_ended` is set
 
     @property
@@ -157,7 +171,7 @@ class Episodes:
 
     def set(self, index: int, state: EpisodeState) -> None:
         """Go on with an episode that was saved; it gets a number of its own."""
-        self._begin(np.array([index]))
+        self._begin([index])
         self._returns[index] = state.episode_return
         self._born[index] = self._ticks - state.length
         self._ended[index] = state.has_ended
@@ -166,11 +180,11 @@ class Episodes:
     def on_reset(self, indices: NDArray[np.intp] | None = None) -> None:
         """Begin new episodes in the sub-environments that were reset; `None` for all."""
         if indices is None:
-            self._begin(np.arange(self.num_envs))
+            self._begin(range(self.num_envs))
             self._ended[:] = False
             self._has_ended = False
         else:
-            self._begin(indices)
+            self._begin(indices.tolist())
             self._ended[indices] = False
             self._has_ended = self._has_ended and bool(self._ended.any())
 
@@ -197,12 +211,16 @@ class Episodes:
         self._ticks += 1
         np.add(self._returns, rewards, self._returns)
         if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            self._begin(self._ended.nonzero()[0])
-            self._ended.fill(False)
+            which = _places(self._ended_bytes)
+            self._begin(which)
+            self._ended_bytes[:] = bytes(self.num_envs)
             self._has_ended = False
-        if _TRUE not in terminated.tobytes() and _TRUE not in truncated.tobytes():
+        flags = terminated.tobytes(), truncated.tobytes()
+        if _TRUE not in flags[0] and _TRUE not in flags[1]:
             return None
-        return self._end(terminated | truncated)
+        ended = EndedEpisodes(flags, self._table.tobytes(), self._origins, self._stride, self._ticks)
+        self._end(_places(*flags))
+        return ended
 
     def _on_rows(
         self,
@@ -214,50 +232,62 @@ class Episodes:
         self._born[indices] -= 1
         self._returns[indices] += rewards
         if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            again = indices[self._ended[indices]]
-            if again.size:
+            again = indices[self._ended[indices]].tolist()
+            if again:
                 self._begin(again)
                 self._ended[again] = False
                 self._has_ended = bool(self._ended.any())
-        if _TRUE not in terminated.tobytes() and _TRUE not in truncated.tobytes():
+        flags = terminated.tobytes(), truncated.tobytes()
+        if _TRUE not in flags[0] and _TRUE not in flags[1]:
             return None
-        return self._end_rows(terminated | truncated, indices)
-
-    def _end(self, mask: NDArray[np.bool_]) -> EndedEpisodes:
-        """End the episodes of the rows in `mask`."""
-        ended = EndedEpisodes(mask, self._table.copy(), self._origins, self._stride, self._ticks)
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._begin(mask.nonzero()[0])
-        else:
-            np.logical_or(self._ended, mask, self._ended)
-            self._has_ended = True
+        table = self._table[:, indices].tobytes()
+        ended = EndedEpisodes(flags, table, self._origins[indices], self._stride, self._ticks)
+        self._end(indices[_places(*flags)].tolist())
         return ended
 
-    def _end_rows(self, mask: NDArray[np.bool_], indices: NDArray[np.intp]) -> EndedEpisodes:
-        """End the episodes of the sub-environments `indices[mask]`."""
-        ended = EndedEpisodes(mask, self._table[:, indices], self._origins[indices], self._stride, self._ticks)
+    def _end(self, which: list[int]) -> None:
+        """End the episodes of some sub-environments."""
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._begin(indices[mask])
+            self._begin(which)
         else:
-            self._ended[indices[mask]] = True
+            for index in which:
+                self._ended_bytes[index] = _TRUE
             self._has_ended = True
-        return ended
 
-    def _begin(self, which: NDArray[np.intp]) -> None:
+    def _begin(self, which: Sequence[int]) -> None:
         """Begin new episodes."""
         now_s = time.perf_counter()
-        if which.size > _FEW:
-            self._counts[which] += 1
-            self._returns[which] = 0.0
-            self._born[which] = self._ticks
-            self._started_s[which] = now_s
+        if len(which) > _FEW:
+            rows = np.asarray(which, np.intp)
+            self._counts[rows] += 1
+            self._returns[rows] = 0.0
+            self._born[rows] = self._ticks
+            self._started_s[rows] = now_s
             return
         counts, returns, born, started_s = self._cells
-        for index in which.tolist():
+        for index in which:
             counts[index] += 1
             returns[index] = 0.0
             born[index] = self._ticks
             started_s[index] = now_s
+
+
+def _places(first: bytes | bytearray, second: bytes = b"") -> list[int]:
+    """Where either of two rows of bools, or the one that is given, is set."""
+    if first.count(_TRUE) + second.count(_TRUE) > _FEW:
+        mask = np.frombuffer(first, np.bool_)
+        if second:
+            mask = mask | np.frombuffer(second, np.bool_)
+        many: list[int] = np.flatnonzero(mask).tolist()
+        return many
+    found: list[int] = []
+    for flags in (first, second):
+        place = flags.find(_TRUE)
+        while place >= 0:
+            if place not in found:
+                found.append(place)
+            place = flags.find(_TRUE, place + 1)
+    return found
 
 
 def _ids(table: NDArray[np.float64], origins: NDArray[np.int64], stride: int) -> NDArray[np.int64]:

@@ -162,7 +162,7 @@ def _write_1d(leaf: Leaf, array: NDArray[Any]) -> Callable[[int, Any], None]:
     def write(row: int, value: Any) -> None:
         try:
             views[row][:] = value
-        except (TypeError, ValueError):  # another format or shape, or no buffer at all
+        except (TypeError, ValueError, NotImplementedError):  # another format or shape, or no buffer at all
             write_other(row, value)
 
     return write

@@ -11,6 +11,9 @@ import gymnasium as gym
 MAX_ENTRIES = 20_000
 """Group steps remembered. An episode longer than this cannot be replayed from its start."""
 
+MIN_ENTRIES = 64
+"""Group steps that are not worth dropping."""
+
 
 class Origin(NamedTuple):
     """How an episode began: the seed it was reset with, or else the generator's state just before."""
@@ -24,11 +27,10 @@ class Trace:
     """Actions of the running episodes of a group.
 
     Holds references to what the group decoded anyway, so recording costs one append per group step. Entries older than
-    every running episode are dropped whenever an episode begins.
+    every running episode are dropped now and then when an episode begins.
 
     Attributes:
         count: Group steps so far.
-        origins: How the running episode of each row began; `None` where that is not known.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -38,7 +40,8 @@ class Trace:
         self.count = 0
         self._starts = [0] * num_envs  # value of `count` when the episode began
         self._skipped = [0] * num_envs  # entries since then that were not for this row
-        self.origins: list[Origin | None] = [None] * num_envs
+        self._origins: list[tuple[int | None, dict[str, Any] | None, Any] | None] = [None] * num_envs
+        self._prune_at = MIN_ENTRIES
 
     def begin(self, row: int, env: gym.Env[Any, Any], seed: int | None, options: dict[str, Any] | None) -> None:
         """Note that an episode of `row` begins now; call it just before the reset."""
@@ -46,15 +49,25 @@ class Trace:
         if seed is None:
             rng = getattr(env.unwrapped, "_np_random", None)
             rng_state = None if rng is None else rng.bit_generator.state
-        self.origins[row] = Origin(seed, options, rng_state)
+        self._origins[row] = seed, options, rng_state
         self._starts[row], self._skipped[row] = self.count, 0
-        oldest = min(self._starts)
-        while self._entries and self.count - len(self._entries) < oldest:
+        if len(self._entries) > self._prune_at:
+            self._prune()
+
+    def _prune(self) -> None:
+        needed = self.count - min(self._starts)
+        while len(self._entries) > needed:
             self._entries.popleft()
+        self._prune_at = max(MIN_ENTRIES, 2 * needed)
+
+    def origin(self, row: int) -> Origin | None:
+        """How the running episode of `row` began; `None` where that is not known."""
+        origin = self._origins[row]
+        return None if origin is None else Origin(*origin)
 
     def resume(self, row: int, length: int) -> None:
         """Note that `row` goes on with an episode of `length` steps taken elsewhere, which cannot be replayed here."""
-        self.origins[row] = None
+        self._origins[row] = None
         self._starts[row], self._skipped[row] = self.count, -length
 
     def add(self, rows: Sequence[int] | None, actions: Sequence[Any]) -> None:
