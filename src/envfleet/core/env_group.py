@@ -16,6 +16,7 @@ from envfleet.core.group import GroupInfo, GroupOptions, RowState
 from envfleet.core.info_columns import ColumnWriter
 from envfleet.core.infos import own_info
 from envfleet.core.layout import SpaceLayout
+from envfleet.core.leaves import MISFIT
 from envfleet.core.messages import CallPayload, Reply, ResetPayload
 from envfleet.core.spares import Spares
 from envfleet.core.state import load_env, save_env
@@ -43,6 +44,7 @@ class EnvGroup:
         self._awaiting = [options.lost is not None] * self.num_envs
         self._lost: list[str | None] = [options.lost] * self.num_envs
         self._reply: Reply | None = None
+        self._is_watched = not options.is_inline or options.step_timeout_s is not None
         self._verb = "step"  # "reset" while one is under way, for the report of a failure
 
     def describe(self) -> GroupInfo:
@@ -66,6 +68,7 @@ class EnvGroup:
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
+        self._buffers = [self._layout.buffers(out.observations) for out in self._outputs]
         self._final_writers = []
         if self._mode is AutoresetMode.SAME_STEP:
             self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in self._outputs]
@@ -90,45 +93,56 @@ class EnvGroup:
         """
         start_ns = time.perf_counter_ns()
         self._reply = None  # of a step that was interrupted
-        progress, columns, direct = self._progress, self._columns, self._rows.direct
+        progress, columns, direct, trace = self._progress, self._columns, self._rows.direct, self._rows.trace
         self._turn += 1
         progress[Progress.TURN] = self._turn
-        if self._rows.trace.count >= direct.next_due:
+        if trace.count >= direct.next_due:
             direct.restore_due()
-        actions = self._read_actions(rows, objects)
+        # Copies, because a sub-environment may keep or change the action it is given.
         if rows is None:
+            actions = self._action_layout.reader(self._actions, objects, self.num_envs)
             if columns is not None:
                 columns.begin(generation)
             self._outputs[generation].lower_flags()
-            self._step_rows(range(self.num_envs), actions, generation, whole=True)
         else:
+            actions = self._action_layout.reader([leaf[list(rows)] for leaf in self._actions], objects, len(rows))
             if columns is not None:
                 for row in rows:
                     columns.begin(generation, row)
             self._outputs[generation].clear(list(rows))
-            self._step_rows(rows, actions, generation, whole=False)
+        trace.add(rows, actions)
+        self._step_rows(rows, actions, generation)
         progress[Progress.ROW] = 0
         self._num_steps += len(actions)
         progress[Progress.STEPS] = self._num_steps
         self._busy_ns += time.perf_counter_ns() - start_ns
         progress[Progress.BUSY_NS] = self._busy_ns
+        if self._reply is None and not self._objects and (columns is None or not columns.has_new):
+            return None
         return self._finish(rows)
 
-    def _step_rows(self, rows: Sequence[int], actions: Sequence[Any], generation: int, whole: bool) -> None:
-        write, columns = self._writers[generation], self._columns
+    def _step_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> None:
+        write, buffers, columns = self._writers[generation], self._buffers[generation], self._columns
         rewards, terminated_out, truncated_out = self._outputs[generation].flat
-        awaiting, progress = self._awaiting, self._progress
+        awaiting, progress, is_watched = self._awaiting, self._progress, self._is_watched
         steps, caught = self._rows.direct.steps, self._rows.caught
-        for row, action in zip(rows, actions, strict=True):
-            progress[0] = row + 1
+        for row, action in zip(range(self.num_envs) if rows is None else rows, actions, strict=True):
+            if is_watched:
+                progress[0] = row + 1
             result = UNSET
             try:
                 if awaiting[row]:
-                    self._step_ended(row, generation, whole)
+                    self._step_ended(row, generation, whole=rows is None)
                     continue
                 result = steps[row](action)
                 observation, reward, terminated, truncated, info = result
-                write(row, observation)
+                if buffers is None:
+                    write(row, observation)
+                else:
+                    try:
+                        buffers[row][:] = observation
+                    except MISFIT:
+                        write(row, observation)
                 rewards[row] = reward
                 if terminated or truncated:
                     terminated_out[row], truncated_out[row] = terminated, truncated
@@ -136,16 +150,7 @@ class EnvGroup:
                 if info and (columns is None or not columns.write(row, info)):
                     self._add_info(row, info)
             except caught as error:
-                self._handle_failure(row, generation, explain_result(error, result), action, whole)
-
-    def _read_actions(self, rows: Sequence[int] | None, objects: list[list[Any]]) -> list[Any]:
-        # Copies, because a sub-environment may keep or change the action it is given.
-        if rows is None:
-            actions = self._action_layout.reader(self._actions, objects, self.num_envs)
-        else:
-            actions = self._action_layout.reader([leaf[list(rows)] for leaf in self._actions], objects, len(rows))
-        self._rows.trace.add(rows, actions)
-        return actions
+                self._handle_failure(row, generation, explain_result(error, result), action, whole=rows is None)
 
     def _step_ended(self, row: int, generation: int, whole: bool) -> None:
         """Step a row whose episode is over: answer as lost, or reset it (`NEXT_STEP`)."""

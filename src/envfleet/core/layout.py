@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.leaves import Leaf, actions_named, fit, has_nan
+from envfleet.core.leaves import Leaf, actions_named, fit, has_nan, row_buffers
 from envfleet.core.parts import Arrays, Columns, Inventory, Objects, Writer, plan
 
 _MAX_SCALARS = 1024
@@ -61,6 +61,13 @@ class SpaceLayout:
                 are not checked. The row may be written in part.
         """
         return self._root.writer(arrays, objects)
+
+    def buffers(self, arrays: Arrays) -> list[memoryview] | None:
+        """Return one buffer per row to assign values to, faster than `writer`, where the space allows that.
+
+        An assignment raises one of `MISFIT` for a value that only `writer` can store or refuse.
+        """
+        return None if self._single is None else row_buffers(self._single, arrays[0])
 
     @property
     def is_array(self) -> bool:
