@@ -156,7 +156,8 @@ def test_a_replaced_step_is_called(backend: Backend) -> None:
 
 
 def _end_at_once(env: Any) -> None:
-    env.step = lambda action, plain=type(env).step: (*plain(env, action)[:3], True, {})
+    plain = type(env).step
+    env.step = lambda action: (*plain(env, action)[:3], True, {})
 
 
 def test_a_wrapper_that_somebody_holds_is_left_in_place() -> None:

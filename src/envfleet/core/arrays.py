@@ -100,16 +100,6 @@ class Outputs:
         self.rewards[rows] = 0.0
         self.flags[:, rows] = False
 
-    def lower_flags(self) -> None:
-        """Write all rows of no end."""
-        _, terminated, truncated = self.flat
-        terminated[:] = truncated[:] = self._down
-
-    @functools.cached_property
-    def _down(self) -> Any:
-        down: Any = np.zeros(len(self.rewards), np.bool_)  # numpy does not type its arrays as buffers
-        return memoryview(down)
-
     @functools.cached_property
     def flat(self) -> tuple[Any, Any, Any]:
         """Rewards, terminated and truncated as memoryviews, which take a scalar faster than arrays do."""

@@ -43,7 +43,8 @@ class DirectSteps:
         self._envs, self._trace = envs, trace
         self.steps: list[Step] = [_no_step] * len(envs)
         self.next_due = NEVER
-        self._limits: list[TimeLimit[Any, Any] | None] = [None] * len(envs)  # those that are left out
+        # Those that are left out. Of any type, because what is read and written of them is private to Gymnasium.
+        self._limits: list[Any] = [None] * len(envs)
         self._offsets = [0] * len(envs)  # what their counts are ahead of the trace's
         self._is_ours = [False] * len(envs)
         self._is_innermost = [False] * len(envs)
@@ -58,8 +59,9 @@ class DirectSteps:
 
     def absorb(self, row: int) -> None:
         """Leave out the wrappers of a sub-environment that was restored."""
-        env = outermost = self._envs[row]
-        limit = None
+        env: Any = self._envs[row]
+        outermost: Any = env
+        limit: Any = None
         if type(env) is TimeLimit and self._is_ours[row] and _is_as_made(env) and _steps_left(env) > 1:
             limit, env = env, env.env
         while _only_passes_on(env):
@@ -68,7 +70,7 @@ class DirectSteps:
         self.steps[row] = outermost.step if env is outermost else env.step
         self._limits[row] = limit
         if limit is not None:
-            self._offsets[row] = limit._elapsed_steps - self._trace.length(row)  # noqa: SLF001 - found to be there
+            self._offsets[row] = limit._elapsed_steps - self._trace.length(row)  # noqa: SLF001 - as its type has it
             self.next_due = min(self.next_due, self._trace.count + _steps_left(limit) - 1)
 
     def begin(self, row: int) -> None:

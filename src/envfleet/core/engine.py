@@ -151,7 +151,12 @@ class Engine:
             payloads: One per worker, or `None` for none.
         """
         if payloads is None and self._step_here is not None and verb is Verb.STEP:
-            return self._start_here(self._step_here, generation)
+            try:
+                reply = self._step_here(generation)
+            except BaseException:
+                self.tear(collections.deque())
+                raise
+            return NOTHING_TO_SAY if reply is None else Call(verb, 0, collections.deque(), [(0, reply)])
         inbox: Inbox = collections.deque()
         submit = self.dispatcher.submit
         try:
@@ -168,14 +173,6 @@ class Engine:
             self.tear(inbox)
             raise
         return Call(verb, len(workers), inbox, [])
-
-    def _start_here(self, step: Callable[[int], Reply | None], generation: int) -> Call:
-        try:
-            reply = step(generation)
-        except BaseException:
-            self.tear(collections.deque())
-            raise
-        return NOTHING_TO_SAY if reply is None else Call(Verb.STEP, 0, collections.deque(), [(0, reply)])
 
     def tear(self, inbox: Inbox) -> None:
         """Give up a call in the middle (Ctrl-C): nothing that still comes of it may be taken for a later one's."""

@@ -38,7 +38,8 @@ class EnvGroup:
     def __init__(self, builders: Sequence[EnvBuilder], options: GroupOptions, shared: Mapping[str, Any]) -> None:
         self.num_envs = len(builders)
         self.is_abandoned = False  # set from another thread: this group must not write any more
-        self._options, self._mode = options, options.autoreset_mode
+        self._options = options
+        self._is_same_step = options.autoreset_mode is AutoresetMode.SAME_STEP  # an enum's member is slow to look up
         self._rows = EnvRows(builders, options, shared)
         self._spares = Spares(self._rows, self.num_envs) if options.has_spares else None
         self._awaiting = [options.lost is not None] * self.num_envs
@@ -70,8 +71,9 @@ class EnvGroup:
         self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
         self._buffers = [self._layout.buffers(out.observations) for out in self._outputs]
         self._final_writers = []
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self._is_same_step:
             self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in self._outputs]
+        self._has_flags = [True] * len(self._outputs)  # a worker that was here before may have left some
         self._columns = None
         values = [out.info_values for out in self._outputs if out.info_values is not None]
         present = [out.info_present for out in self._outputs if out.info_present is not None]
@@ -103,7 +105,8 @@ class EnvGroup:
             actions = self._action_layout.reader(self._actions, objects, self.num_envs)
             if columns is not None:
                 columns.begin(generation)
-            self._outputs[generation].lower_flags()
+            if self._has_flags[generation]:
+                self._outputs[generation].flags[...] = self._has_flags[generation] = False
         else:
             actions = self._action_layout.reader([leaf[list(rows)] for leaf in self._actions], objects, len(rows))
             if columns is not None:
@@ -117,8 +120,6 @@ class EnvGroup:
         progress[Progress.STEPS] = self._num_steps
         self._busy_ns += time.perf_counter_ns() - start_ns
         progress[Progress.BUSY_NS] = self._busy_ns
-        if self._reply is None and not self._objects and (columns is None or not columns.has_new):
-            return None
         return self._finish(rows)
 
     def _step_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> None:
@@ -145,6 +146,7 @@ class EnvGroup:
                         write(row, observation)
                 rewards[row] = reward
                 if terminated or truncated:
+                    self._has_flags[generation] = True  # first: Ctrl-C may come between any two
                     terminated_out[row], truncated_out[row] = terminated, truncated
                     info = self._end_episode(row, generation, observation, info)
                 if info and (columns is None or not columns.write(row, info)):
@@ -167,7 +169,7 @@ class EnvGroup:
 
     def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
         """Apply the autoreset mode to an episode that ended just now; returns the infos of the step."""
-        if self._mode is not AutoresetMode.SAME_STEP:
+        if not self._is_same_step:
             self._awaiting[row] = True
             return info
         self._final_writers[generation](row, observation)
@@ -210,7 +212,7 @@ class EnvGroup:
 
     def _finish(self, rows: Sequence[int] | None) -> Reply | None:
         reply, self._reply = self._reply, None
-        new_columns = self._columns.take_new() if self._columns is not None else []
+        new_columns = self._columns.take_new() if self._columns is not None and self._columns.has_new else []
         if self._objects or new_columns:
             reply = reply or Reply()
             reply.columns = new_columns
@@ -297,11 +299,12 @@ class EnvGroup:
         for leaf, last_leaf in zip(out.observations, last.observations, strict=True):
             leaf[row] = last_leaf[row]
         out.clear(row)
+        self._has_flags[generation] = True
         out.truncated[row] = True
         if self._rows.next_seeds[row] is None:
             self._rows.next_seeds[row] = self._rows.derive_seed(row)
         info: dict[str, Any] = {"env_error": why, "restarted": True}
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self._is_same_step:
             observation = self._layout.row(out.observations, self._objects, row)
             info = self._end_episode(row, generation, observation, {}) | info
         else:

@@ -58,17 +58,20 @@ class EndedEpisodes:
     @property
     def returns(self) -> NDArray[np.float64]:
         """Sum of rewards."""
-        return self._table[_RETURN].copy()
+        returns: NDArray[np.float64] = self._table[_RETURN].copy()
+        return returns
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Steps."""
-        return self._ticks - self._table[_BORN].astype(np.int64)
+        born: NDArray[np.int64] = self._table[_BORN].astype(np.int64)
+        return self._ticks - born
 
     @property
     def seconds(self) -> NDArray[np.float64]:
         """Time from first to last step."""
-        return self._ended_s - self._table[_STARTED]
+        started_s: NDArray[np.float64] = self._table[_STARTED]
+        return self._ended_s - started_s
 
     @property
     def ids(self) -> NDArray[np.int64]:
@@ -121,7 +124,8 @@ class Episodes:
 
     def __init__(self, num_envs: int, autoreset_mode: AutoresetMode, first: int = 0, stride: int | None = None) -> None:
         self.num_envs = num_envs
-        self.autoreset_mode = autoreset_mode
+        self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP  # an enum's member is slow to look up
+        self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._stride = stride or num_envs
         self._origins = np.arange(first, first + num_envs)
         # One table, so that one copy keeps what was known when an episode ended. Whole numbers are exact in it up to
@@ -129,7 +133,7 @@ class Episodes:
         self._table = np.zeros((4, num_envs), np.float64)
         self._counts, self._returns, self._born, self._started_s = self._table
         rows: Any = self._table  # numpy does not type its arrays as buffers
-        self._cells = [memoryview(row) for row in rows]
+        self._cells: list[Any] = [memoryview(row) for row in rows]
         self._ticks = 0
         self._ended_bytes = bytearray(num_envs)  # faster for one or two than the array that views it
         self._ended = np.frombuffer(self._ended_bytes, np.bool_)
@@ -210,9 +214,8 @@ class Episodes:
             return self._on_rows(rewards, terminated, truncated, indices)
         self._ticks += 1
         np.add(self._returns, rewards, self._returns)
-        if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            which = _places(self._ended_bytes)
-            self._begin(which)
+        if self._has_ended and self._is_next_step:
+            self._begin(_places(self._ended_bytes))
             self._ended_bytes[:] = bytes(self.num_envs)
             self._has_ended = False
         flags = terminated.tobytes(), truncated.tobytes()
@@ -231,7 +234,7 @@ class Episodes:
     ) -> EndedEpisodes | None:
         self._born[indices] -= 1
         self._returns[indices] += rewards
-        if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
+        if self._has_ended and self._is_next_step:
             again = indices[self._ended[indices]].tolist()
             if again:
                 self._begin(again)
@@ -247,7 +250,7 @@ class Episodes:
 
     def _end(self, which: list[int]) -> None:
         """End the episodes of some sub-environments."""
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+        if self._is_same_step:
             self._begin(which)
         else:
             for index in which:
@@ -292,4 +295,5 @@ def _places(first: bytes | bytearray, second: bytes = b"") -> list[int]:
 
 def _ids(table: NDArray[np.float64], origins: NDArray[np.int64], stride: int) -> NDArray[np.int64]:
     """Numbers of the episodes in a table; below 0 where there was none yet."""
-    return origins + (table[_COUNT].astype(np.int64) - 1) * stride
+    ids: NDArray[np.int64] = origins + (table[_COUNT].astype(np.int64) - 1) * stride
+    return ids

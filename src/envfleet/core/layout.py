@@ -47,7 +47,8 @@ class SpaceLayout:
         self.leaves: tuple[Leaf, ...] = tuple(found.leaves)
         self.num_objects = found.num_objects
         self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
-        self._scalars = _Scalars(self._single.dtype) if isinstance(space, gymnasium.spaces.Discrete) else None
+        is_number = self._single is not None and isinstance(space, gymnasium.spaces.Discrete)
+        self._scalars = _Scalars(found.leaves[0].dtype) if is_number else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.

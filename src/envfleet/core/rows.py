@@ -44,6 +44,7 @@ class Rows:
         self.objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
         self.final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
         self.episodes = Episodes(self.num_envs, self.options.autoreset_mode, indices.start, engine.spec.num_envs)
+        self._has_finals = self.options.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_disabled = self.options.autoreset_mode is AutoresetMode.DISABLED
         self.clock = Clock()
         self._find_workers()
@@ -163,7 +164,7 @@ class Rows:
         if not replies and ended is None and not (has_columns and self.engine.columns_version):
             return {}
         sparse: SparseInfos = []
-        if ended is not None and self.options.autoreset_mode is AutoresetMode.SAME_STEP:
+        if ended is not None and self._has_finals:
             finals = self.outputs[self.generation].finals
             for k in ended.rows.tolist():
                 index = k if indices is None else indices[k]
