@@ -150,12 +150,16 @@ class Engine:
             generation: Which outputs to write.
             payloads: One per worker, or `None` for none.
         """
+        if payloads is None and self._step_here is not None and verb is Verb.STEP:
+            try:
+                reply = self._step_here(generation)
+            except BaseException:
+                self.tear(collections.deque())
+                raise
+            return NOTHING_TO_SAY if reply is None else Call(verb, 0, collections.deque(), [(0, reply)])
         inbox: Inbox = collections.deque()
         submit = self.dispatcher.submit
         try:
-            if verb is Verb.STEP and payloads is None and self._step_here is not None:
-                reply = self._step_here(generation)
-                return NOTHING_TO_SAY if reply is None else Call(verb, 0, inbox, [(0, reply)])
             if payloads is None:
                 for worker in workers:
                     submit(inbox, worker, verb, generation)

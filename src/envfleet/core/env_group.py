@@ -16,6 +16,7 @@ from envfleet.core.group import GroupInfo, GroupOptions, RowState
 from envfleet.core.info_columns import ColumnWriter
 from envfleet.core.infos import own_info
 from envfleet.core.layout import SpaceLayout
+from envfleet.core.leaves import MISFIT
 from envfleet.core.messages import CallPayload, Reply, ResetPayload
 from envfleet.core.spares import Spares
 from envfleet.core.state import load_env, save_env
@@ -37,12 +38,14 @@ class EnvGroup:
     def __init__(self, builders: Sequence[EnvBuilder], options: GroupOptions, shared: Mapping[str, Any]) -> None:
         self.num_envs = len(builders)
         self.is_abandoned = False  # set from another thread: this group must not write any more
-        self._options, self._mode = options, options.autoreset_mode
+        self._options = options
+        self._is_same_step = options.autoreset_mode is AutoresetMode.SAME_STEP  # an enum's member is slow to look up
         self._rows = EnvRows(builders, options, shared)
         self._spares = Spares(self._rows, self.num_envs) if options.has_spares else None
         self._awaiting = [options.lost is not None] * self.num_envs
         self._lost: list[str | None] = [options.lost] * self.num_envs
         self._reply: Reply | None = None
+        self._is_watched = not options.is_inline or options.step_timeout_s is not None
         self._verb = "step"  # "reset" while one is under way, for the report of a failure
 
     def describe(self) -> GroupInfo:
@@ -59,13 +62,18 @@ class EnvGroup:
         self._outputs, self._actions = arrays.outputs, arrays.actions
         line: Any = arrays.progress[self._options.worker]  # numpy does not type its arrays as buffers
         self._progress = memoryview(line)
+        self._turn, self._busy_ns, self._num_steps = (  # goes on where a worker that was here before stopped
+            int(line[word]) for word in (Progress.TURN, Progress.BUSY_NS, Progress.STEPS)
+        )
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
+        self._buffers = [self._layout.buffers(out.observations) for out in self._outputs]
         self._final_writers = []
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self._is_same_step:
             self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in self._outputs]
+        self._has_flags = [True] * len(self._outputs)  # a worker that was here before may have left some
         self._columns = None
         values = [out.info_values for out in self._outputs if out.info_values is not None]
         present = [out.info_present for out in self._outputs if out.info_present is not None]
@@ -87,22 +95,41 @@ class EnvGroup:
         """
         start_ns = time.perf_counter_ns()
         self._reply = None  # of a step that was interrupted
-        out, write = self._outputs[generation], self._writers[generation]
-        rewards, terminated_out, truncated_out = out.flat
-        awaiting, progress = self._awaiting, self._progress
-        progress[Progress.TURN] += 1
-        steps, caught = self._rows.steps, self._rows.caught
-        columns = self._columns
-        if columns is not None:
-            for row in (None,) if rows is None else rows:
-                columns.begin(generation, row)
-        actions = self._read_actions(rows, objects)
+        progress, columns, direct, trace = self._progress, self._columns, self._rows.direct, self._rows.trace
+        self._turn += 1
+        progress[Progress.TURN] = self._turn
+        if trace.count >= direct.next_due:
+            direct.restore_due()
+        # Copies, because a sub-environment may keep or change the action it is given.
         if rows is None:
-            out.flags[...] = False
+            actions = self._action_layout.reader(self._actions, objects, self.num_envs)
+            if columns is not None:
+                columns.begin(generation)
+            if self._has_flags[generation]:
+                self._outputs[generation].flags[...] = self._has_flags[generation] = False
         else:
-            out.clear(list(rows))
+            actions = self._action_layout.reader([leaf[list(rows)] for leaf in self._actions], objects, len(rows))
+            if columns is not None:
+                for row in rows:
+                    columns.begin(generation, row)
+            self._outputs[generation].clear(list(rows))
+        trace.add(rows, actions)
+        self._step_rows(rows, actions, generation)
+        progress[Progress.ROW] = 0
+        self._num_steps += len(actions)
+        progress[Progress.STEPS] = self._num_steps
+        self._busy_ns += time.perf_counter_ns() - start_ns
+        progress[Progress.BUSY_NS] = self._busy_ns
+        return self._finish(rows)
+
+    def _step_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> None:
+        write, buffers, columns = self._writers[generation], self._buffers[generation], self._columns
+        rewards, terminated_out, truncated_out = self._outputs[generation].flat
+        awaiting, progress, is_watched = self._awaiting, self._progress, self._is_watched
+        steps, caught = self._rows.direct.steps, self._rows.caught
         for row, action in zip(range(self.num_envs) if rows is None else rows, actions, strict=True):
-            progress[0] = row + 1
+            if is_watched:
+                progress[0] = row + 1
             result = UNSET
             try:
                 if awaiting[row]:
@@ -110,28 +137,22 @@ class EnvGroup:
                     continue
                 result = steps[row](action)
                 observation, reward, terminated, truncated, info = result
-                write(row, observation)
+                if buffers is None:
+                    write(row, observation)
+                else:
+                    try:
+                        buffers[row][:] = observation
+                    except MISFIT:
+                        write(row, observation)
                 rewards[row] = reward
                 if terminated or truncated:
+                    self._has_flags[generation] = True  # first: Ctrl-C may come between any two
                     terminated_out[row], truncated_out[row] = terminated, truncated
                     info = self._end_episode(row, generation, observation, info)
                 if info and (columns is None or not columns.write(row, info)):
                     self._add_info(row, info)
             except caught as error:
                 self._handle_failure(row, generation, explain_result(error, result), action, whole=rows is None)
-        progress[0] = 0
-        progress[Progress.STEPS] += len(actions)
-        progress[Progress.BUSY_NS] += time.perf_counter_ns() - start_ns
-        return self._finish(rows)
-
-    def _read_actions(self, rows: Sequence[int] | None, objects: list[list[Any]]) -> list[Any]:
-        # Copies, because a sub-environment may keep or change the action it is given.
-        if rows is None:
-            actions = self._action_layout.reader(self._actions, objects, self.num_envs)
-        else:
-            actions = self._action_layout.reader([leaf[list(rows)] for leaf in self._actions], objects, len(rows))
-        self._rows.trace.add(rows, actions)
-        return actions
 
     def _step_ended(self, row: int, generation: int, whole: bool) -> None:
         """Step a row whose episode is over: answer as lost, or reset it (`NEXT_STEP`)."""
@@ -141,13 +162,14 @@ class EnvGroup:
             self._write_truncated(row, generation, why, whole)
             return
         observation, info = self._autoreset(row)
+        out = self._outputs[generation]
         self._writers[generation](row, observation)
-        self._outputs[generation].clear(row)
+        out.flat[0][row] = 0.0  # the flags are down since the step began
         self._add_info(row, info)
 
     def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
         """Apply the autoreset mode to an episode that ended just now; returns the infos of the step."""
-        if self._mode is not AutoresetMode.SAME_STEP:
+        if not self._is_same_step:
             self._awaiting[row] = True
             return info
         self._final_writers[generation](row, observation)
@@ -180,6 +202,7 @@ class EnvGroup:
             raise explain_reset(result) from error
         if not isinstance(info, dict):
             raise explain_reset(result)
+        self._rows.direct.begin(row)
         self._begin_episode(row)
         return observation, info
 
@@ -189,7 +212,7 @@ class EnvGroup:
 
     def _finish(self, rows: Sequence[int] | None) -> Reply | None:
         reply, self._reply = self._reply, None
-        new_columns = self._columns.take_new() if self._columns is not None else []
+        new_columns = self._columns.take_new() if self._columns is not None and self._columns.has_new else []
         if self._objects or new_columns:
             reply = reply or Reply()
             reply.columns = new_columns
@@ -276,11 +299,12 @@ class EnvGroup:
         for leaf, last_leaf in zip(out.observations, last.observations, strict=True):
             leaf[row] = last_leaf[row]
         out.clear(row)
+        self._has_flags[generation] = True
         out.truncated[row] = True
         if self._rows.next_seeds[row] is None:
             self._rows.next_seeds[row] = self._rows.derive_seed(row)
         info: dict[str, Any] = {"env_error": why, "restarted": True}
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self._is_same_step:
             observation = self._layout.row(out.observations, self._objects, row)
             info = self._end_episode(row, generation, observation, {}) | info
         else:
@@ -341,8 +365,9 @@ class EnvGroup:
         return reply
 
     def _turn_to(self, row: int) -> None:
-        self._progress[Progress.TURN] += 1
-        self._progress[0] = row + 1
+        self._turn += 1
+        self._progress[Progress.TURN] = self._turn
+        self._progress[Progress.ROW] = row + 1
 
     def close(self) -> list[Failure]:
         """Close every sub-environment, also after one of them raised; returns what they raised."""

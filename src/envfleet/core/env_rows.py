@@ -12,6 +12,7 @@ import numpy as np
 
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.checks import check_distinct, check_same_spaces
+from envfleet.core.direct_steps import DirectSteps
 from envfleet.core.failures import StepInterrupted, make_failure, replay_bytes
 from envfleet.core.group import GroupInfo, GroupOptions
 from envfleet.core.messages import CallPayload, Reply
@@ -29,7 +30,7 @@ class EnvRows:
 
     Attributes:
         envs: The sub-environments.
-        steps: Their `step` methods.
+        direct: Their `step` methods.
         trace: Their running episodes.
         next_seeds: Seed of the next reset where a sub-environment was rebuilt, else `None`.
         caught: What counts as a failure of a sub-environment. In the owner's own thread a `KeyboardInterrupt` is the
@@ -61,7 +62,7 @@ class EnvRows:
                 failure = self.describe_failure(row, "make", error)
                 self.close()
                 raise SubEnvError([failure]) from error
-        self.steps = [env.step for env in self.envs]
+        self.direct = DirectSteps(self.envs, self.trace)
 
     def build(self, row: int, seed: int | None) -> gym.Env[Any, Any]:
         """Build a sub-environment for `row`; `seed` is for callables that take one."""
@@ -86,7 +87,9 @@ class EnvRows:
 
     def install(self, row: int, env: gym.Env[Any, Any]) -> None:
         """Put `env` in the place of the sub-environment of `row`."""
-        self.envs[row], self.steps[row] = env, env.step
+        self.envs[row] = env
+        del env  # or it would count as held by somebody else
+        self.direct.adopt(row)
 
     def rebuild(self, row: int) -> Failure | None:
         """Put a new sub-environment in the place of one that failed, with a seed of its own for its next reset.
@@ -117,7 +120,7 @@ class EnvRows:
         replay = None
         if verb in ("step", "reset"):
             replay = replay_bytes(self._builders[row], self.trace, row, index, verb, error)
-        origin = self.trace.origins[row]
+        origin = self.trace.origin(row)
         if isinstance(error, StepInterrupted):  # raised by signal or from another thread, where it gets no text
             text = f"ran longer than step_timeout_s={self._options.step_timeout_s:g}"
             error = StepInterrupted(text).with_traceback(error.__traceback__)
@@ -143,10 +146,13 @@ class EnvRows:
         """Do something for each row; the reply's value has one result per row that did not raise."""
         reply = Reply(value=[])
         for row in rows:
+            self.direct.restore(row)
             try:
                 reply.value.append(action(row))
             except self.caught as error:
                 reply.failures.append(self.describe_failure(row, verb, error))
+            finally:
+                self.direct.adopt(row)
         return reply
 
     def close(self) -> list[Failure]:

@@ -3,31 +3,80 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-_TRUE = b"\x01"
+_TRUE = 1
+"""The byte of a bool that is set. Searching bytes for it takes a fraction of what `any` does."""
+
+_FEW = 16
+"""Up to so many episodes are begun one by one, which for few is faster than numpy."""
+
+_COUNT, _RETURN, _BORN, _STARTED = range(4)
 
 
-class EndedEpisodes(NamedTuple):
+class EndedEpisodes:
     """The episodes that ended in one step. Every array has one entry per row of the step, valid where `mask` is set.
 
-    Attributes:
-        mask: Which rows.
-        returns: Sum of rewards.
-        lengths: Steps.
-        seconds: Time from first to last step.
-        ids: Number of the episode.
+    Everything is worked out when somebody looks.
+
+    Args:
+        flags: Which rows terminated and which were truncated, as the bytes of bools.
+        table: What was known of each row's episode, as the bytes of the table that `Episodes` keeps.
+        origins: Number of each row's first episode.
+        stride: What the numbers of two episodes of a row differ by.
+        ticks: Steps of the fleet so far.
     """
 
-    mask: NDArray[np.bool_]
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    ids: NDArray[np.int64]
+    __slots__ = ("_bytes", "_ended_s", "_flags", "_origins", "_stride", "_ticks")
+
+    def __init__(
+        self,
+        flags: tuple[bytes, bytes],
+        table: bytes,
+        origins: NDArray[np.int64],
+        stride: int,
+        ticks: int,
+    ) -> None:
+        self._flags, self._bytes, self._origins, self._stride, self._ticks = flags, table, origins, stride, ticks
+        self._ended_s = time.perf_counter()
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which rows; a new array."""
+        terminated, truncated = self._flags
+        return np.frombuffer(terminated, np.bool_) | np.frombuffer(truncated, np.bool_)
+
+    @property
+    def _table(self) -> NDArray[np.float64]:
+        return np.frombuffer(self._bytes).reshape(4, -1)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Sum of rewards."""
+        returns: NDArray[np.float64] = self._table[_RETURN].copy()
+        return returns
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Steps."""
+        born: NDArray[np.int64] = self._table[_BORN].astype(np.int64)
+        return self._ticks - born
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """Time from first to last step."""
+        started_s: NDArray[np.float64] = self._table[_STARTED]
+        return self._ended_s - started_s
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """Number of the episode."""
+        return _ids(self._table, self._origins, self._stride)
 
     @property
     def rows(self) -> NDArray[np.intp]:
@@ -75,21 +124,25 @@ class Episodes:
 
     def __init__(self, num_envs: int, autoreset_mode: AutoresetMode, first: int = 0, stride: int | None = None) -> None:
         self.num_envs = num_envs
-        self.autoreset_mode = autoreset_mode
+        self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP  # an enum's member is slow to look up
+        self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._stride = stride or num_envs
-        self._ids = np.arange(first - self._stride, first - self._stride + num_envs)
-        self._returns = np.zeros(num_envs, np.float64)
-        # The length of an episode is `_ticks - _born`: a step of all sub-environments costs one addition, not N.
+        self._origins = np.arange(first, first + num_envs)
+        # One table, so that one copy keeps what was known when an episode ended. Whole numbers are exact in it up to
+        # 2**53. The length of an episode is `_ticks - _born`: a step of all costs one addition, not N.
+        self._table = np.zeros((4, num_envs), np.float64)
+        self._counts, self._returns, self._born, self._started_s = self._table
+        rows: Any = self._table  # numpy does not type its arrays as buffers
+        self._cells: list[Any] = [memoryview(row) for row in rows]
         self._ticks = 0
-        self._born = np.zeros(num_envs, np.int64)
-        self._started_s = np.zeros(num_envs, np.float64)
-        self._ended = np.zeros(num_envs, np.bool_)
+        self._ended_bytes = bytearray(num_envs)  # faster for one or two than the array that views it
+        self._ended = np.frombuffer(self._ended_bytes, np.bool_)
         self._has_ended = False  # whether any of `_ended` is set
 
     @property
     def ids(self) -> NDArray[np.int64]:
         """Number of each episode, shape `(num_envs,)`, -1 before the first reset; a copy."""
-        return np.maximum(self._ids, -1)
+        return np.maximum(_ids(self._table, self._origins, self._stride), -1)
 
     @property
     def returns(self) -> NDArray[np.float64]:
@@ -99,7 +152,7 @@ class Episodes:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Steps so far, shape `(num_envs,)`; kept after an end until the next episode begins; a copy."""
-        return self._ticks - self._born
+        return self._ticks - self._born.astype(np.int64)
 
     @property
     def started_s(self) -> NDArray[np.float64]:
@@ -122,7 +175,7 @@ class Episodes:
 
     def set(self, index: int, state: EpisodeState) -> None:
         """Go on with an episode that was saved; it gets a number of its own."""
-        self._begin(np.array([index]))
+        self._begin([index])
         self._returns[index] = state.episode_return
         self._born[index] = self._ticks - state.length
         self._ended[index] = state.has_ended
@@ -131,11 +184,11 @@ class Episodes:
     def on_reset(self, indices: NDArray[np.intp] | None = None) -> None:
         """Begin new episodes in the sub-environments that were reset; `None` for all."""
         if indices is None:
-            self._begin(np.arange(self.num_envs))
+            self._begin(range(self.num_envs))
             self._ended[:] = False
             self._has_ended = False
         else:
-            self._begin(indices)
+            self._begin(indices.tolist())
             self._ended[indices] = False
             self._has_ended = self._has_ended and bool(self._ended.any())
 
@@ -160,15 +213,17 @@ class Episodes:
         if indices is not None:
             return self._on_rows(rewards, terminated, truncated, indices)
         self._ticks += 1
-        np.add(self._returns, rewards, out=self._returns)
-        if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            self._begin_masked(self._ended)
-            self._ended[:] = False
+        np.add(self._returns, rewards, self._returns)
+        if self._has_ended and self._is_next_step:
+            self._begin(_places(self._ended_bytes))
+            self._ended_bytes[:] = bytes(self.num_envs)
             self._has_ended = False
-        # Searching the bytes takes a fraction of what any() does.
-        if _TRUE not in terminated.tobytes() and _TRUE not in truncated.tobytes():
+        flags = terminated.tobytes(), truncated.tobytes()
+        if _TRUE not in flags[0] and _TRUE not in flags[1]:
             return None
-        return self._end(terminated | truncated)
+        ended = EndedEpisodes(flags, self._table.tobytes(), self._origins, self._stride, self._ticks)
+        self._end(_places(*flags))
+        return ended
 
     def _on_rows(
         self,
@@ -179,49 +234,66 @@ class Episodes:
     ) -> EndedEpisodes | None:
         self._born[indices] -= 1
         self._returns[indices] += rewards
-        if self._has_ended and self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            again = indices[self._ended[indices]]
-            if again.size:
+        if self._has_ended and self._is_next_step:
+            again = indices[self._ended[indices]].tolist()
+            if again:
                 self._begin(again)
                 self._ended[again] = False
                 self._has_ended = bool(self._ended.any())
-        if _TRUE not in terminated.tobytes() and _TRUE not in truncated.tobytes():
+        flags = terminated.tobytes(), truncated.tobytes()
+        if _TRUE not in flags[0] and _TRUE not in flags[1]:
             return None
-        return self._end_rows(terminated | truncated, indices)
-
-    def _end(self, mask: NDArray[np.bool_]) -> EndedEpisodes:
-        """End the episodes of the rows in `mask`."""
-        now_s = time.perf_counter()
-        ended = EndedEpisodes(mask, self._returns.copy(), self.lengths, now_s - self._started_s, self._ids.copy())
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._begin_masked(mask)
-        else:
-            np.logical_or(self._ended, mask, out=self._ended)
-            self._has_ended = True
+        table = self._table[:, indices].tobytes()
+        ended = EndedEpisodes(flags, table, self._origins[indices], self._stride, self._ticks)
+        self._end(indices[_places(*flags)].tolist())
         return ended
 
-    def _end_rows(self, mask: NDArray[np.bool_], indices: NDArray[np.intp]) -> EndedEpisodes:
-        """End the episodes of the sub-environments `indices[mask]`."""
-        seconds = time.perf_counter() - self._started_s[indices]
-        lengths = self._ticks - self._born[indices]
-        ended = EndedEpisodes(mask, self._returns[indices], lengths, seconds, self._ids[indices])
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            self._begin(indices[mask])
+    def _end(self, which: list[int]) -> None:
+        """End the episodes of some sub-environments."""
+        if self._is_same_step:
+            self._begin(which)
         else:
-            self._ended[indices[mask]] = True
+            for index in which:
+                self._ended_bytes[index] = _TRUE
             self._has_ended = True
-        return ended
 
-    def _begin(self, which: NDArray[np.intp]) -> None:
+    def _begin(self, which: Sequence[int]) -> None:
         """Begin new episodes."""
-        self._ids[which] += self._stride
-        self._returns[which] = 0.0
-        self._born[which] = self._ticks
-        self._started_s[which] = time.perf_counter()
+        now_s = time.perf_counter()
+        if len(which) > _FEW:
+            rows = np.asarray(which, np.intp)
+            self._counts[rows] += 1
+            self._returns[rows] = 0.0
+            self._born[rows] = self._ticks
+            self._started_s[rows] = now_s
+            return
+        counts, returns, born, started_s = self._cells
+        for index in which:
+            counts[index] += 1
+            returns[index] = 0.0
+            born[index] = self._ticks
+            started_s[index] = now_s
 
-    def _begin_masked(self, mask: NDArray[np.bool_]) -> None:
-        """The same for a mask, which is faster for few sub-environments."""
-        np.putmask(self._ids, mask, self._ids + self._stride)
-        np.putmask(self._returns, mask, 0.0)
-        np.putmask(self._born, mask, self._ticks)
-        np.putmask(self._started_s, mask, time.perf_counter())
+
+def _places(first: bytes | bytearray, second: bytes = b"") -> list[int]:
+    """Where either of two rows of bools, or the one that is given, is set."""
+    if first.count(_TRUE) + second.count(_TRUE) > _FEW:
+        mask = np.frombuffer(first, np.bool_)
+        if second:
+            mask = mask | np.frombuffer(second, np.bool_)
+        many: list[int] = np.flatnonzero(mask).tolist()
+        return many
+    found: list[int] = []
+    for flags in (first, second):
+        place = flags.find(_TRUE)
+        while place >= 0:
+            if place not in found:
+                found.append(place)
+            place = flags.find(_TRUE, place + 1)
+    return found
+
+
+def _ids(table: NDArray[np.float64], origins: NDArray[np.int64], stride: int) -> NDArray[np.int64]:
+    """Numbers of the episodes in a table; below 0 where there was none yet."""
+    ids: NDArray[np.int64] = origins + (table[_COUNT].astype(np.int64) - 1) * stride
+    return ids

@@ -85,7 +85,7 @@ def replay_bytes(
     builder: EnvBuilder, trace: Trace, row: int, env_index: int, verb: str, error: BaseException
 ) -> bytes | None:
     """Pickle what `envfleet replay` needs, or `None` if the episode was too long or does not pickle."""
-    origin, actions = trace.origins[row], trace.actions_of(row)
+    origin, actions = trace.origin(row), trace.actions_of(row)
     if origin is None or actions is None:
         return None
     record = ReplayRecord(builder, origin, actions, verb, type(error).__qualname__, _text_of(error), env_index)

@@ -18,6 +18,8 @@ from envfleet.core.rows import StepResult, cut
 from envfleet.core.sending import Batch
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending
 
+_READY, _STEP = Lifecycle.READY, Verb.STEP  # an enum's member is slow to look up
+
 
 class Fleet(ReachableFleet):
     """Many sub-environments as one; made by `envfleet.make`.
@@ -158,17 +160,16 @@ class Fleet(ReachableFleet):
 
     def _start_step(self, actions: Any) -> Call:
         start_s = time.perf_counter()
-        self._check("step", is_started=True)
         rows = self._rows
+        if self._state is not _READY or not self._engine.is_sound or self._is_busy:
+            self._check("step", is_started=True)
         if rows.is_disabled and rows.episodes.has_ended:
             rows.refuse_ended(np.arange(self.num_envs))
-        leaves, objects = rows.action_layout.unbatch(actions, self.num_envs)
-        for target, leaf in zip(rows.actions, leaves, strict=True):
-            target[...] = leaf
+        objects = rows.take_actions(actions)
         rows.generation = 1 - rows.generation
         payloads = None if rows.is_plain else rows.step_payloads(objects)
         rows.clock.copy_s += time.perf_counter() - start_s
-        return self._engine.start(rows.workers, Verb.STEP, rows.generation, payloads)
+        return self._engine.start(rows.workers, _STEP, rows.generation, payloads)
 
     def _finish_step(self, call: Call, timeout_s: float | None = None) -> StepResult:
         replies = self._engine.finish(call, timeout_s)
@@ -182,7 +183,7 @@ class Fleet(ReachableFleet):
         if ended is not None and self._recycler is not None:
             replies = replies + self._recycler.after_step(rows, ended, None, lambda span: True)
         infos = rows.infos(replies, ended=ended, has_columns=True)
-        if self._engine.options.copy:
+        if rows.options.copy:
             rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
         observations = rows.observe()
         rows.clock.steps += self.num_envs

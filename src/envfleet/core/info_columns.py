@@ -50,6 +50,9 @@ class ColumnWriter:
         values: For each generation, the slots of this worker's sub-environments, `(MAX_COLUMNS, rows)`.
         present: For each generation, the flags beside them. The writer keeps memoryviews of both: drop it before the
             block is closed.
+
+    Attributes:
+        has_new: Whether columns were learnt since the last `take_new`.
     """
 
     def __init__(self, values: Sequence[NDArray[np.int64]], present: Sequence[NDArray[np.bool_]]) -> None:
@@ -66,6 +69,7 @@ class ColumnWriter:
         self._is_dirty = [False] * len(self._values)
         self._num_columns = 0
         self._new: list[ColumnSpec] = []
+        self.has_new = False
 
     def begin(self, generation: int, row: int | None = None) -> None:
         """Start a step that writes `generation`: forget what was written there for all rows, or for one."""
@@ -104,7 +108,7 @@ class ColumnWriter:
         """Return the columns learnt since the last call; the fleet has to be told of them with the step's reply."""
         if not self._new:
             return []
-        new, self._new = self._new, []
+        new, self._new, self.has_new = self._new, [], False
         return new
 
     def _learn(self, info: dict[str, Any]) -> bool:
@@ -125,6 +129,7 @@ class ColumnWriter:
             for cells, values, present in zip(self._cells, self._values, self._present, strict=True):
                 cells[kind][key] = _typed(values[column], kind).data, present[column].data
             self._new.append(ColumnSpec(column, key, kind))
+            self.has_new = True
         return True
 
 

@@ -16,8 +16,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.leaves import Leaf, actions_named, fit, has_nan
+from envfleet.core.leaves import Leaf, actions_named, fit, has_nan, row_buffers
 from envfleet.core.parts import Arrays, Columns, Inventory, Objects, Writer, plan
+
+_MAX_SCALARS = 1024
 
 ALIGNMENT_BYTES = 64
 """A cache line: arrays written by different processes never share one at their borders."""
@@ -45,6 +47,8 @@ class SpaceLayout:
         self.leaves: tuple[Leaf, ...] = tuple(found.leaves)
         self.num_objects = found.num_objects
         self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
+        is_number = self._single is not None and isinstance(space, gymnasium.spaces.Discrete)
+        self._scalars = _Scalars(found.leaves[0].dtype) if is_number else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.
@@ -58,6 +62,13 @@ class SpaceLayout:
                 are not checked. The row may be written in part.
         """
         return self._root.writer(arrays, objects)
+
+    def buffers(self, arrays: Arrays) -> list[memoryview] | None:
+        """Return one buffer per row to assign values to, faster than `writer`, where the space allows that.
+
+        An assignment raises one of `MISFIT` for a value that only `writer` can store or refuse.
+        """
+        return None if self._single is None else row_buffers(self._single, arrays[0])
 
     @property
     def is_array(self) -> bool:
@@ -74,6 +85,8 @@ class SpaceLayout:
         """
         if self._single is not None:
             array = arrays[0]
+            if self._scalars is not None:
+                return [*map(self._scalars.__getitem__, array.tolist())]
             return list(array if array.ndim == 1 else array.copy())
         arrays = [array.copy() for array in arrays]
         if n is None:
@@ -121,6 +134,19 @@ class SpaceLayout:
     def select(self, batched: Any, indices: Sequence[int] | NDArray[Any]) -> Any:
         """Return the rows `indices` of a batched value, in the same form; arrays are copies."""
         return self._root.select(batched, indices)
+
+
+class _Scalars(dict[int, Any]):
+    """The scalars of a numpy type by their values; finding one that was made before takes less than making it."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._type = dtype.type
+
+    def __missing__(self, value: int) -> Any:
+        scalar = self._type(value)
+        if len(self) < _MAX_SCALARS:
+            self[value] = scalar
+        return scalar
 
 
 @dataclasses.dataclass(frozen=True)

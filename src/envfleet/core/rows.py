@@ -39,10 +39,12 @@ class Rows:
         self.layout, self.action_layout = engine.observation_layout, engine.action_layout
         arrays = engine.view(indices)
         self.actions, self.outputs = arrays.actions, arrays.outputs
+        self._action_view = _integers_of(self.actions) if self.action_layout.is_array else None
         self.generation = 0
         self.objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
         self.final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(self.layout.num_objects)]
         self.episodes = Episodes(self.num_envs, self.options.autoreset_mode, indices.start, engine.spec.num_envs)
+        self._has_finals = self.options.autoreset_mode is AutoresetMode.SAME_STEP
         self.is_disabled = self.options.autoreset_mode is AutoresetMode.DISABLED
         self.clock = Clock()
         self._find_workers()
@@ -89,6 +91,26 @@ class Rows:
             yield worker, positions, tuple(first + indices[k] - held[worker].start for k in positions)
 
     # ------------------------------------------------------------------ results
+
+    def take_actions(self, actions: Any) -> list[list[Any]]:
+        """Check actions of all rows and put them where the workers read them.
+
+        Returns:
+            The leaves that do not fit an array.
+
+        Raises:
+            InvalidArgument: They do not fit `action_space`.
+        """
+        if self._action_view is not None and type(actions) is np.ndarray:
+            try:
+                self._action_view[:] = actions
+                return []
+            except (TypeError, ValueError):  # of another type or shape, which may fit all the same
+                pass
+        leaves, objects = self.action_layout.unbatch(actions, self.num_envs)
+        for target, leaf in zip(self.actions, leaves, strict=True):
+            target[...] = leaf
+        return objects
 
     def step_payloads(self, objects: list[list[Any]]) -> list[StepPayload]:
         """Payloads, one per worker, of a step of all rows that is not the plain one."""
@@ -139,10 +161,10 @@ class Rows:
             ended: The episodes that ended, by row.
             has_columns: Whether infos may lie in columns: after a step.
         """
-        if not replies and ended is None and self._columns is None:
+        if not replies and ended is None and not (has_columns and self.engine.columns_version):
             return {}
         sparse: SparseInfos = []
-        if ended is not None and self.options.autoreset_mode is AutoresetMode.SAME_STEP:
+        if ended is not None and self._has_finals:
             finals = self.outputs[self.generation].finals
             for k in ended.rows.tolist():
                 index = k if indices is None else indices[k]
@@ -152,11 +174,13 @@ class Rows:
         for _, reply in replies:
             for index, info in reply.infos:
                 sparse.append((index - first if places is None else places[index - first], info))
-        snapshot = self._snapshot_columns(indices) if has_columns else None
+        snapshot = self._snapshot_columns(indices) if has_columns and self._columns is not None else None
         if not self.options.record_episodes:
             ended = None
         if not sparse and snapshot is None and ended is None:
             return {}
+        if not sparse and snapshot is None:
+            return LazyInfos(dict, ended)
         size = self.num_envs if indices is None else len(indices)
         return LazyInfos(lambda: build_infos(size, sparse, snapshot), ended)
 
@@ -183,6 +207,12 @@ class Rows:
         self.generation = 1 - self.generation
         if num_rows < self.num_envs:
             carry_over(before, self.outputs[self.generation])
+
+
+def _integers_of(arrays: list[NDArray[Any]]) -> Any:
+    """The one array as a buffer, to which assignment checks type and shape in C; `None` unless it is of integers."""
+    array: Any = arrays[0]  # numpy does not type its arrays as buffers
+    return memoryview(array) if array.ndim == 1 and array.dtype.kind in "iu" else None
 
 
 def carry_over(before: Outputs, after: Outputs) -> None:

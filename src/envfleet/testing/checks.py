@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from envfleet.testing.compare import mismatches
 from envfleet.testing.duel import Difference, Duel
 from envfleet.testing.envs import AttributeEnv, CountingEnv
 from envfleet.testing.infos import InfoEnv, make_info
+
+_SERVED_S = 2.0
+"""How long a sub-environment may go unserved: on a busy machine its worker gets no core for a while."""
 
 MakeFleet = Callable[..., VectorEnv[Any, Any, Any]]
 """Builds the vector environment under examination: takes a list of environment builders, and as options
@@ -281,7 +285,9 @@ def _exchange(trial: Trial, fleet: Any, models: list[_Lone], note: Callable[[str
 
     send(list(range(trial.num_envs)), is_all=True)
     served = np.zeros(trial.num_envs, dtype=np.int64)
-    for turn in range(6 * trial.num_envs):
+    deadline_s, turn = time.monotonic() + _SERVED_S, -1
+    while turn + 1 < 6 * trial.num_envs or (served.min() == 0 and time.monotonic() < deadline_s):
+        turn += 1
         batch = fleet.recv()
         indices = [int(index) for index in batch.env_indices]
         if len(indices) != fleet.batch_size:

@@ -39,13 +39,15 @@ class Patience:
 
     def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """Descriptors that are ready, as `select.poll` gives them; none if `timeout_s` passes first."""
-        if self._rest > 0:
-            self._rest -= 1
-        elif (timeout_s is None or timeout_s > 0) and (events := self._stay_awake()):
+        if (timeout_s is None or timeout_s > 0) and (events := self.linger()):
             return events
         return self._poller.poll(None if timeout_s is None else max(timeout_s, 0) * 1000)
 
-    def _stay_awake(self) -> list[tuple[int, int]]:
+    def linger(self) -> list[tuple[int, int]]:
+        """Stay awake for a moment, if that pays; descriptors that became ready, for whoever would sleep without."""
+        if self._rest > 0:
+            self._rest -= 1
+            return []
         poll, now = self._poller.poll, time.perf_counter_ns()
         end = now + AWAKE_NS
         while now < end:

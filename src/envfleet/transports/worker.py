@@ -20,6 +20,7 @@ from envfleet.core.messages import ALL_ROWS, Reply, Request, Verb
 from envfleet.core.serve import Server, serve
 from envfleet.core.shared import SharedArrays
 from envfleet.errors import SubEnvError
+from envfleet.transports.patience import Patience
 from envfleet.transports.wire import HAS_REPLY, HEADER, LENGTH, RECORD, decode_request, encode_reply
 
 
@@ -30,6 +31,8 @@ class _Channel:
         self.worker, self.first_index = worker, 0
         self._verb = "make"
         self._request_fd, self._reply_fd, self._done_fd = request_fd, reply_fd, done_fd
+        self._patience = Patience()
+        self._patience.register(request_fd)
 
     def read_exactly(self, size: int) -> bytes | None:
         """Read `size` bytes, or `None` if the owner is gone."""
@@ -51,6 +54,7 @@ class _Channel:
 
     def receive(self) -> Request | None:
         """Wait for the next request; `None` if the owner is gone."""
+        self._patience.linger()
         data = self.read_exactly(HEADER.size)
         if data is None:
             return None

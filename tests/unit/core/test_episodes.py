@@ -264,3 +264,25 @@ def test_what_was_handed_out_does_not_change():
     for array in (*kept, mask, found["r"]):
         array[:] = 1
     assert episodes.ids.tolist() == [8, 7]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_many_that_end_at_once_are_counted_as_each_would_be(mode):
+    size = 40  # beyond a few, numpy does what is done one by one for few
+    together = Episodes(size, mode)
+    alone = [Episodes(1, mode, first=i, stride=size) for i in range(size)]
+    together.on_reset()
+    for one in alone:
+        one.on_reset()
+    rng = np.random.default_rng(0)
+    for share in (0.0, 0.9, 0.1, 1.0, 0.5, 0.0):
+        rewards, (terminated, truncated) = rng.random(size), rng.random((2, size)) < share
+        ended = together.on_step(rewards, terminated, truncated)
+        for i, one in enumerate(alone):
+            its = one.on_step(rewards[i : i + 1], terminated[i : i + 1], truncated[i : i + 1])
+            assert (its is not None) == (ended is not None and bool(ended.mask[i]))
+            if its is not None:
+                assert ended is not None
+                assert (ended.returns[i], ended.lengths[i], ended.ids[i]) == (its.returns, its.lengths, its.ids)
+        for name in ("ids", "returns", "lengths", "ended"):
+            assert getattr(together, name).tolist() == [getattr(one, name)[0] for one in alone]
