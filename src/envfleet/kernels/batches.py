@@ -39,8 +39,8 @@ class EndedInStep(Protocol):
 class Batch(Protocol):
     """Kernel environments, stepped together; `CpuBatch` and `CudaBatch` are such.
 
-    Arrays that `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos: NumPy's
-    on the CPU, else `DeviceArray`s. All others are on the host.
+    Arrays that `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos:
+    NumPy's on the CPU, else `DeviceArray`s. All others are on the host.
     """
 
     device: str

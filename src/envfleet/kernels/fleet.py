@@ -241,9 +241,8 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         """
         self._check("rollout")
         start_s = time.perf_counter()
-        rollout = run_rollout(
-            require_cpu(self._batch, "rollout"), policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out
-        )
+        batch = require_cpu(self._batch, "rollout")
+        rollout = run_rollout(batch, policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out)
         self._steps += num_steps * self.num_envs
         self._step_s += time.perf_counter() - start_s
         return rollout
@@ -268,7 +267,8 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
                 f"final_observations are kept in AutoresetMode.SAME_STEP, this fleet's mode is "
                 f"{self.autoreset_mode.name}: there, the last observation is in what step returned"
             )
-        return self._batch.final_observations
+        observations: NDArray[Any] = self._batch.final_observations
+        return observations
 
     @property
     def episode_ids(self) -> NDArray[np.int64]:
@@ -401,7 +401,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         if self._seeds is None:
             self._seeds = np.zeros(self.num_envs, np.uint64)
         self._state = Lifecycle.READY
-        observations = self._batch.observe()[0]
+        observations: NDArray[Any] = self._batch.observe()[0]
         return observations if rows is None else observations.take(rows, axis=0)
 
     # ------------------------------------------------------------------ the fleet itself

@@ -62,8 +62,8 @@ class Actions:
             self._refuse_shape(shape)
         if dtype != self._dtype:
             raise InvalidArgument(
-                f"actions on the device have dtype {dtype}, expected {self._dtype}: convert them there, as with torch's "
-                f"actions.to(torch.{self._dtype})"
+                f"actions on the device have dtype {dtype}, expected {self._dtype}: convert them there, as with "
+                f"torch's actions.to(torch.{self._dtype})"
             )
         if not is_contiguous:
             raise InvalidArgument("actions on the device are not contiguous: pass actions.contiguous()")
@@ -82,22 +82,27 @@ class Actions:
                 f"actions have dtype {array.dtype}, expected {self._dtype}: convert them with "
                 f"actions.astype(np.{self._dtype})"
             )
-        array = np.ascontiguousarray(array, self._dtype)
+        given, array = array, np.ascontiguousarray(array, self._dtype)
         wrong = self._find_wrong(array)
+        if array.dtype.kind in "iu":
+            wrong |= array != given  # what wraps around may look right
         if wrong.any():
             row = int(np.flatnonzero(wrong.reshape(len(array), -1).any(1))[0])
             raise InvalidArgument(
-                f"the action of sub-environment {row} is {array[row]!s}, which is not in {self._spec.action_space}; "
+                f"the action of sub-environment {row} is {given[row]!s}, which is not in {self._spec.action_space}; "
                 "nothing was stepped"
             )
         return array
 
     def _find_wrong(self, array: NDArray[Any]) -> NDArray[np.bool_]:
-        space = self._spec.action_space
+        space: Any = self._spec.action_space
         if isinstance(space, spaces.Discrete):
-            wrong = (array < space.start) | (array >= space.start + space.n)
+            low = int(space.start)
+            wrong = (array < low) | (array >= low + int(space.n))
         elif isinstance(space, spaces.MultiDiscrete):
-            wrong = (array < space.start) | (array >= space.start + space.nvec)
+            start: NDArray[Any] = space.start
+            nvec: NDArray[Any] = space.nvec
+            wrong = (array < start) | (array >= np.add(start, nvec))
         elif isinstance(space, spaces.MultiBinary):
             wrong = (array < 0) | (array > 1)
         else:

@@ -69,12 +69,26 @@ class DeviceArray:
         """DLPack's name of the device: its type and number."""
         return (CPU, 0) if is_simulated() else (CUDA, int(import_cuda().get_current_device().id))
 
-    def __dlpack__(self, *, stream: int | None = None, **_kwargs: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """A DLPack capsule; work on another stream than the default one waits until this array is ready.
 
         Args:
             stream: The consumer's.
+            max_version: The newest version that the consumer knows.
+            dl_device: Where it wants the array: `None` or here.
+            copy: Not true: it shares this array's memory.
         """
+        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
+            raise BufferError(
+                "an array on a CUDA device is lent as it is: leave out copy and dl_device, and copy it then"
+            )
         if stream not in {None, -1, 0, _LEGACY_STREAM}:
             import_cuda().synchronize()
         return make_capsule(self, self.address, self.shape, self.dtype, self.__dlpack_device__())

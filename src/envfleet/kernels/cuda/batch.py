@@ -90,7 +90,9 @@ class CudaBatch:
         self._actions_home = Piece(
             Layout([Buffer("actions", spec.action.dtype, spec.action.size)]), num_envs, self._room
         )
-        self._requests = Layout([Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))])
+        self._requests = Layout(
+            [Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))]
+        )
         self._params = check_params(spec, num_envs, params)
         self._build()
 
@@ -107,13 +109,14 @@ class CudaBatch:
             piece.write(buffer.name, block[buffer.name.removeprefix("p_")] if plan.params.is_split else block)
         self._params_piece = piece
         self._program: CudaProgram = compile_for_cuda(self.spec, self._has_own_params)
-        with compiling(self.spec, "CUDA"), cuda_target().translating(self.spec):
-            out = self._last.piece.address
-            place = self._counts_at
-            self._program.reset[1, 1](
-                self._kept.address, piece.address, out, place, place, place, 0, self._room, 0
-            )
-            self._program.observe[1, 1](self._kept.address, out, 0, self._room)
+        target = cuda_target()
+        self._launch = target.launcher(self._program.step, *self._grid)
+        self._launch_observe = target.launcher(self._program.observe, *self._grid)
+        launch_reset = target.launcher(self._program.reset, 1, 1)
+        with compiling(self.spec, "CUDA"), target.translating(self.spec):
+            out, place = self._last.piece.address, self._counts_at
+            launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
+            self._launch_observe(self._kept.address, out, 0, self._room)
             self._launch_step(self._last, self._actions_home.address, 0, num_rows=0)
 
     # ------------------------------------------------------------------ stepping
@@ -129,18 +132,21 @@ class CudaBatch:
             is_seeded: Whether its generator is seeded, or goes on.
 
         Returns:
-            Observations, rewards, terminated, truncated and infos of all rows; of those only observations and infos mean
-            something.
+            Observations, rewards, terminated, truncated and infos of all rows; of those only observations and infos
+            mean something.
         """
         self._check_faults()
         count = len(rows)
         piece = Piece(self._requests, count, room_for(count))
         for name, values in (("seeds", seeds), ("rows", rows), ("flags", is_seeded)):
             piece.write(name, values)
-        addresses = {name: piece.address + piece.layout.span(name, piece.room, 1).start for name in piece.layout.buffers}
+        addresses = {
+            name: piece.address + piece.layout.span(name, piece.room, 1).start for name in piece.layout.buffers
+        }
         out = self._pool.take()
         threads = min(MAX_BLOCK_THREADS, count)
-        self._program.reset[-(-count // threads), threads](
+        launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads)
+        launch(
             self._kept.address,
             self._params_piece.address,
             out.piece.address,
@@ -162,7 +168,7 @@ class CudaBatch:
         return self._hand(out)
 
     def _observe_to(self, out: DeviceSet) -> None:
-        self._program.observe[self._grid](self._kept.address, out.piece.address, self.num_envs, self._room)
+        self._launch_observe(self._kept.address, out.piece.address, self.num_envs, self._room)
 
     def _hand(self, out: DeviceSet) -> tuple[DeviceArray, ...]:
         return tuple(out.handed[: len(self._plan.outputs)])
@@ -177,8 +183,8 @@ class CudaBatch:
             Observations, rewards, terminated, truncated and infos, and the episodes that ended.
 
         Raises:
-            InvalidArgument: Actions of another shape or type, or one that is not in the action space; or an earlier step
-                had such a one on the device.
+            InvalidArgument: Actions of another shape or type, or one that is not in the action space; or an earlier
+                step had such a one on the device.
         """
         self._check_faults()
         taken = self._actions.take(actions)
@@ -203,7 +209,7 @@ class CudaBatch:
     def _launch_step(self, out: DeviceSet, actions_at: int, now: int, *, num_rows: int) -> None:
         if num_rows:
             self._step_number += 1
-        self._program.step[self._grid](
+        self._launch(
             self._kept.address,
             self._params_piece.address,
             out.piece.address,
@@ -236,8 +242,8 @@ class CudaBatch:
         if row >= 0:
             self._faults[0] = 0
             raise InvalidArgument(
-                f"in an earlier step the action of sub-environment {row} was not in {self.spec.action_space}: it was not "
-                "stepped, and its reward was NaN; check actions on the device before they are passed"
+                f"in an earlier step the action of sub-environment {row} was not in {self.spec.action_space}: it was "
+                "not stepped, and its reward was NaN; check actions on the device before they are passed"
             )
 
     # ------------------------------------------------------------------ what is kept
@@ -331,7 +337,8 @@ class CudaBatch:
         forms = {name: (array.dtype, array.shape[1:]) for name, array in wholes.items()}
         if forms != {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}:
             raise InvalidArgument(
-                f"the saved state has other fields than {self.spec.name}: pass one that this kernel's get_state returned"
+                f"the saved state has other fields than {self.spec.name}: pass one that this kernel's get_state "
+                "returned"
             )
         for name, whole in wholes.items():
             whole[slice(None) if rows is None else rows] = arrays[name]

@@ -47,9 +47,7 @@ _api = ctypes.pythonapi
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(("PyCapsule_New", _api))
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_pointer_of_dying = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api)
-)
+_pointer_of_dying = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 
 _lent: dict[int, tuple[Any, ...]] = {}
@@ -83,9 +81,7 @@ def make_capsule(
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
     strides = (ctypes.c_int64 * len(shape))(*(int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape))))
-    tensor = _Tensor(
-        address, *device, len(shape), _CODES[dtype.kind], 8 * dtype.itemsize, 1, extents, strides, 0
-    )
+    tensor = _Tensor(address, *device, len(shape), _CODES[dtype.kind], 8 * dtype.itemsize, 1, extents, strides, 0)
     managed = _Managed(tensor, None, _release)
     place = ctypes.addressof(managed)
     _lent[place] = (managed, extents, strides, owner)

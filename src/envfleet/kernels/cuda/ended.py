@@ -17,8 +17,8 @@ class DeviceEnded:
 
     Args:
         count: Fetches the number of episodes.
-        arrays: The step's ended episodes and, in `SAME_STEP`, final observations and infos; while they are held, no other
-            step writes them.
+        arrays: The step's ended episodes and, in `SAME_STEP`, final observations and infos; while they are held, no
+            other step writes them.
         names: Of the infos.
         now: When the step was taken, in nanoseconds.
     """

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numba import cuda
 from numba.cuda import cgutils, types
-from numba.cuda.core.errors import NumbaError
+from numba.cuda.core.errors import NumbaError, NumbaPerformanceWarning
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.extending import intrinsic, overload_method
 from numba.cuda.np.numpy_support import from_dtype
@@ -53,7 +54,7 @@ def new_record(dtype: np.dtype[Any]) -> Any:
     """An intrinsic without arguments: a record of the thread's own, for the compiler to turn into registers."""
     record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba is not typed
+    @intrinsic
     def allocate(_context: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
             memory = cgutils.alloca_once(builder, context.get_data_type(record))
@@ -70,7 +71,7 @@ def array_at(dtype: np.dtype[Any]) -> Any:
     element = from_dtype(dtype)
     result = types.Array(element, 1, "C")
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba is not typed
+    @intrinsic
     def view(_context: Any, address: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             data_type = context.get_data_type(element)
@@ -98,7 +99,7 @@ def row_view(shape: tuple[int, ...]) -> Any:
     """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory."""
     size = int(np.prod(shape, dtype=np.int64))
 
-    @intrinsic  # type: ignore[untyped-decorator]  # numba is not typed
+    @intrinsic
     def view(_context: Any, flat: Any, index: Any) -> Any:
         result = types.Array(flat.dtype, len(shape), "C")
 
@@ -127,6 +128,13 @@ def row_view(shape: tuple[int, ...]) -> Any:
 def address_of(array: Any) -> int:
     """Where a device array, or one that is mapped to the device, begins."""
     return int(array.device_ctypes_pointer.value)
+
+
+def launcher(entry: Any, blocks: int, threads: int) -> Any:
+    """What launches an entry point on so many threads; few sub-environments are no mistake to be warned of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        return entry[blocks, threads]
 
 
 _compile_ir = nvvm.compile_ir

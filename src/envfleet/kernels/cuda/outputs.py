@@ -24,8 +24,8 @@ class DeviceSet:
 
     Attributes:
         piece: Its memory.
-        handed: Observations, rewards, terminated, truncated, and infos; then the ended episodes and, in `SAME_STEP`, the
-            final observations and infos.
+        handed: Observations, rewards, terminated, truncated, and infos; then the ended episodes and, in `SAME_STEP`,
+            the final observations and infos.
     """
 
     def __init__(self, plan: BufferPlan, layout: Layout, num_envs: int, *, has_finals: bool) -> None:

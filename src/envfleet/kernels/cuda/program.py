@@ -17,7 +17,9 @@ from envfleet.kernels.program import load_module, loop_names
 
 
 class CudaProgram:
-    """A kernel's entry points on the device; made by `compile_for_cuda`. All take plain integers, most of them addresses.
+    """A kernel's entry points on the device; made by `compile_for_cuda`.
+
+    All take plain integers, most of them addresses.
 
     Args:
         module: The generated code, complete.

@@ -81,7 +81,7 @@ def array_at(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
 
     def view(address: int, size: int) -> Any:
         memory = (ctypes.c_uint8 * (dtype.itemsize * size)).from_address(address)
-        values: NDArray[Any] = np.frombuffer(memory, dtype)
+        values: NDArray[Any] = np.frombuffer(memoryview(memory), dtype)
         return Records(values) if dtype.names else values
 
     return view
@@ -96,6 +96,15 @@ def row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[An
 def address_of(array: Any) -> int:
     """Where a simulated device array begins."""
     return int(array.ctypes.data)
+
+
+def launcher(entry: Any, blocks: int, threads: int) -> Callable[..., None]:
+    """What runs an entry point as so many threads; the simulator's own launchers share their configuration."""
+
+    def launch(*args: int) -> None:
+        entry[blocks, threads](*args)
+
+    return launch
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -234,9 +235,7 @@ def indent_lines(lines: list[str], depth: int = 1) -> list[str]:
 @functools.cache
 def _version() -> str:
     """Names all that decides the machine code besides the kernel and this source, so that nothing stale is loaded."""
-    import numba_cuda
-
     here = Path(__file__).parent
     files = (here / "numba_cuda.py", here.parent / "rng.py")
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    return f"numba-cuda {numba_cuda.__version__}, {digest[:16]}"
+    return f"numba-cuda {importlib.metadata.version('numba-cuda')}, {digest[:16]}"

@@ -34,6 +34,9 @@ class Target(Protocol):
     def address_of(self, array: Any, /) -> int:
         """Where a device array begins."""
 
+    def launcher(self, entry: Any, blocks: int, threads: int, /) -> Any:
+        """What launches an entry point on so many threads."""
+
     def translating(self, spec: KernelSpec, /) -> AbstractContextManager[None]:
         """Hold around what compiles."""
 

@@ -28,5 +28,6 @@ def test_kernels_on_cuda_are_the_same_kernels() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout
+    results = done.stdout.split(maxsplit=1)[0]
+    assert len(results) > 20
+    assert set(results) == {"."}  # nothing is skipped
