@@ -77,7 +77,9 @@ class KernelEnv(gym.Env[Any, Any]):
         return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), False, self._infos(arrays)
 
     def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
-        return {name: array[0] for name, array in zip(self._kernel.kernel.info_fields, arrays[4:], strict=True)}
+        columns = zip(self._kernel.kernel.info_fields, arrays[4:], strict=True)
+        # Gymnasium's vector environments make columns of Python's bools and of NumPy's numbers and arrays.
+        return {name: bool(col[0]) if col.ndim == 1 and col.dtype == np.bool_ else col[0] for name, col in columns}
 
     def render(self) -> Any:
         """The current frame, uint8 `(height, width, 3)`, if `render_mode` is `"rgb_array"`."""

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import linecache
 import re
+from pathlib import Path
 
 from envfleet.kernels.kernel import KernelSpec
 
-_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)|Raised from (?P<file_>.+?) \((?P<line_>\d+)\)')
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_GENERATED = re.compile(r"-[0-9a-f]{24}$")
+_OURS = Path(__file__).parent
 
 _ADVICE = (
     (
-        r"Untyped global name '(?P<name>\w+)'.*<class 'type'>",
-        "uses the class {name}: refer to functions and constants of a module, not to attributes of a class",
+        r"<function _attach\.<locals>\.choose",
+        "calls a method of `rng` with arguments it does not take there: kernels draw one number at a time",
     ),
     (
-        r"Untyped global name '(?P<name>\w+)'",
-        "uses {name}, which cannot be compiled: keep it out of reset, step and observe, or turn it into numbers",
-    ),
-    (
-        r"Field '(?P<name>\w+)' was not found in record with fields \((?P<fields>[^)]*)\)",
-        "uses the field {name!r}, which does not exist; fields are: {fields}",
+        r"exception_match",
+        "catches an exception of one kind, which compiled code does not have: look at the value before, with `if`",
     ),
     (r"NameError: name '(?P<name>\w+)' is not defined", "uses {name}, which is not defined"),
     (
-        r"Unknown attribute '(?P<name>\w+)' of type Record",
-        "uses {name!r}, which neither the state, nor the parameters, nor the generator have",
-    ),
-    (
-        r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>[\w.]+)'",
+        r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>\w+)[\w.]*'",
         "gives {name} values of two types, {one} and {two}: make them one, as with float(...)",
     ),
-    (r"No implementation of function (?P<name>.+?) found", "calls {name} with types it does not take"),
+    (
+        r"No implementation of function .+? found for signature:\s+>>> (?P<call>.+?)\n",
+        "calls {call}, which compiled code does not have for these types",
+    ),
     (
         r"The use of (?P<name>\w+) is not supported|Use of unsupported (?P<other>.+)",
         "uses {name}, which compiled code does not have",
@@ -54,15 +52,16 @@ def explain(spec: KernelSpec, error: Exception) -> str:
         if found:
             fields = {key: value or "that" for key, value in found.groupdict().items()}
             return f"{place}: it {advice.format(**fields)}"
-    first = next((line for line in text.splitlines() if line.strip() and "Failed in " not in line), text)
-    return f"{place}: {first.strip()} (scalar Python with numbers, arrays and math works; numba's own words are below)"
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and "Failed in " not in line), type(error).__name__)
+    return f"{place}: {first} (numbers, arrays and math can be compiled; numba's own words are above)"
 
 
 def _describe_place(text: str) -> str:
     """The innermost line that numba names and that is the user's."""
-    places = [match.groupdict() for match in _PLACE.finditer(text) if "envfleet" not in match["file"]]
-    if not places:
-        return ""
-    file, line = places[-1]["file"], int(places[-1]["line"])
-    source = linecache.getline(file, line).strip()
-    return f", {file}:{line}" + (f" (`{source}`)" if source else "")
+    for found in _PLACE.finditer(text):  # the innermost comes first
+        file, line = Path(found["file"] or found["file_"]).resolve(), int(found["line"] or found["line_"])
+        if file.parent != _OURS and not _GENERATED.search(file.parent.name):
+            source = linecache.getline(str(file), line).strip()
+            return f", {file}:{line}" + (f" (`{source}`)" if source else "")
+    return ""

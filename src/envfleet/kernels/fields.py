@@ -31,8 +31,16 @@ def array(shape: int | tuple[int, ...], dtype: Any) -> Any:
     Args:
         shape: Fixed.
         dtype: A numpy dtype of numbers or bools.
+
+    Raises:
+        KernelError: It cannot be such an array.
     """
-    return ArrayField((shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype))
+    lengths: Any = shape if isinstance(shape, tuple) else (shape,)
+    if not all(isinstance(one, (int, np.integer)) and one > 0 for one in lengths):
+        raise KernelError(f"array({shape!r}, …): the shape is an int above 0 or a tuple of such")
+    if np.dtype(dtype).kind not in "biuf":
+        raise KernelError(f"array({shape!r}, {dtype!r}): the dtype is one of numbers or bools, such as np.float32")
+    return ArrayField(lengths, np.dtype(dtype))
 
 
 @dataclasses.dataclass(frozen=True)

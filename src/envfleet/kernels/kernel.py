@@ -168,11 +168,14 @@ def _read_kernel(kernel: Any) -> KernelSpec:
     if not state.names:
         raise KernelError(f"{name} has no state: write `class State:` with a line such as `x: float` for each field")
     params = read_fields(kernel.Params, f"{name}.Params", need_defaults=True)
+    given: Any = kernel.info_fields
+    if isinstance(given, str):
+        raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({given!r},)`")
     for field in kernel.info_fields:
         state.check_name(field)
-    limit = kernel.max_episode_steps
-    if limit is not None and limit < 1:
-        raise KernelError(f"{name}.max_episode_steps is {limit}, expected a whole number of at least 1, or None")
+    limit: Any = kernel.max_episode_steps
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise KernelError(f"{name}.max_episode_steps is {limit!r}, expected a whole number of at least 1, or None")
     return KernelSpec(
         name=name,
         kernel=kernel,
@@ -196,8 +199,9 @@ def _read_function(kernel: type[Kernel], name: str, *, is_needed: bool) -> Any:
         function = function.__func__
     if not inspect.isfunction(function):
         raise KernelError(f"{kernel.__name__}.{name} is a {type(function).__name__}, expected a function: {how}")
-    found = tuple(inspect.signature(function).parameters)
-    if len(found) != len(arguments):
+    kinds = inspect.signature(function).parameters
+    found = tuple(kinds)
+    if len(found) != len(arguments) or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in kinds.values()):
         raise KernelError(
             f"{kernel.__name__}.{name} takes ({', '.join(found)}), expected ({', '.join(arguments)}): {how}"
         )

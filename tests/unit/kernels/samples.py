@@ -104,7 +104,7 @@ class Painter(Kernel):
             for column in range(4):
                 state.cells[row, column] = rng.integers(4)
         state.weights[0] = rng.random()
-        state.weights[1] = rng.normal(1.0, 0.5)
+        state.weights[1] = rng.uniform(1.0, 1.5)
         state.ink = np.float32(4.0)
         state.strokes = np.int32(0)
         state.is_wet = False

@@ -1,0 +1,243 @@
+"""What a kernel may not do, found in its code before it is compiled: so the message can name the user's own line.
+
+Numba compiles some of it and means something else (writing to a parameter, drawing from `np.random`), and speaks of the
+rest in terms of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import random
+import types
+from typing import Any, NoReturn
+
+import numpy as np
+from numba.core import compiler, ir
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
+
+from envfleet.errors import KernelError
+from envfleet.kernels.explaining import explain
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.rng import METHODS
+
+_ARGUMENTS = {
+    "reset": ("state", "rng", "params"),
+    "step": ("state", "action", "rng", "params"),
+    "observe": ("state", "out"),
+}
+_PARAMETER = (
+    "writes to a parameter: parameters do not change during an episode; make it a field of the state, which reset "
+    "copies from the parameter"
+)
+_FROZEN = {
+    "params": _PARAMETER,
+    "array of params": _PARAMETER,
+    "action": "writes to the action, which is the caller's: calculate with a number of your own",
+}
+_KNOWN_MODULES = frozenset({"builtins", "numpy", "math", "cmath", "operator"})
+_VALUES = (bool, int, float, complex, str, tuple, np.generic, np.ndarray)
+_DRAWS = "draws from {name}, which no seed reaches: draw from `rng`, as in `rng.random()`"
+
+
+def check_rules(spec: KernelSpec) -> None:
+    """Check the functions of a kernel and all they call.
+
+    Raises:
+        KernelError: One breaks a rule; names the line and what to write.
+    """
+    walk = _Walk(spec)
+    for name, kinds in _ARGUMENTS.items():
+        walk.enter(getattr(spec, name), kinds)
+
+
+class _Walk:
+    """Follows state, parameters, action and generator through functions.
+
+    Args:
+        spec: The kernel.
+    """
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self._spec = spec
+        self._seen: set[tuple[Any, ...]] = set()
+        self._stack: list[Any] = []
+
+    def enter(self, function: Any, kinds: tuple[str | None, ...]) -> None:
+        """Check one function whose arguments are of some kinds."""
+        function = getattr(function, "py_func", function)
+        if (function, kinds) in self._seen:
+            return
+        self._seen.add((function, kinds))
+        self._stack.append(function)
+        try:
+            code = compiler.run_frontend(function)
+        except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
+            raise KernelError(explain(self._spec, error)) from error
+        frame = _Frame(self, self._spec, function, kinds)
+        for label in sorted(code.blocks):
+            for statement in code.blocks[label].body:
+                frame.visit(statement)
+        self._stack.pop()
+
+    def is_active(self, function: Any) -> bool:
+        """Whether a function is among those that led here."""
+        return function in self._stack
+
+
+class _Frame:
+    """One function as it is walked through: what each of its variables is."""
+
+    def __init__(self, walk: _Walk, spec: KernelSpec, function: Any, kinds: tuple[str | None, ...]) -> None:
+        self._walk, self._spec, self._function, self._arguments = walk, spec, function, kinds
+        self._kinds: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+        self._tuples: dict[str, list[Any]] = {}
+        self._is_step = function is spec.step
+
+    def visit(self, statement: Any) -> None:
+        """Check one statement of numba's intermediate form."""
+        if isinstance(statement, ir.Assign):
+            self._assign(statement.target.name, statement.value, statement.loc)
+        elif isinstance(statement, ir.SetAttr):
+            self._set_field(statement)
+        elif isinstance(statement, (ir.SetItem, ir.StaticSetItem)):
+            self._refuse_frozen(statement.target.name, statement.loc)
+        elif isinstance(statement, ir.Return) and self._is_step:
+            self._check_return(statement)
+
+    def _fail(self, loc: Any, what: str) -> NoReturn:
+        file = self._function.__code__.co_filename
+        line = linecache.getline(file, loc.line).strip()
+        shown = f" (`{line}`)" if line else ""
+        raise KernelError(f"{self._spec.name}, {file}:{loc.line}, in {self._function.__name__}{shown}: it {what}")
+
+    def _refuse_frozen(self, name: str, loc: Any) -> None:
+        kind = self._kinds.get(name)
+        if kind in _FROZEN:
+            self._fail(loc, _FROZEN[kind])
+
+    # ------------------------------------------------------------------ fields
+
+    def _set_field(self, statement: Any) -> None:
+        name, kind = statement.target.name, self._kinds.get(statement.target.name)
+        self._refuse_frozen(name, statement.loc)
+        if kind == "state":
+            self._check_field(kind, statement.attr, statement.loc)
+            if self._spec.state.dtype[statement.attr].shape:
+                what = f"assigns to {statement.attr!r}, an array of the state: write its elements, as in"
+                self._fail(statement.loc, f"{what} `state.{statement.attr}[:] = values`")
+
+    def _check_field(self, kind: str, name: str, loc: Any) -> None:
+        if kind == "rng":
+            if name not in METHODS:
+                self._fail(loc, f"calls rng.{name}, which kernels do not have; they have: {', '.join(METHODS)}")
+            return
+        fields = self._spec.state if kind == "state" else self._spec.params
+        if name not in fields.names:
+            known = ", ".join(fields.names) or "none"
+            self._fail(loc, f"uses {name!r}, but {fields.owner} has no such field; its fields are: {known}")
+
+    # ------------------------------------------------------------------ values
+
+    def _assign(self, target: str, value: Any, loc: Any) -> None:
+        if isinstance(value, ir.Arg):
+            self._set_kind(target, self._arguments[value.index] if value.index < len(self._arguments) else None)
+        elif isinstance(value, ir.Var):
+            self._copy(target, value.name)
+        elif isinstance(value, (ir.Global, ir.FreeVar)):
+            self._check_value(value.name, value.value, loc)
+            self._values[target] = value.value
+        elif isinstance(value, ir.Const):
+            self._values[target] = value.value
+        elif isinstance(value, ir.Expr):
+            self._expression(target, value, loc)
+
+    def _set_kind(self, target: str, kind: str | None) -> None:
+        if kind is None:
+            self._kinds.pop(target, None)
+        else:
+            self._kinds[target] = kind
+
+    def _copy(self, target: str, source: str) -> None:
+        self._set_kind(target, self._kinds.get(source))
+        for known in (self._values, self._tuples):
+            known.pop(target, None)
+            if source in known:
+                known[target] = known[source]
+
+    def _expression(self, target: str, value: Any, loc: Any) -> None:
+        if value.op == "cast":
+            self._copy(target, value.value.name)
+        elif value.op == "getattr":
+            self._get_attribute(target, value, loc)
+        elif value.op in ("getitem", "static_getitem"):
+            kind = self._kinds.get(value.value.name)  # a part of an array is the same memory
+            self._set_kind(target, kind if kind in _FROZEN else None)
+        elif value.op == "build_tuple":
+            self._tuples[target] = value.items
+        elif value.op == "inplace_binop" and self._spec.action.shape:
+            self._refuse_frozen(value.lhs.name, loc)
+        elif value.op == "call":
+            self._call(value, loc)
+
+    def _get_attribute(self, target: str, value: Any, loc: Any) -> None:
+        kind = self._kinds.get(value.value.name)
+        if kind in ("state", "params", "rng"):
+            self._check_field(kind, value.attr, loc)
+            is_array = kind == "params" and bool(self._spec.params.dtype[value.attr].shape)
+            self._set_kind(target, "array of params" if is_array else None)
+            return
+        module = self._values.get(value.value.name)
+        if isinstance(module, types.ModuleType):
+            if not hasattr(module, value.attr):
+                self._fail(loc, f"uses {module.__name__}.{value.attr}, which does not exist")
+            found = getattr(module, value.attr)
+            self._check_value(f"{module.__name__}.{value.attr}", found, loc)
+            self._values[target] = found
+
+    def _call(self, value: Any, loc: Any) -> None:
+        function = self._values.get(value.func.name)
+        function = getattr(function, "py_func", function)
+        if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] in _KNOWN_MODULES:
+            return
+        if self._walk.is_active(function):
+            self._fail(loc, f"calls {function.__name__}, which calls itself: write a loop")
+        try:
+            given = inspect.signature(function).bind(*value.args, **dict(value.kws))
+        except TypeError as error:
+            self._fail(loc, f"calls {function.__name__} wrongly: {error}")
+        names = list(inspect.signature(function).parameters)
+        kinds = (self._kinds.get(getattr(given.arguments.get(name), "name", "")) for name in names)
+        self._walk.enter(function, tuple(kinds))
+
+    def _check_value(self, name: str, value: Any, loc: Any) -> None:
+        """Check that compiled code can hold a value from outside the function."""
+        if value is ir.UNDEFINED:
+            self._fail(loc, f"uses {name}, which is not defined")
+        if isinstance(value, types.ModuleType):
+            if value.__name__ in ("random", "numpy.random"):
+                self._fail(loc, _DRAWS.format(name=value.__name__))
+        elif isinstance(value, type):
+            if value.__module__ not in _KNOWN_MODULES:
+                what = f"uses the class {name}, which cannot be compiled: use functions and constants of a module"
+                self._fail(loc, what)
+        elif isinstance(value, (list, dict, set)):
+            what = f"uses {name}, a {type(value).__name__}, which cannot be compiled: make it a tuple or an array"
+            self._fail(loc, what)
+        elif type(getattr(value, "__self__", None)) in (random.Random, np.random.RandomState):  # bound to a generator
+            self._fail(loc, _DRAWS.format(name=name))
+        elif not (value is None or value is Ellipsis or callable(value) or isinstance(value, _VALUES)):
+            what = f"uses {name}, a {type(value).__name__}, which cannot be compiled: use numbers, arrays and functions"
+            self._fail(loc, what)
+
+    def _check_return(self, statement: Any) -> None:
+        name = statement.value.name
+        if name in self._values and self._values[name] is None:
+            self._fail(statement.loc, "returns nothing on some way through it: end it by `return reward, terminated`")
+        items = self._tuples.get(name)
+        if items is not None and len(items) != 2:
+            self._fail(statement.loc, f"returns {len(items)} values, expected two: `return reward, terminated`")
+        for item, what in zip(items or (), ("reward", "terminated"), strict=False):
+            if item.name in self._values and not isinstance(self._values[item.name], (bool, int, float, np.generic)):
+                self._fail(statement.loc, f"returns {self._values[item.name]!r} as {what}, expected a number")

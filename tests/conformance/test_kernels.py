@@ -1,0 +1,88 @@
+"""Fleets of kernels against Gymnasium's own vector environment over the same kernels, one environment each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from tests.unit.kernels.samples import SAMPLES
+
+import envfleet
+from envfleet.kernels import Kernel
+from envfleet.kernels.env import KernelEnv
+from envfleet.testing.duel import Duel
+
+Mode = AutoresetMode
+
+
+def make_env(kernel: type[Kernel], **params: Any) -> gym.Env[Any, Any]:
+    env = KernelEnv(kernel, **params)
+    return env if kernel.max_episode_steps is None else TimeLimit(env, kernel.max_episode_steps)
+
+
+def make_sync(kernel: type[Kernel], num_envs: int, autoreset_mode: Mode, **params: Any) -> Any:
+    return SyncVectorEnv([functools.partial(make_env, kernel, **params)] * num_envs, autoreset_mode=autoreset_mode)
+
+
+class PlainInfos(gym.vector.VectorWrapper):
+    """Infos as an ordinary dict."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        observations, infos = self.env.reset(**kwargs)
+        return observations, dict(infos)
+
+    def step(self, actions: Any) -> Any:
+        *values, infos = self.env.step(actions)
+        return *values, dict(infos)
+
+
+def make_serial(kernel: type[Kernel], num_envs: int, autoreset_mode: Mode, **params: Any) -> Any:
+    options: dict[str, Any] = {"autoreset_mode": autoreset_mode, "record_episodes": False, **params}
+    return PlainInfos(envfleet.make(kernel, num_envs, backend="serial", **options))
+
+
+def make_fleet(kernel: type[Kernel], num_envs: int, autoreset_mode: Mode = Mode.NEXT_STEP, **more: Any) -> Any:
+    return envfleet.make(kernel, num_envs, backend="kernel", autoreset_mode=autoreset_mode, **more)
+
+
+@pytest.fixture(params=SAMPLES, ids=lambda kernel: kernel.__name__)
+def kernel(request: pytest.FixtureRequest) -> type[Kernel]:
+    return request.param
+
+
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "view"])
+@pytest.mark.parametrize("make_reference", [make_sync, make_serial])
+def test_rollouts_with_every_reset(
+    kernel: type[Kernel], autoreset_mode: Mode, make_reference: Callable[..., Any], copy: bool
+) -> None:
+    found: list[str] = []
+    num_envs = 5
+    reference = make_reference(kernel, num_envs, autoreset_mode)
+    subject = make_fleet(kernel, num_envs, autoreset_mode, workers=2, copy=copy)
+    try:
+        duel = Duel(reference, subject, lambda where, message: found.append(f"{where}: {message}"))
+        for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
+            duel.compare(getattr(reference, name), getattr(subject, name), name)
+        reference.action_space.seed(3)
+        duel.reset(seed=7)
+        duel.roll(12)
+        duel.reset(seed=[4, None, 2**40, None, 0])
+        duel.roll(9)
+        duel.reset()
+        duel.roll(3)
+        duel.reset(options={"reset_mask": np.array([True, False, False, True, True])})
+        duel.roll(3)
+        duel.reset(seed=[9, 8, None, 6, 5], options={"reset_mask": np.array([True, False, True, True, False])})
+        duel.roll(9)
+        if copy:
+            duel.check_kept()
+    finally:
+        reference.close()
+        subject.close()
+    assert not found, "\n".join(found)
