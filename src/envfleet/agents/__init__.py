@@ -1,1 +1,43 @@
 """Agents that learn from a fleet: DDDQN, SAC, TD3, PPO; importing this room imports torch."""
+
+from envfleet.errors import MissingDependency
+
+try:
+    import torch as _torch  # noqa: F401  # so that what is missing is said once, and how to get it
+except ImportError as error:
+    raise MissingDependency("agents need torch, which is not installed: pip install 'envfleet[train]'") from error
+
+from envfleet.agents.actions import ActionTable
+from envfleet.agents.agent import Agent
+from envfleet.agents.dddqn import DDDQN, DDDQNConfig
+from envfleet.agents.loading import load_agent
+from envfleet.agents.noise import ColouredNoise
+from envfleet.agents.off_policy import OffPolicyAgent
+from envfleet.agents.ppo import PPO, PPOConfig
+from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer
+from envfleet.agents.sac import SAC, SACConfig
+from envfleet.agents.slabs import Collector, Slab
+from envfleet.agents.td3 import TD3, TD3Config
+from envfleet.agents.transitions import Transitions, TransitionWriter
+
+__all__ = [
+    "DDDQN",
+    "PPO",
+    "SAC",
+    "TD3",
+    "ActionTable",
+    "Agent",
+    "Collector",
+    "ColouredNoise",
+    "DDDQNConfig",
+    "OffPolicyAgent",
+    "PPOConfig",
+    "PrioritisedReplay",
+    "ReplayBuffer",
+    "SACConfig",
+    "Slab",
+    "TD3Config",
+    "TransitionWriter",
+    "Transitions",
+    "load_agent",
+]

@@ -127,7 +127,8 @@ class Agent(abc.ABC, Generic[Config]):
         """Choose actions, `(N, …)`, for inputs of networks, `(N, size)`."""
 
     def _inputs(self, observations: NDArray[Any]) -> Tensor:
-        return encode(torch.as_tensor(np.ascontiguousarray(observations)).to(self.device))
+        array = np.require(observations, None, ["C", "W"])  # torch warns of arrays that it could not write to
+        return encode(torch.from_numpy(array).to(self.device))
 
     # ------------------------------------------------------------------ state
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
 
 
@@ -118,8 +119,8 @@ class NStep:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
-        self._counts = np.array(state["counts"], np.int64)
-        self._columns = {name: np.array(array) for name, array in state["columns"].items()}
+        self._counts = as_array(state["counts"])
+        self._columns = {name: as_array(array) for name, array in state["columns"].items()}
 
 
 def _join(parts: list[Discounted]) -> Discounted:

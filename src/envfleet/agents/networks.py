@@ -93,10 +93,10 @@ def follow(target: nn.Module, network: nn.Module, tau: float) -> None:
         old.lerp_(new, tau)
 
 
-def adam(parameters: Sequence[Tensor] | nn.Module, learning_rate: float, epsilon: float = 1e-8) -> torch.optim.Adam:
-    """Adam, in its one-kernel form."""
-    some = list(parameters.parameters()) if isinstance(parameters, nn.Module) else list(parameters)
-    return torch.optim.Adam(some, lr=learning_rate, eps=epsilon, fused=True)
+def adam(network: nn.Module, learning_rate: float, epsilon: float = 1e-8) -> torch.optim.Adam:
+    """Adam for what a network learns, in its one-kernel form."""
+    learned = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return torch.optim.Adam(learned, lr=learning_rate, eps=epsilon, fused=True)
 
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor, max_norm: float | None = None) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.agents.saving import as_array
+
 
 def coloured_sequences(
     shape: tuple[int, ...], length: int, exponent: float, rng: np.random.Generator
@@ -36,7 +38,8 @@ def coloured_sequences(
     # Every frequency but those two counts twice in the transform back, as itself and as its mirror image.
     deviation = np.sqrt(np.sum((amplitudes * np.where(is_real, 1.0, 2.0)) ** 2)) / length
     sequences: NDArray[np.float64] = np.fft.irfft((spectrum[0] + 1j * spectrum[1]) * amplitudes, n=length)
-    return sequences / deviation
+    sequences /= deviation
+    return sequences
 
 
 class ColouredNoise:
@@ -78,4 +81,4 @@ class ColouredNoise:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
-        self._sequences, self._places = np.array(state["sequences"]), np.array(state["places"])
+        self._sequences, self._places = as_array(state["sequences"]), as_array(state["places"])

@@ -15,6 +15,7 @@ from torch import Tensor
 from envfleet.agents.actions import ActionTable, Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.hyperparameters import OffPolicyConfig
+from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.randomness import initialising
@@ -101,14 +102,11 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
-        totals: dict[str, Tensor] = {}
-        counts: dict[str, int] = {}
+        means = Means()
         for _ in range(num_updates):
-            for name, value in self._learn().items():
-                totals[name] = totals[name] + value.detach() if name in totals else value.detach()
-                counts[name] = counts.get(name, 0) + 1
+            means.add(self._learn())
             self.num_updates += 1
-        return {name: float(total) / counts[name] for name, total in totals.items()}
+        return means.result()
 
     @abc.abstractmethod
     def _build(self) -> None:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents.n_step import Discounted
+from envfleet.agents.saving import as_array
 from envfleet.agents.sum_tree import SumTree
 from envfleet.errors import InvalidArgument
 
@@ -113,7 +114,9 @@ class ReplayBuffer:
         places = (start + np.arange(count)) % self.capacity
         first = min(count, self.capacity - start)
         for name, column in self._columns.items():
-            values = torch.as_tensor(getattr(transitions, name))[len(transitions) - count :]
+            values = torch.from_numpy(
+                np.require(getattr(transitions, name)[len(transitions) - count :], None, ["C", "W"])
+            )
             column[start : start + first] = values[:first].to(column.device, column.dtype)
             column[: count - first] = values[first:].to(column.device, column.dtype)
         self._next = (start + count) % self.capacity
@@ -241,5 +244,5 @@ class PrioritisedReplay(ReplayBuffer):
         """As of `ReplayBuffer`, with priorities."""
         super().load_state_dict(state)
         self._tree = SumTree(self.capacity)
-        self._tree.set(np.arange(self._size), np.asarray(state["priorities"]))
+        self._tree.set(np.arange(self._size), as_array(state["priorities"]))
         self._highest = float(state["highest"])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from envfleet.agents.actions import ActionTable
 from envfleet.errors import InvalidArgument
@@ -71,6 +72,12 @@ def portable(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def as_array(value: Any) -> NDArray[Any]:
+    """A NumPy copy of an array, or of the tensor that `portable` made of it."""
+    array: NDArray[Any] = value.numpy(force=True).copy() if isinstance(value, torch.Tensor) else np.array(value)
+    return array
+
+
 def encode_space(space: spaces.Space[Any] | ActionTable) -> dict[str, Any]:
     """A space as plain values.
 
@@ -92,10 +99,10 @@ def decode_space(form: Mapping[str, Any]) -> spaces.Space[Any] | ActionTable:
     """The space that `encode_space` was given."""
     match form["kind"]:
         case "table":
-            return ActionTable(np.asarray(form["actions"]))
+            return ActionTable(as_array(form["actions"]))
         case "discrete":
             return spaces.Discrete(form["n"], start=form["start"])
         case "multi_binary":
             return spaces.MultiBinary(form["shape"])
         case _:
-            return spaces.Box(np.asarray(form["low"]), np.asarray(form["high"]), dtype=np.dtype(form["dtype"]).type)
+            return spaces.Box(as_array(form["low"]), as_array(form["high"]), dtype=np.dtype(form["dtype"]).type)

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
 
 
@@ -149,8 +150,8 @@ class TransitionWriter:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another writer was, whose fleet has gone on as well."""
-        self._last = None if state["last"] is None else np.array(state["last"])
-        self._is_awaiting = np.array(state["is_awaiting"], np.bool_)
+        self._last = None if state["last"] is None else as_array(state["last"])
+        self._is_awaiting = as_array(state["is_awaiting"])
 
     def _rows(self, env_indices: Sequence[int] | NDArray[Any] | None, count: int) -> NDArray[np.int64]:
         rows = np.arange(self.num_envs) if env_indices is None else np.array(env_indices, np.int64)

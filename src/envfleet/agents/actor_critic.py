@@ -1,0 +1,162 @@
+"""The networks of PPO, and what their outputs mean for discrete and for continuous actions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from envfleet.agents.actions import Bounds, DiscreteChoices
+from envfleet.agents.moments import RunningMoments
+from envfleet.agents.networks import Activation, mlp
+from envfleet.agents.randomness import Random
+from envfleet.kernels.policies import Head
+
+_MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
+
+
+class ActorCritic(nn.Module):
+    """A network for the policy and one for values, apart from each other, with the moments of what they see.
+
+    Args:
+        inputs: Size of an observation.
+        outputs: Of the policy.
+        hidden: Widths of hidden layers.
+        activation: After each of them.
+        initial_log_std: Of the outputs, to be learned; `None` if they are not the means of a distribution.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, hidden: Sequence[int], activation: Activation, initial_log_std: float | None
+    ) -> None:
+        super().__init__()
+        self.actor = _orthogonal(mlp([inputs, *hidden, outputs], activation), last_gain=0.01)
+        self.critic = _orthogonal(mlp([inputs, *hidden, 1], activation), last_gain=1.0)
+        self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std or 0.0), initial_log_std is not None)
+        self.observation_moments = RunningMoments(inputs)
+        self.value_moments = RunningMoments(1)
+
+    def choose(self, inputs: Tensor) -> Tensor:
+        """What the policy is made of, `(B, outputs)`."""
+        outputs: Tensor = self.actor(self.observation_moments.normalise(inputs))
+        return outputs
+
+    def raw_values(self, inputs: Tensor) -> Tensor:
+        """Values as the critic learns them, `(B,)`."""
+        values: Tensor = self.critic(self.observation_moments.normalise(inputs))
+        return values.squeeze(-1)
+
+    def export(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """W and b of every layer of the actor, float64, with the normalisation of observations in the first."""
+        layers = [layer for layer in self.actor if isinstance(layer, nn.Linear)]
+        weights = [
+            (layer.weight.detach().double().cpu().numpy(), layer.bias.detach().double().cpu().numpy())
+            for layer in layers
+        ]
+        moments = self.observation_moments
+        first = weights[0][0] / moments.deviation.cpu().numpy()
+        return [(first, weights[0][1] - first @ moments.mean.cpu().numpy()), *weights[1:]]
+
+
+class Policy(Protocol):
+    """What the outputs of an actor mean."""
+
+    num_outputs: int
+
+    def best(self, outputs: Tensor) -> NDArray[Any]:
+        """The likeliest actions."""
+        ...
+
+    def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
+        """Random actions."""
+        ...
+
+    def targets(self, actions: NDArray[Any]) -> Tensor:
+        """Actions in the form in which `log_probs` takes them."""
+        ...
+
+    def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the chances of actions, and entropies, `(B,)` each."""
+        ...
+
+    def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
+        """The name of this in a compiled policy, and its noise."""
+        ...
+
+
+class CategoricalPolicy:
+    """The outputs are the logarithms of chances, up to a constant."""
+
+    def __init__(self, space: spaces.Discrete[Any]) -> None:
+        self._choices = DiscreteChoices(space)
+        self.num_outputs = len(self._choices)
+
+    def best(self, outputs: Tensor) -> NDArray[Any]:
+        """The likeliest actions."""
+        return self._choices.take(outputs.argmax(dim=1).cpu().numpy())
+
+    def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
+        """Random actions."""
+        drawn = torch.multinomial(outputs.softmax(dim=1), 1, generator=random.torch).squeeze(1)
+        return self._choices.take(drawn.cpu().numpy())
+
+    def targets(self, actions: NDArray[Any]) -> Tensor:
+        """Numbers of the actions, from 0."""
+        return torch.from_numpy(self._choices.indices(actions))
+
+    def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the chances of actions, and entropies, `(B,)` each."""
+        logs = outputs.log_softmax(dim=1)
+        return logs.gather(1, targets[:, None]).squeeze(1), -(logs.exp() * logs).sum(dim=1)
+
+    def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
+        """The name of this in a compiled policy."""
+        return ("argmax" if deterministic else "categorical"), None
+
+
+class SquashedPolicy:
+    """The outputs are the means of a normal distribution, whose draws are squashed into bounds by tanh.
+
+    All is reckoned before the tanh: its slope is the same under the old policy and the new, so it falls out of ratios.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._bounds = Bounds(space)
+        self.num_outputs = self._bounds.size
+
+    def best(self, outputs: Tensor) -> NDArray[Any]:
+        """The likeliest actions."""
+        return self._bounds.take(torch.tanh(outputs).cpu().numpy())
+
+    def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
+        """Random actions."""
+        return self._bounds.take(torch.tanh(outputs + log_std.exp() * random.normal(outputs)).cpu().numpy())
+
+    def targets(self, actions: NDArray[Any]) -> Tensor:
+        """What the tanh was taken of."""
+        return torch.from_numpy(np.arctanh(self._bounds.units(actions).clip(-_MOST_UNIT, _MOST_UNIT)))
+
+    def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the densities of actions before the tanh, and entropies, `(B,)` each."""
+        scaled = (targets - outputs) * (-log_std).exp()
+        logs = -0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)
+        entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return logs.sum(dim=1), entropy.expand(len(outputs))
+
+    def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
+        """The name of this in a compiled policy, and its noise."""
+        return ("tanh", None) if deterministic else ("tanh_gaussian", log_std.detach().cpu().numpy())
+
+
+def _orthogonal(network: nn.Sequential, last_gain: float) -> nn.Sequential:
+    layers = [layer for layer in network if isinstance(layer, nn.Linear)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
+        nn.init.zeros_(layer.bias)
+    return network

@@ -1,0 +1,230 @@
+"""PPO: proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347), for fleets of any size."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envfleet.agents.actor_critic import ActorCritic, CategoricalPolicy, Policy, SquashedPolicy
+from envfleet.agents.agent import Agent
+from envfleet.agents.gae import generalised_advantages
+from envfleet.agents.hyperparameters import check_above, check_between, check_widths
+from envfleet.agents.means import Means
+from envfleet.agents.networks import Activation, adam, descend
+from envfleet.agents.randomness import initialising
+from envfleet.agents.slabs import Slab
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.policies import MLP
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Hyperparameters of `PPO`.
+
+    Attributes:
+        learning_rate: Of Adam.
+        gamma: Discount per step.
+        gae_lambda: 0 trusts the critic's values alone, 1 the rewards alone.
+        clip: How far the chance of an action may move from 1 times its old chance before it stops to pay.
+        num_epochs: Times a slab is gone through.
+        num_minibatches: Parts it is cut into each time, an update each.
+        value_weight: Of the critic's loss.
+        entropy_weight: Of the entropy bonus; for continuous actions the entropy before the tanh.
+        max_grad_norm: Gradients longer than this are shortened; `None` never.
+        target_kl: A slab is left early once the policy has moved this far (an estimate of the mean KL divergence);
+            `None` never.
+        normalise_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
+        normalise_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
+        hidden: Widths of the hidden layers of actor and critic.
+        activation: After every hidden layer: `"tanh"` or `"relu"`.
+        initial_log_std: Of continuous actions before the tanh.
+    """
+
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    value_weight: float = 0.5
+    entropy_weight: float = 0.0
+    max_grad_norm: float | None = 0.5
+    target_kl: float | None = None
+    normalise_observations: bool = False
+    normalise_values: bool = False
+    hidden: tuple[int, ...] = (64, 64)
+    activation: Activation = "tanh"
+    initial_log_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_above(self, 0, "learning_rate", "clip", "num_epochs", "num_minibatches")
+        check_between(self, 0, 1, "gamma", "gae_lambda")
+        check_between(self, 0, math.inf, "value_weight", "entropy_weight")
+        check_widths(self)
+        for name in ("max_grad_norm", "target_kl"):
+            if getattr(self, name) is not None:
+                check_above(self, 0, name)
+        if self.activation not in ("tanh", "relu"):
+            raise InvalidArgument(f"PPOConfig.activation={self.activation!r}: pass 'tanh' or 'relu'")
+
+
+class PPO(Agent[PPOConfig]):
+    """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
+
+    Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh.
+
+    Args:
+        observation_space: Of one sub-environment: a Box (floats, or images as uint8) or MultiBinary.
+        action_space: Of one sub-environment.
+        config: Hyperparameters.
+        num_envs: Sub-environments it acts for.
+        seed: All its randomness derives from it; `None` draws one.
+        device: Where its networks live: `"cpu"`, `"cuda"`, …
+    """
+
+    name = "PPO"
+    config_class = PPOConfig
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: PPOConfig | None = None,
+        *,
+        num_envs: int = 1,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
+        config = self.config
+        self._policy: Policy
+        if isinstance(action_space, spaces.Discrete):
+            self._policy, log_std = CategoricalPolicy(action_space), None
+        else:
+            self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
+        with initialising(self._weights_seed):
+            network = ActorCritic(self._input_size, self._policy.num_outputs, config.hidden, config.activation, log_std)
+        self._network = network.to(self.device)
+        self._optimiser = adam(self._network, config.learning_rate, epsilon=1e-5)
+        self._networks = {"network": self._network}
+        self._learners["optimiser"] = self._optimiser
+
+    def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
+        outputs = self._network.choose(inputs)
+        if deterministic:
+            return self._policy.best(outputs)
+        return self._policy.draw(outputs, self._network.log_std, self.random)
+
+    def draw_seed(self) -> int:
+        """A seed for the draws of a compiled policy, below 2**32."""
+        return int(self.random.numpy.integers(2**32))
+
+    def export_policy(self, deterministic: bool = False) -> MLP:
+        """The policy as a network that `KernelFleet.rollout` compiles; observations are normalised inside of it."""
+        head, log_std = self._policy.head(deterministic, self._network.log_std)
+        return MLP(self._network.export(), activation=self.config.activation, head=head, log_std=log_std)
+
+    # ------------------------------------------------------------------ learning
+
+    def update(self, slab: Slab) -> dict[str, float]:
+        """Learn from a slab that this policy just played.
+
+        Args:
+            slab: T steps of N sub-environments.
+
+        Returns:
+            Losses and other figures by name, means over the updates.
+        """
+        config = self.config
+        valid = torch.from_numpy(np.flatnonzero(~slab.is_reset)).to(self.device)
+        inputs = self._inputs(slab.observations.reshape(-1, *slab.observations.shape[2:]))  # (T, N, …) -> (T * N, …)
+        actions = slab.actions.reshape(-1, *slab.actions.shape[2:])
+        targets = self._policy.targets(actions).to(self.device)
+        with torch.no_grad():
+            old_log_probs = self._by_part(lambda part: self._log_probs(inputs[part], targets[part])[0], len(inputs))
+            advantages, returns = self._judge(slab, inputs)
+        if config.normalise_values:
+            self._network.value_moments.update(returns[valid, None])
+        spread = advantages[valid]
+        advantages = (advantages - spread.mean()) / (spread.std(correction=0) + 1e-8)
+
+        means = Means()
+        for part in self._minibatches(valid):
+            figures = self._descend(inputs[part], targets[part], old_log_probs[part], advantages[part], returns[part])
+            means.add(figures)
+            if config.target_kl is not None and float(figures["divergence"]) > config.target_kl:
+                break
+        if config.normalise_observations:  # only now: what played the slab is what was compared with
+            self._network.observation_moments.update(inputs[valid])
+        self.num_updates += means.count
+        self.num_transitions += len(valid)
+        return means.result()
+
+    def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
+        for _ in range(self.config.num_epochs):
+            order = torch.randperm(len(rows), generator=self.random.torch, device=self.device)
+            yield from rows[order].tensor_split(self.config.num_minibatches)
+
+    def _descend(
+        self, inputs: Tensor, targets: Tensor, old_log_probs: Tensor, advantages: Tensor, returns: Tensor
+    ) -> dict[str, Tensor]:
+        config, network = self.config, self._network
+        log_probs, entropies = self._log_probs(inputs, targets)
+        log_ratios = log_probs - old_log_probs
+        ratios = log_ratios.exp()
+        clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
+        policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()
+        value_loss = (network.raw_values(inputs) - network.value_moments.normalise(returns)).square().mean()
+        entropy = entropies.mean()
+        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
+        descend(self._optimiser, loss, config.max_grad_norm)
+        with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
+            divergence = (ratios - 1 - log_ratios).mean()
+            clipped_share = (ratios != clipped).float().mean()
+        return {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "divergence": divergence,
+            "clipped": clipped_share,
+        }
+
+    def _judge(self, slab: Slab, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Advantages and returns of all steps, `(T * N,)` each."""
+        shape = slab.rewards.shape
+        values = self._values(inputs).view(shape)
+        next_values = torch.cat([values[1:], self._values(self._inputs(slab.last_observations))[None]])
+        if len(slab.ended_steps):
+            places = (torch.from_numpy(slab.ended_steps), torch.from_numpy(slab.ended_rows))
+            next_values[places] = self._values(self._inputs(slab.final_observations))
+        rewards, terminated, truncated = (
+            torch.from_numpy(array).to(self.device) for array in (slab.rewards, slab.terminated, slab.truncated)
+        )
+        advantages = generalised_advantages(
+            rewards.float(), values, next_values, terminated, truncated,
+            gamma=self.config.gamma, lambda_=self.config.gae_lambda,
+        )  # fmt: skip
+        return advantages.flatten(), (advantages + values).flatten()
+
+    def _log_probs(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self._policy.log_probs(self._network.choose(inputs), self._network.log_std, targets)
+
+    def _values(self, inputs: Tensor) -> Tensor:
+        moments = self._network.value_moments
+        return self._by_part(lambda part: moments.restore(self._network.raw_values(inputs[part])), len(inputs))
+
+    @staticmethod
+    def _by_part(function: Callable[[slice], Tensor], count: int) -> Tensor:
+        """Apply a function to a large number of rows, a part at a time, so that layers do not fill the memory."""
+        return torch.cat([function(slice(start, start + _PART)) for start in range(0, count, _PART)])
+
+
+_PART = 1 << 16

@@ -1,0 +1,193 @@
+"""Advantages in closed form, and against their definition in every autoreset mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+import envfleet
+from envfleet.agents import PPO, Collector, PPOConfig, Slab
+from envfleet.agents.gae import generalised_advantages
+from envfleet.agents.moments import RunningMoments
+from envfleet.errors import InvalidArgument
+
+
+def column(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def flags(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.bool)[:, None]
+
+
+def test_constant_rewards_and_a_critic_that_knows() -> None:
+    gamma, value = 0.9, 10.0  # 1 / (1 - 0.9)
+    values = torch.full((20, 3), value, dtype=torch.float64)
+    nobody = torch.zeros(20, 3, dtype=torch.bool)
+    found = generalised_advantages(
+        torch.ones(20, 3, dtype=torch.float64), values, values, nobody, nobody, gamma=gamma, lambda_=0.95
+    )
+    assert torch.allclose(found, torch.zeros_like(found), atol=1e-12)
+
+
+def test_constant_errors_make_a_geometric_series() -> None:
+    gamma, lambda_, steps = 0.99, 0.9, 30
+    zeros, nobody = torch.zeros(steps, 1, dtype=torch.float64), torch.zeros(steps, 1, dtype=torch.bool)
+    found = generalised_advantages(zeros + 1, zeros, zeros, nobody, nobody, gamma=gamma, lambda_=lambda_)
+    ratio = gamma * lambda_
+    expected = [(1 - ratio ** (steps - t)) / (1 - ratio) for t in range(steps)]
+    assert found[:, 0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "expected"),
+    [
+        (0, 0, [1 + 0.5 * (1 + 0.5 * (1 + 0.5 * 8))] * 1),
+        (1, 0, [1 + 0.5 * 1]),  # nothing after the end
+        (0, 1, [1 + 0.5 * (1 + 0.5 * 8)]),  # the value of the last observation, nothing of the next episode
+        (1, 1, [1 + 0.5 * 1]),  # both count as terminated
+    ],
+)
+def test_ends_with_rewards_alone(terminated: int, truncated: int, expected: list[float]) -> None:
+    """With lambda 1 the advantage is the discounted sum of rewards up to the end, less the value."""
+    found = generalised_advantages(
+        column(1, 1, 1), column(0, 0, 0), column(0, 8 if truncated or terminated else 0, 8),
+        flags(0, terminated, 0), flags(0, truncated, 0), gamma=0.5, lambda_=1.0,
+    )  # fmt: skip
+    assert found[0].tolist() == pytest.approx(expected)
+    assert found[2].item() == pytest.approx(5.0)
+
+
+class Counter(gym.Env[Any, Any]):
+    """Observes its step; the reward is drawn; ends by turns: terminated after 3 steps, truncated after 5."""
+
+    observation_space = spaces.Box(-10, 100, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, number: int) -> None:
+        self.number, self.episode = number, number
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps, self.episode = 0, self.episode + 1
+        return np.array([self.episode, 0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        reward = float(np.sin(13 * self.episode + 7 * self.steps + self.number))
+        is_odd = self.episode % 2 == 1
+        observation = np.array([self.episode, self.steps], np.float32)
+        return observation, reward, is_odd and self.steps == 3, self.steps == 5, {}
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
+def test_slabs_of_every_mode_against_single_episodes(mode: AutoresetMode) -> None:
+    gamma, lambda_, num_envs = 0.9, 0.8, 3
+    agent = PPO(
+        Counter.observation_space, Counter.action_space, PPOConfig(gamma=gamma, gae_lambda=lambda_), num_envs=3, seed=0
+    )
+
+    def value(episode: int, steps: int) -> float:
+        row = torch.tensor([[episode, steps]], dtype=torch.float32)
+        with torch.no_grad():
+            return float(agent._network.raw_values(row))
+
+    with envfleet.make([lambda n=n: Counter(n) for n in range(num_envs)], backend="serial", autoreset_mode=mode) as f:
+        collector = Collector(f, 7, seed=0)
+        slabs = [collector.collect(agent) for _ in range(4)]
+    returns: list[float] = []
+    for slab in slabs:
+        advantages = agent._judge(slab, agent._inputs(slab.observations.reshape(-1, 2)))[0].view(7, num_envs)
+        for row in range(num_envs):
+            following, has_next = 0.0, False
+            for step in range(6, -1, -1):
+                if slab.is_reset[step, row]:
+                    assert mode is AutoresetMode.NEXT_STEP
+                    has_next = False
+                    continue
+                episode, steps = (int(x) for x in slab.observations[step, row])
+                terminated = episode % 2 == 1 and steps + 1 == 3
+                truncated = steps + 1 == 5
+                assert (terminated, truncated) == (slab.terminated[step, row], slab.truncated[step, row])
+                error = np.sin(13 * episode + 7 * (steps + 1) + row) - value(episode, steps)
+                error += 0.0 if terminated else gamma * value(episode, steps + 1)
+                following = error + (gamma * lambda_ * following if has_next and not (terminated or truncated) else 0)
+                has_next = True
+                assert advantages[step, row].item() == pytest.approx(following, abs=1e-5)
+        assert set(slab.lengths.tolist()) <= {3, 5}
+        returns += slab.returns.tolist()
+    assert len(returns) >= 12
+
+
+@pytest.mark.slow
+def test_slabs_of_kernels_are_those_of_steps() -> None:
+    """Fused and step by step, a policy without chance plays the same."""
+    slabs: list[Slab] = []
+    for hide in (False, True):
+        with envfleet.make("envfleet/CartPole-v1", 5, backend="kernel", autoreset_mode="SAME_STEP") as fleet:
+            space = fleet.single_observation_space
+            config = PPOConfig(hidden=(8,), normalise_observations=True)
+            agent = PPO(space, fleet.single_action_space, config, num_envs=5, seed=0)
+            list(agent._network.actor.parameters())[-2].data.mul_(1e4)  # chances of 0 and 1
+            agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(1, 2, (50, 4))))
+            target: Any = gym.vector.VectorWrapper(fleet) if hide else fleet
+            slabs.append(Collector(target, 60, seed=3).collect(agent))
+    fused, stepped = slabs
+    assert len(fused.returns) > 3
+    for name in ("actions", "rewards", "terminated", "truncated", "is_reset", "ended_steps", "ended_rows", "returns",
+                 "lengths", "observations", "last_observations", "final_observations"):  # fmt: skip
+        assert np.array_equal(getattr(fused, name), getattr(stepped, name)), name
+
+
+def test_exported_policies_act_alike() -> None:
+    observations = spaces.Box(-10, 10, (3,), np.float32)
+    box = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+    agent = PPO(observations, box, PPOConfig(hidden=(8, 8), normalise_observations=True), seed=0)
+    agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(5, 3, (50, 3))))
+    inputs = np.random.default_rng(1).normal(5, 3, (20, 3)).astype(np.float32)
+    network = agent.export_policy(deterministic=True)
+    assert (network.head, agent.export_policy().head) == ("tanh", "tanh_gaussian")
+    layers = inputs
+    for number, (weight, bias) in enumerate(network.weights):
+        layers = (np.tanh(layers) if number else layers) @ weight.T + bias
+    expected = box.low + (np.tanh(layers) + 1) / 2 * (box.high - box.low)
+    assert np.allclose(agent.act_batch(inputs, deterministic=True), expected, atol=1e-4)
+
+
+def test_the_squashed_policy_has_the_density_of_torchs() -> None:
+    box = spaces.Box(-2.0, 2.0, (2,), np.float32)
+    agent = PPO(spaces.Box(-1, 1, (1,), np.float32), box, PPOConfig(hidden=(4,), initial_log_std=-0.5), seed=0)
+    actions = agent.act_batch(np.zeros((50, 1), np.float32))
+    targets = agent._policy.targets(actions)
+    means, log_std = torch.full((50, 2), 0.3), agent._network.log_std
+    normal = torch.distributions.Normal(means, log_std.exp())
+    logs, entropies = agent._policy.log_probs(means, log_std, targets)
+    assert torch.allclose(logs, normal.log_prob(targets).sum(dim=1))
+    assert torch.allclose(entropies, normal.entropy().sum(dim=1))
+    assert np.allclose(2 * np.tanh(targets.numpy()), actions, atol=1e-4)
+
+
+def test_moments_of_a_stream_are_those_of_all_of_it() -> None:
+    rows = np.random.default_rng(0).normal([1e6, -3.0], [1.0, 0.0], (1000, 2))
+    moments = RunningMoments(2)
+    assert moments.deviation.tolist() == [1.0, 1.0]
+    for part in np.split(rows, [1, 10, 300]):
+        moments.update(torch.from_numpy(part))
+    assert moments.mean.numpy() == pytest.approx(rows.mean(axis=0))
+    assert moments.deviation.tolist() == pytest.approx([rows[:, 0].std(), 1.0])
+    values = torch.from_numpy(rows)
+    assert torch.allclose(moments.restore(moments.normalise(values)), values)
+
+
+def test_a_collector_needs_steps() -> None:
+    with (
+        envfleet.make("CartPole-v1", 1, backend="serial") as fleet,
+        pytest.raises(InvalidArgument, match="num_steps=0"),
+    ):
+        Collector(fleet, 0)
