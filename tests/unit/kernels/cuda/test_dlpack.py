@@ -1,0 +1,61 @@
+"""DLPack capsules against NumPy's, on memory of the host: the protocol is the same."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.cuda import dlpack
+
+
+class Lender:
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CPU, 0
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        array = self.array
+        return dlpack.make_capsule(self, array.ctypes.data, array.shape, array.dtype, self.__dlpack_device__())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8, np.bool_])
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (1, 5)])
+def test_numpy_takes_what_is_lent(dtype: Any, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    taken = np.from_dlpack(Lender(array))
+    assert taken.dtype == array.dtype
+    assert taken.ctypes.data == array.ctypes.data
+    np.testing.assert_array_equal(taken, array)
+    del taken
+
+
+def test_what_is_lent_lives_as_long_as_it_is_used_and_no_longer() -> None:
+    gc.collect()
+    before = len(dlpack._lent)
+    taken = np.from_dlpack(Lender(np.arange(4.0)))
+    gc.collect()
+    assert taken.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert len(dlpack._lent) == before + 1
+    del taken
+    untaken = Lender(np.arange(4.0)).__dlpack__()
+    assert len(dlpack._lent) == before + 1
+    del untaken
+    assert len(dlpack._lent) == before
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+def test_what_numpy_lends_is_taken(dtype: Any) -> None:
+    array = np.ones((4, 2), dtype)
+    borrowed = dlpack.Borrowed(array, None)
+    assert (borrowed.address, borrowed.shape, borrowed.dtype) == (array.ctypes.data, (4, 2), array.dtype)
+    assert borrowed.is_contiguous
+    assert not dlpack.Borrowed(array[:, :1], None).is_contiguous
+    with pytest.raises(InvalidArgument, match="type code"):
+        dlpack.Borrowed(array.astype(np.complex128), None)
