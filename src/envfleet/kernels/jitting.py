@@ -7,7 +7,7 @@ import hashlib
 import math
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,15 +16,31 @@ _KNOWN_TO_NUMBA = frozenset({"math", "cmath", "numpy", "operator", "builtins"})
 Jit = Callable[[types.FunctionType], Any]
 
 
+_OUTLINED = "is_outlined"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def outlined(function: Function) -> Function:
+    """Mark a function of a kernel to be called rather than inlined: where it is large, for the sake of compile time.
+
+    By default everything is inlined, which a loop needs to be vectorised.
+    """
+    vars(function)[_OUTLINED] = True
+    return function
+
+
 class FunctionTree:
     """Makes functions and all plain functions they refer to compilable by one target.
 
     Args:
         jit: The target's decorator.
+        jit_outlined: That for functions that are `outlined`, if it is another.
     """
 
-    def __init__(self, jit: Jit) -> None:
+    def __init__(self, jit: Jit, jit_outlined: Jit | None = None) -> None:
         self._jit = jit
+        self._jit_outlined = jit_outlined or jit
         self._made: dict[int, Any] = {}
         self._kept: list[Any] = []  # so that no id is used twice
 
@@ -33,27 +49,31 @@ class FunctionTree:
         function = getattr(function, "py_func", function)  # one that is decorated for another target
         if id(function) not in self._made:
             self._kept.append(function)
-            self._made[id(function)] = self._jit(self._rebind(function))
+            self._made[id(function)] = self._make(function)
         return self._made[id(function)]
 
-    def _rebind(self, function: types.FunctionType) -> types.FunctionType:
+    def _make(self, function: types.FunctionType) -> Any:
         """The same code with globals and closure that hold compilable functions."""
-        found = dict(references(function))
-        names = {**function.__globals__, **{name: self._replace(value) for name, value in found.items()}}
-        closure = None
-        if function.__closure__ is not None:
-            closure = tuple(types.CellType(self._replace(cell.cell_contents)) for cell in function.__closure__)
-        copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
+        names = dict(function.__globals__)
+        cells = [types.CellType() for _ in function.__closure__ or ()]
+        copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells))
         copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
         copy.__module__ = function.__module__
-        return copy
+        made = (self._jit_outlined if _OUTLINED in vars(function) else self._jit)(copy)
+        self._made[id(function)] = made  # before what it refers to, which may be itself
+        used = _names(function.__code__)
+        names.update({name: self._replace(value, used) for name, value in references(function)})
+        for cell, original in zip(cells, function.__closure__ or (), strict=True):
+            cell.cell_contents = self._replace(original.cell_contents, used)
+        return made
 
-    def _replace(self, value: Any) -> Any:
+    def _replace(self, value: Any, used: set[str]) -> Any:
+        """A function made compilable, or a stand-in for a module with those of its members that are used."""
         if _is_function(value):
             return self(value)
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _KNOWN_TO_NUMBA:
             stand_in = types.ModuleType(value.__name__)
-            members = {name: self(item) if _is_function(item) else item for name, item in vars(value).items()}
+            members = {name: self._replace(item, used) for name, item in vars(value).items() if name in used}
             stand_in.__dict__.update(members)
             return stand_in
         return value

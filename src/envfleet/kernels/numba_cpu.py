@@ -30,7 +30,7 @@ class DistinctArrays(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
 
 
-make_function = FunctionTree(numba.njit(**FLAGS))
+make_function = FunctionTree(numba.njit(**FLAGS), numba.njit(**{**FLAGS, "forceinline": False}))
 """Makes a user's function, and all that it calls, compilable."""
 
 _RNG_TYPE = numba.from_dtype(RNG_DTYPE)
