@@ -415,7 +415,9 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
     def plan(self) -> Plan:
         """How the sub-environments are spread, and why."""
         threads = self._batch.num_threads
-        reason = f"compiled code, {threads} thread{'s' if threads > 1 else ''} on the {self.device.upper()}"
+        crew = f"{threads} thread{'s' if threads > 1 else ''} on the CPU"
+        crew = "one thread per sub-environment on the CUDA device" if self.device == "cuda" else crew
+        reason = f"compiled code, {crew}"
         spans = [self.num_envs * (k + 1) // threads - self.num_envs * k // threads for k in range(threads)]
         return Plan("kernel", threads, tuple(spans), reason)
 
