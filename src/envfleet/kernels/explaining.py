@@ -24,7 +24,7 @@ _ADVICE = (
     ),
     (r"NameError: name '(?P<name>\w+)' is not defined", "uses {name}, which is not defined"),
     (
-        r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>\w+)[\w.]*'",
+        r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>[$\w]+)[\w.]*'",
         "gives {name} values of two types, {one} and {two}: make them one, as with float(...)",
     ),
     (
@@ -51,6 +51,8 @@ def explain(spec: KernelSpec, error: Exception) -> str:
         found = re.search(pattern, text, re.DOTALL)
         if found:
             fields = {key: value or "that" for key, value in found.groupdict().items()}
+            if fields.get("name", "").startswith("$"):  # numba's name of what has none
+                fields["name"] = "an expression"
             return f"{place}: it {advice.format(**fields)}"
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and "Failed in " not in line), type(error).__name__)

@@ -1,0 +1,266 @@
+"""Mistakes in a kernel are told in its author's own terms: the line, what was found, and what to write."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envfleet.errors import EnvfleetError, KernelError
+from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.plain import rehearse
+from envfleet.kernels.program import compile_kernel, compiling
+
+HEAD = """
+import math, random
+import numpy as np
+from gymnasium import spaces
+from envfleet.kernels import Kernel, array
+
+HISTORY, TABLE = [], {"a": 1.0}
+class Thing:
+    value = 1.0
+THING = Thing()
+def change(record): record.goal = 3.0
+def factorial(n): return 1.0 if n < 2 else n * factorial(n - 1)
+
+class Base(Kernel):
+    SPEED = 2.0
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    class State:
+        x: float
+        n: int
+        cells: np.ndarray = array(3, np.int32)
+    class Params:
+        goal: float = 1.0
+        goals: np.ndarray = np.zeros(3)
+    @staticmethod
+    def reset(state, rng, params):
+        state.x = rng.random()
+        state.n = 0
+    @staticmethod
+    def step(state, action, rng, params):
+        return 1.0, False
+    @staticmethod
+    def observe(state, out):
+        out[0] = state.x
+        out[1] = state.n
+"""
+
+_RARELY = "if state.n > 1000: "
+
+# Body of `step`, and what the message must say.
+STEPS: dict[str, tuple[str, ...]] = {
+    "return state.y, False": ("'y'", "fields are: x, n, cells"),
+    "state.speed = 1.0": ("'speed'", "fields are: x, n, cells"),
+    _RARELY + "state.speed = 1.0": ("'speed'", "fields are: x, n, cells"),
+    _RARELY + "return params.gaol, False": ("'gaol'", "fields are: goal, goals"),
+    "return params.gaol, False": ("'gaol'", "fields are: goal, goals"),
+    "params.goal = 2.0": ("'goal'", "field of the state"),
+    _RARELY + "params.goal += 2.0": ("writes to a parameter", "field of the state"),
+    _RARELY + "params.goals[0] = 2.0": ("writes to a parameter", "field of the state"),
+    "params.goals[0] = 2.0": ("read-only", "the state"),
+    "state.cells = np.zeros(3)": ("'cells'", "state.cells[:] = values"),
+    _RARELY + "state.cells = np.zeros(3)": ("'cells'", "state.cells[:] = values"),
+    "state.x = np.ones(2)": ("'x'", "array", "assign a number"),
+    "return sped, False": ("sped", "not defined"),
+    _RARELY + "return sped, False": ("sped", "not defined"),
+    _RARELY + "return math.sinus(1.0), False": ("math.sinus", "does not exist"),
+    _RARELY + "return 1.0": (),
+    _RARELY + "return 1.0, False, False": ("3 values", "return reward, terminated"),
+    _RARELY + "return None, False": ("None as reward",),
+    "return np.random.rand(), False": ("numpy.random", "rng.random()"),
+    "return random.random(), False": ("random", "rng.random()"),
+    "return rng.choice(3), False": ("rng.choice", "uniform"),
+    "return Base.SPEED, False": ("class Base", "functions and constants of a module"),
+    "HISTORY.append(1.0)": ("HISTORY", "list", "array"),
+    "return TABLE['a'], False": ("TABLE", "dict", "array"),
+    "return THING.value, False": ("THING", "Thing", "numbers"),
+    "return spaces.Discrete(2).n, False": ("Discrete", "module"),
+    "return change(state, 1), False": ("change", "positional argument"),
+    _RARELY + "return change(state, 1), False": ("calls change", "too many positional"),
+    "return f'{state.x:.1f}' != '', False": ("f-strings",),
+    "return 1.0 / (0 * state.n), False": ("ZeroDivisionError", "divisor"),
+    "return action[0], False": ("TypeError",),
+}
+
+
+def load(tmp_path: Path, text: str) -> Any:
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + textwrap.dedent(text))
+    spec = importlib.util.spec_from_file_location("mine", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mine"] = module
+    spec.loader.exec_module(module)
+    return module.Mine
+
+
+def check(kernel: Any) -> None:
+    """All that is looked at before anything is compiled."""
+    from envfleet.kernels.rules import check_rules
+
+    spec = read_kernel(kernel)
+    rehearse(spec)
+    check_rules(spec)
+
+
+def with_step(tmp_path: Path, body: str) -> Any:
+    return load(
+        tmp_path,
+        f"""
+        class Mine(Base):
+            @staticmethod
+            def step(state, action, rng, params):
+                {body}
+                return 1.0, False
+        """,
+    )
+
+
+@pytest.mark.parametrize("body", [body for body, clues in STEPS.items() if clues])
+def test_a_mistake_in_step_names_the_line(tmp_path: Path, body: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        check(with_step(tmp_path, body))
+    message = str(caught.value)
+    line = HEAD.count("\n") + 5
+    assert f"{tmp_path}/mine.py:{line}" in message, message
+    assert f"`{body}`" in message
+    assert message.startswith("Mine")
+    for clue in STEPS[body]:
+        assert clue in message, message
+
+
+def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"mine\.py:\d+, in change .*writes to a parameter"):
+        check(with_step(tmp_path, _RARELY + "change(params)"))
+
+
+def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        KernelError, match=r"mine\.py:\d+, in factorial .*calls factorial, which calls itself: write a loop"
+    ):
+        check(with_step(tmp_path, "return factorial(3), False"))
+
+
+def test_writing_to_the_action_is_refused(tmp_path: Path) -> None:
+    head = "class Mine(Base):\n    action_space = spaces.Box(-1, 1, (2,), np.float32)\n    @staticmethod\n"
+    for prefix, clue in (("", "read-only"), (_RARELY, "writes to the action")):
+        body = (
+            f"    def step(state, action, rng, params):\n        {prefix}action[0] = 1.0\n        return 1.0, False\n"
+        )
+        with pytest.raises(KernelError, match=clue):
+            check(load(tmp_path, head + body))
+
+
+OBSERVES = {
+    "out[0] = state.x": r"leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]",
+    "out[0] = out[1] = out[2] = 0.0": r"mine\.py.*IndexError.*an observation has shape \(2,\)",
+    "out[:] = 0.0; return out": "expected no return value: it writes the elements of `out`",
+}
+
+
+@pytest.mark.parametrize("body", OBSERVES)
+def test_a_mistake_in_observe(tmp_path: Path, body: str) -> None:
+    text = f"class Mine(Base):\n    @staticmethod\n    def observe(state, out):\n        {body}\n"
+    with pytest.raises(KernelError, match=OBSERVES[body]):
+        check(load(tmp_path, text))
+
+
+RESULTS = {
+    "return 1.0": "returned 1.0, expected two values",
+    "return 1.0, False, False": r"returned \(1.0, False, False\), expected two values",
+    "pass": "returned None, expected two values",
+    "return 'one', False": "returned 'one', a str, as reward",
+    "return 1.0, np.zeros(2)": "as terminated, expected one number",
+}
+
+
+@pytest.mark.parametrize("body", RESULTS)
+def test_a_wrong_result_of_step(tmp_path: Path, body: str) -> None:
+    text = f"class Mine(Base):\n    @staticmethod\n    def step(state, action, rng, params):\n        {body}\n"
+    with pytest.raises(KernelError, match=RESULTS[body] + ".*return reward, terminated"):
+        check(load(tmp_path, text))
+
+
+def test_a_step_that_does_not_always_return(tmp_path: Path) -> None:
+    text = "class Mine(Base):\n    @staticmethod\n    def step(state, action, rng, params):\n"
+    text += "        if state.n < 1000:\n            return 1.0, False\n"
+    with pytest.raises(KernelError, match=r"mine\.py:\d+.*returns nothing on some way through it"):
+        check(load(tmp_path, text))
+
+
+DECLARATIONS = {
+    "observation_space = None": "no observation_space: write `observation_space = spaces.Box",
+    "observation_space = spaces.Dict({})": "is a Dict, expected Box, Discrete, MultiDiscrete or MultiBinary",
+    "State = Kernel.State": "Mine has no state: write `class State:`",
+    "class State:\n        x: str": r"Mine\.State\.x is annotated as <class 'str'>, expected float",
+    "class State:\n        x: 'flaot'": "name that is not known where the class is defined .*flaot",
+    "class State:\n        x: object = array(-1, np.int32)": r"array\(-1.*an int above 0",
+    "class State:\n        x: object = array('3', np.int32)": r"array\('3'.*an int above 0",
+    "class State:\n        x: object = array(3, object)": "one of numbers or bools",
+    "class Params:\n        goal: float": r"Mine\.Params\.goal has no default: write `goal: float = 1.0`",
+    "info_fields = ('y',)": "no field 'y'; its fields are: x, n, cells",
+    "info_fields = 'x'": r"is a str, expected a tuple: write `\('x',\)`",
+    "max_episode_steps = 0": "is 0, expected a whole number of at least 1",
+    "max_episode_steps = 2.5": "is 2.5, expected a whole number of at least 1",
+    "step = None": "has no function 'step': write `@staticmethod`",
+    "def step(self, state, action, rng, params): return 1.0, False": r"takes \(self, .*write `@staticmethod`",
+    "@staticmethod\n    def step(state, action): return 1.0, False": r"takes \(state, action\), expected",
+    "@staticmethod\n    def step(a, b, *, c, d): return 1.0, False": r"takes \(a, b, c, d\), expected",
+    "@classmethod\n    def step(cls, a, b, c, d): return 1.0, False": "is a classmethod, expected a function",
+}
+
+
+@pytest.mark.parametrize("declaration", DECLARATIONS)
+def test_a_mistake_in_the_declaration(tmp_path: Path, declaration: str) -> None:
+    with pytest.raises(KernelError, match=DECLARATIONS[declaration]):
+        check(load(tmp_path, f"class Mine(Base):\n    {declaration}\n"))
+
+
+def test_no_kernel_at_all() -> None:
+    with pytest.raises(KernelError, match="is no kernel: pass a subclass"):
+        read_kernel(dict)  # type: ignore[arg-type]
+
+
+TYPES = {
+    "value = (1.0, 2.0) if state.n > 1000 else 1.0": "gives an expression values of two types",
+    "return rng.random(3)[0], False": "one number at a time",
+    "value = state.x[0] if state.n > 1000 else 1.0": "getitem",
+    "try: value = 1.0 / state.x\n        except ZeroDivisionError: value = 0.0": "exception of one kind",
+}
+
+
+@pytest.mark.parametrize("body", TYPES)
+def test_what_only_types_show_names_the_line_too(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typed as the loops type it, yet without compiling all of them."""
+    import numba
+
+    from envfleet.kernels import numba_cpu
+    from envfleet.kernels.buffers import BufferPlan
+
+    text = "class Mine(Base):\n    @staticmethod\n    def step(state, action, rng, params):\n"
+    spec = read_kernel(load(tmp_path, f"{text}        {body}\n        return 1.0, False\n"))
+    plan = BufferPlan(spec)
+    records = [numba.from_dtype(record.dtype) for record in (plan.state, plan.rng, plan.params)]
+    step = numba_cpu.make_function(spec.step)
+    with pytest.raises(KernelError) as caught, compiling(spec):
+        step.compile((records[0], numba.int64, records[1], records[2]))
+    message = str(caught.value)
+    assert f"Mine cannot be compiled, {tmp_path}/mine.py:" in message
+    assert TYPES[body] in message, message
+    assert "loops.py" not in message
+
+
+def test_all_of_them_are_errors_of_ours_and_nothing_is_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EnvfleetError):
+        compile_kernel(read_kernel(with_step(tmp_path, "return state.y, False")), False)
+    assert capsys.readouterr().err == ""
