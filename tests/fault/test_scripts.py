@@ -237,7 +237,9 @@ def test_owner_killed(tmp_path: Path, what: str, number: signal.Signals) -> None
     before = {path.name for path in Path("/dev/shm").iterdir()}
     with started(tmp_path / "main.py", body.format(backend="process", workers=2, fault=what)) as (process, pids):
         time.sleep(0.4)
-        everyone = family(process.pid)
+        deadline = time.monotonic() + 20
+        while len(everyone := family(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert len(everyone) >= 2
         process.send_signal(number)
         process.wait(timeout=10)
@@ -258,7 +260,7 @@ def test_owner_exits_without_closing(tmp_path: Path) -> None:
         with started(tmp_path / "main.py", body) as (process, pids):
             start = time.monotonic()
             _, errors = process.communicate(timeout=20)
-            assert time.monotonic() - start < 5.0
+            assert time.monotonic() - start < 15.0
             assert (process.returncode, errors) == (code, "")
             assert not wait_gone(pids)
 

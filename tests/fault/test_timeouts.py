@@ -196,8 +196,8 @@ def test_constructor_that_hangs(backend: Backend) -> None:
         pytest.skip("the caller sees where it hangs by Ctrl-C")
     start = time.monotonic()
     with pytest.raises(StartTimeout, match="_act_up"):
-        backend(hanging("hang", backend, "constructor"), start_timeout_s=1.0)
-    assert time.monotonic() - start < 6.0
+        backend(hanging("hang", backend, "constructor"), start_timeout_s=4.0)
+    assert time.monotonic() - start < 20.0
 
 
 def test_stacks_at_any_time() -> None:
