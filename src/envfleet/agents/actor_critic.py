@@ -16,7 +16,7 @@ from envfleet.agents.actions import Bounds, DiscreteChoices
 from envfleet.agents.moments import RunningMoments
 from envfleet.agents.networks import Activation, mlp
 from envfleet.agents.randomness import Random
-from envfleet.kernels.policies import Head
+from envfleet.kernels.rollouts.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
 

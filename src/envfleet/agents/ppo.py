@@ -22,7 +22,7 @@ from envfleet.agents.networks import Activation, adam, descend
 from envfleet.agents.randomness import initialising
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.policies import MLP
+from envfleet.kernels.rollouts.policies import MLP
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

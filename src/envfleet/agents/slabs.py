@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from envfleet.agents.transitions import TransitionWriter
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
-from envfleet.kernels.policies import MLP
-from envfleet.kernels.rollout import Rollout
+from envfleet.kernels.rollouts.policies import MLP
+from envfleet.kernels.rollouts.rollout import Rollout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
