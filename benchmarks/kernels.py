@@ -26,9 +26,9 @@ from typing import Any
 
 import kernel_seats as seats
 import numpy as np
-from kernel_compile import measure_compiling
+from kernel_compile import Compiling, measure_compiling
 from kernel_limits import Peak, Work, count_work, measure_peak
-from kernel_report import plot, report
+from kernel_report import CARTPOLE, plot, report
 
 from envfleet.bench.machine import describe_machine
 from envfleet.envs.classic.cartpole import CartPole
@@ -79,15 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = QUICK_SIZES if options.quick else SIZES
     _tell("what the machine can do")
     peaks = {count: measure_peak(count, [work.bytes * size for size in sizes]) for count in (1, 2)}
-    samples = []
-    for num_envs in sizes:
-        samples += _compare("envfleet/CartPole-v1", num_envs, seats.cartpole(num_envs, is_quick=options.quick), options)
-    for env_id in () if options.quick else seats.kernel_ids():
-        for num_envs in TABLE_SIZES:
-            samples += _compare(env_id, num_envs, seats.of_kernel(env_id), options)
+    cases = [(CARTPOLE, num_envs, seats.cartpole(num_envs, is_quick=options.quick)) for num_envs in sizes]
+    if not options.quick:
+        cases += [(env_id, size, seats.of_kernel(env_id)) for env_id in seats.kernel_ids() for size in TABLE_SIZES]
+
+    def save(compiling: list[Compiling]) -> None:  # after every case, so that one that is stopped keeps its figures
+        _save(options.out / "kernels.json", started_at, samples, work, peaks, compiling)
+
+    samples: list[Samples] = []
+    for env_id, num_envs, contenders in cases:
+        samples += _compare(env_id, num_envs, contenders, options)
+        save([])
     _tell("compiling")
     compiling = measure_compiling(seats.kernel_ids()[: 1 if options.quick else None])
-    _save(options.out / "kernels.json", started_at, samples, work, peaks, compiling)
+    save(compiling)
     lines, has_missed = report(samples, work, peaks, compiling)
     text = "\n".join(lines)
     (options.out / "kernels.txt").write_text(text + "\n", encoding="utf-8")
@@ -182,7 +187,12 @@ def _reset_share(vector: Any, num_envs: int, ring: Iterator[Any]) -> float:
 
 
 def _save(
-    path: Path, started_at: str, samples: Sequence[Samples], work: Work, peaks: dict[int, Peak], compiling: list[Any]
+    path: Path,
+    started_at: str,
+    samples: Sequence[Samples],
+    work: Work,
+    peaks: dict[int, Peak],
+    compiling: list[Compiling],
 ) -> None:
     found = {
         "kind": "envfleet.kernels",
