@@ -143,18 +143,14 @@ def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path) -> None:
 
 
 def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        KernelError, match=r"mine\.py:\d+, in factorial .*calls factorial, which calls itself: write a loop"
-    ):
+    with pytest.raises(KernelError, match=r"mine\.py:\d+, in factorial .*calls itself: write a loop"):
         check(with_step(tmp_path, "return factorial(3), False"))
 
 
 def test_writing_to_the_action_is_refused(tmp_path: Path) -> None:
     head = "class Mine(Base):\n    action_space = spaces.Box(-1, 1, (2,), np.float32)\n    @staticmethod\n"
     for prefix, clue in (("", "read-only"), (_RARELY, "writes to the action")):
-        body = (
-            f"    def step(state, action, rng, params):\n        {prefix}action[0] = 1.0\n        return 1.0, False\n"
-        )
+        body = f"    def step(state, action, rng, params):\n        {prefix}action[0] = 1.0\n        return 1.0, 0\n"
         with pytest.raises(KernelError, match=clue):
             check(load(tmp_path, head + body))
 

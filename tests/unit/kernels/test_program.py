@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def expected() -> list[float]:
 
 
 def start(cache: Path, *command: str, text: str | None = None) -> subprocess.Popen[str]:
-    environment = {**program.os.environ, "ENVFLEET_CACHE_DIR": str(cache)}
+    environment = {**os.environ, "ENVFLEET_CACHE_DIR": str(cache)}
     process = subprocess.Popen(
         [sys.executable, *command],
         stdin=subprocess.PIPE,

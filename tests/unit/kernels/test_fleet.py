@@ -1,0 +1,284 @@
+"""`KernelFleet` beyond what Gymnasium's vector environments do: arrays, states, parameters, lifecycle."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker
+
+import envfleet
+from envfleet.errors import FleetClosed, InvalidArgument, KernelError, ResetNeeded
+
+
+@pytest.fixture
+def walkers() -> Iterator[Any]:
+    with envfleet.make(Walker, 4, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        yield fleet
+
+
+def ones(fleet: Any) -> Any:
+    return np.ones(fleet.num_envs, np.int64)
+
+
+# ---------------------------------------------------------------------------------------- arrays that are handed out
+
+
+class Interface:
+    """Somebody's array, by NumPy's protocol."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    @property
+    def __array_interface__(self) -> Any:
+        return self.array.__array_interface__
+
+
+def holders(array: Any) -> dict[str, Any]:
+    """Ways to keep an array alive without its name."""
+    found: dict[str, Any] = {
+        "array": array,
+        "view": array[1:],
+        "memoryview": memoryview(array),
+        "dlpack": np.from_dlpack(array),
+        "buffer": np.frombuffer(memoryview(array).cast("B"), array.dtype),
+        "interface": np.asarray(Interface(array)),
+    }
+    try:
+        import torch
+    except ImportError:
+        return found
+    return {**found, "torch": torch.from_numpy(array)}
+
+
+@pytest.mark.parametrize("name", holders(np.zeros(4)))
+def test_what_a_caller_holds_is_never_written_again(walkers: Any, name: str) -> None:
+    kept = []
+    for _ in range(12):
+        result = walkers.step(ones(walkers))
+        for array in result[:4]:
+            holder = holders(array)[name]
+            kept.append((holder, np.from_dlpack(holder).copy() if name == "torch" else np.array(holder)))
+    del array, result, holder
+    look = np.from_dlpack if name == "torch" else np.asarray
+    assert all(np.array_equal(look(holder), before) for holder, before in kept)
+
+
+def test_infos_that_are_looked_at_late_tell_of_their_own_step(walkers: Any) -> None:
+    """An ended episode's infos are built when somebody looks; nothing else holds their arrays until then."""
+    kept = []
+    for _ in range(12):
+        before = walkers.get_attr("x")
+        infos = walkers.step(ones(walkers))[4]
+        assert walkers.get_attr("x") != before
+        kept.append((infos, walkers.get_attr("x")))
+        del infos
+    assert any("episode" in infos for infos, _ in kept)
+    assert all(tuple(infos["x"].tolist()) == xs for infos, xs in kept)
+
+
+def test_a_loop_that_drops_its_arrays_gets_them_again(walkers: Any) -> None:
+    addresses = {walkers.step(ones(walkers))[0].ctypes.data for _ in range(20)}
+    assert len(addresses) <= 2
+
+
+def test_without_copies_two_generations_are_valid() -> None:
+    with envfleet.make(Walker, 4, backend="kernel", copy=False) as fleet:
+        fleet.reset(seed=0)
+        last, kept = fleet.step(ones(fleet))[0], None
+        for _ in range(10):
+            before = last.copy()
+            now = fleet.step(ones(fleet))[0]
+            np.testing.assert_array_equal(last, before)
+            last, kept = now, last
+        assert np.shares_memory(fleet.step(ones(fleet))[0], kept) or np.shares_memory(kept, last)
+
+
+# ---------------------------------------------------------------------------------------- parameters
+
+
+def test_parameters_may_differ_and_change() -> None:
+    goals = np.array([1.0, 2.0, 3.0, 4.0])
+    with envfleet.make(Walker, 4, backend="kernel", goal=goals, push=2.0) as fleet:
+        fleet.reset(seed=[5, 5, 5, 5])
+        assert fleet.get_attr("goal") == (1.0, 2.0, 3.0, 4.0)
+        assert fleet.get_attr("push") == (2.0,) * 4
+        for row, goal in enumerate(goals):
+            with envfleet.make(Walker, 1, backend="kernel", goal=goal, push=2.0) as one:
+                one.reset(seed=5)
+                fleet.reset(seed=[5, 5, 5, 5])
+                for _ in range(9):
+                    expected, found = one.step(ones(one)), fleet.step(ones(fleet))
+                    for left, right in zip(expected[:4], found[:4], strict=True):
+                        np.testing.assert_array_equal(left[0], right[row])
+        fleet.reset(options={"params": {"goal": 7.0}, "reset_mask": np.array([True, False, False, True])})
+        assert fleet.get_attr("goal") == (7.0, 2.0, 3.0, 7.0)
+        fleet.reset_envs([2, 1], options={"params": {"goal": [8.0, 9.0]}})
+        assert fleet.get_attr("goal") == (7.0, 9.0, 8.0, 7.0)
+        fleet.set_attr("goal", 1.5)
+        assert fleet.get_attr("goal") == (1.5,) * 4
+        saved = fleet.get_state()
+        fleet.set_attr("goal", [1.0, 2.0, 3.0, 4.0])
+        fleet.set_state(saved)
+        assert fleet.get_attr("goal") == (1.5,) * 4
+
+
+WRONG_PARAMS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"gaol": 1.0}, "has no parameter 'gaol'; its parameters are: push, goal, limit"),
+    ({"goal": "far"}, "goal='far': pass float64"),
+    ({"goal": [1.0, 2.0, 3.0]}, r"goal has shape \(3,\), expected \(\) for all sub-environments or \(4,\)"),
+    ({"limit": 1.5}, "limit=1.5: pass int64"),
+    ({"limit": None}, "limit=None: pass int64"),
+)
+
+
+@pytest.mark.parametrize(("params", "message"), WRONG_PARAMS)
+def test_wrong_parameters_are_refused(walkers: Any, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        envfleet.make(Walker, 4, backend="kernel", **params)
+    before = walkers.params
+    with pytest.raises(InvalidArgument, match=message):
+        walkers.reset(options={"params": params})
+    assert walkers.params == before
+
+
+# ---------------------------------------------------------------------------------------- actions, seeds, rows
+
+
+@pytest.mark.parametrize(
+    ("kernel", "actions", "message"),
+    [
+        (Walker, [0, 2], "the action of sub-environment 1 is 2, which is not in Discrete"),
+        (Walker, [-2, 0], "the action of sub-environment 0 is -2"),
+        (Walker, [0], r"actions have shape \(1,\), expected \(2,\)"),
+        (Walker, [0.0, 1.0], "actions have dtype float64, expected int64"),
+        (Painter, [[0, 3], [3, 0]], r"the action of sub-environment 1 is \[3 0\]"),
+        (Painter, [[0, -1], [0, 0]], r"the action of sub-environment 0 is \[ 0 -1\]"),
+        (Switches, [[0, 1, 0, 2], [0, 0, 0, 0]], "the action of sub-environment 0"),
+        (Switches, [[0, 0, 0, 0], [0, 0, 0, 256]], r"sub-environment 1 is \[  0   0   0 256\]"),
+        (Drifter, [0.0, np.nan], "the action of sub-environment 1 is nan"),
+        (Drifter, ["a", "b"], "actions have dtype"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_wrong_actions_are_refused_and_nothing_is_stepped(
+    kernel: Any, actions: Any, message: str, workers: int
+) -> None:
+    with envfleet.make(kernel, 2, backend="kernel", workers=workers) as fleet:
+        fleet.reset(seed=0)
+        before = pickle.dumps(fleet.get_state())
+        with pytest.raises(InvalidArgument, match=message):
+            fleet.step(actions)
+        assert pickle.dumps(fleet.get_state()) == before
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, [1, 2, 3], [1, 2, 3, -4], [0, 0, 0, 2**64], "abc", True])
+def test_wrong_seeds_are_refused(walkers: Any, seed: Any) -> None:
+    with pytest.raises(InvalidArgument, match="seed"):
+        walkers.reset(seed=seed)
+
+
+def test_wrong_rows_and_options_are_refused(walkers: Any) -> None:
+    for rows in ([], [4], [-1], [1, 1], [0.5], [[0]]):
+        with pytest.raises(InvalidArgument, match="indices"):
+            walkers.reset_envs(rows)
+        with pytest.raises(InvalidArgument, match="indices"):
+            walkers.get_state(rows)
+    for mask in (np.zeros(4, np.bool_), np.ones(3, np.bool_), np.ones(4), [True] * 4):
+        with pytest.raises(InvalidArgument, match="reset_mask"):
+            walkers.reset(options={"reset_mask": mask})
+    with pytest.raises(InvalidArgument, match="'start'"):
+        walkers.reset(options={"start": 1})
+
+
+def test_the_largest_seeds_are_gymnasiums(walkers: Any) -> None:
+    walkers.reset(seed=[2**64 - 1, 2**63, 2**32, 0])
+    for generator, seed in zip(walkers.np_random, walkers.np_random_seed, strict=True):
+        other, _ = gym.utils.seeding.np_random(seed)
+        other.uniform()
+        other.standard_normal()
+        other.integers(0, 9)
+        assert generator.bit_generator.state == other.bit_generator.state
+
+
+# ---------------------------------------------------------------------------------------- states
+
+
+def test_states_of_others_are_refused(walkers: Any) -> None:
+    with envfleet.make(Drifter, 4, backend="kernel") as other:
+        other.reset(seed=0)
+        with pytest.raises(InvalidArgument, match="other fields than Walker"):
+            walkers.set_state(other.get_state())
+    for state, rows in ((walkers.get_state([0]), None), (walkers.get_state(), [0]), (None, None), ({}, [1])):
+        with pytest.raises(InvalidArgument, match="set_state needs a state of"):
+            walkers.set_state(state, rows)
+
+
+# ---------------------------------------------------------------------------------------- lifecycle
+
+
+def test_nothing_but_attributes_before_the_first_reset() -> None:
+    with envfleet.make(Walker, 2, backend="kernel") as fleet:
+        assert fleet.get_attr("goal") == (4.0, 4.0)
+        for call in (
+            lambda: fleet.step(ones(fleet)),
+            fleet.get_state,
+            lambda: fleet.reset_envs([0]),
+            lambda: fleet.reset(options={"reset_mask": np.array([True, False])}),
+            lambda: fleet.set_attr("x", 1.0),
+        ):
+            with pytest.raises(ResetNeeded, match="before the first reset"):
+                call()
+
+
+def test_nothing_after_close() -> None:
+    fleet: Any = envfleet.make(Walker, 4, backend="kernel", workers=3)
+    fleet.reset(seed=0)
+    fleet.close()
+    fleet.close()
+    for call in (fleet.reset, lambda: fleet.step(ones(fleet)), fleet.get_state, lambda: fleet.get_attr("goal")):
+        with pytest.raises(FleetClosed, match="make a new one"):
+            call()
+    assert "closed" in repr(fleet)
+
+
+def test_without_autoreset_an_ended_episode_is_not_stepped() -> None:
+    with envfleet.make(Switches, 3, backend="kernel", autoreset_mode=AutoresetMode.DISABLED) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(np.zeros((3, 4), np.int8))
+        before = pickle.dumps(fleet.get_state())
+        with pytest.raises(ResetNeeded, match=r"\[0, 1, 2\] have ended"):
+            fleet.step(np.zeros((3, 4), np.int8))
+        assert pickle.dumps(fleet.get_state()) == before
+        fleet.reset_envs([0, 2])
+        assert fleet.terminated_indices == [1]
+
+
+def test_fleets_do_not_share_the_generators_of_their_spaces(walkers: Any) -> None:
+    with envfleet.make(Walker, 4, backend="kernel") as other:
+        walkers.single_action_space.seed(1)
+        expected = [walkers.single_action_space.sample() for _ in range(9)]
+        walkers.single_action_space.seed(1)
+        other.single_action_space.seed(2)
+        assert [walkers.single_action_space.sample() for _ in range(9)] == expected
+
+
+def test_attributes(walkers: Any) -> None:
+    walkers.set_attr("crossings", [1, 2, 3, 4])
+    assert walkers.get_attr("crossings") == walkers.call("crossings") == (1, 2, 3, 4)
+    assert walkers.get_attr("render_fps") == (30,) * 4
+    with pytest.raises(AttributeError, match="no attribute 'speed': it has push, goal, limit, x"):
+        walkers.get_attr("speed")
+    with pytest.raises((AttributeError, KernelError), match="speed"):
+        walkers.set_attr("speed", 1.0)
+    with pytest.raises(InvalidArgument, match="no methods"):
+        walkers.call("x", 1)
+    with pytest.raises(ValueError, match="broadcast"):
+        walkers.set_attr("x", [1.0, 2.0])

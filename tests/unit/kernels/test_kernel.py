@@ -1,0 +1,102 @@
+"""`check_kernel` passes kernels that are right, and says where others go wrong first."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any, Self
+
+import pytest
+from tests.unit.kernels.samples import SAMPLES, Drifter, Walker
+
+from envfleet.errors import KernelError
+from envfleet.kernels import Kernel
+from envfleet.kernels.kernel import find_kernel, read_kernel
+from envfleet.testing import KernelCheckError, check_kernel
+from envfleet.testing.check_kernel import _Trial
+
+
+@pytest.mark.parametrize("kernel", SAMPLES, ids=lambda kernel: kernel.__name__)
+def test_right_kernels_pass(kernel: type[Kernel]) -> None:
+    assert check_kernel(kernel, num_steps=40, seeds=[3, 2**40]) == 80
+
+
+def test_parameters_are_taken() -> None:
+    assert check_kernel(Walker, params={"goal": 2.0, "push": 3.0}, num_steps=20, seeds=[1]) == 20
+
+
+def fail(kernel: type[Kernel]) -> KernelCheckError:
+    with pytest.raises(KernelCheckError) as caught:
+        check_kernel(kernel, num_steps=30, seeds=[4, 9])
+    return caught.value
+
+
+class Keeping(Drifter):
+    """Its reset goes on from the last episode."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.place = min(9, abs(state.place) + 1)
+
+
+def test_a_reset_that_does_not_repeat_is_found() -> None:
+    error = fail(Keeping)
+    assert (error.step, error.field) == (0, "state.place")
+    assert "set this field in reset" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+class Leaving(Drifter):
+    """Its observation leaves the space; its step means something else in compiled code."""
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.place = 11
+        return math.inf, False
+
+
+def test_an_observation_outside_the_space_is_found() -> None:
+    error = fail(Leaving)
+    assert (error.seed, error.step, error.field, error.found) == (4, 1, "observation", 11)
+    assert "seed 4, step 1: observation is" in str(error)
+
+
+def test_a_difference_of_plain_and_compiled_names_field_and_both_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = _Trial(read_kernel(Drifter), {}, 10, [5])
+    compiled = trial._make
+
+    class Off:
+        """A fleet whose compiled code would add one at the third step."""
+
+        def __init__(self, fleet: Any) -> None:
+            self.fleet, self.steps = fleet, 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.fleet, name)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *exc_info: object) -> None:
+            self.fleet.close()
+
+        def step(self, actions: Any) -> Any:
+            result = self.fleet.step(actions)
+            self.steps += 1
+            if self.steps == 3:
+                self.fleet._batch.kept("place")[0] += 1
+            return result
+
+    monkeypatch.setattr(trial, "_make", lambda *args: Off(compiled(*args)))
+    with pytest.raises(KernelCheckError, match="plain Python and compiled code differ") as caught:
+        trial.compare_plain()
+    error = caught.value
+    assert (error.seed, error.step, error.field) == (5, 3, "state.place")
+    assert error.found == error.expected + 1
+
+
+def test_names_of_kernels() -> None:
+    assert find_kernel("tests.unit.kernels.samples:Walker").__name__ == "Walker"
+    for name in ("tests.unit.kernels.samples:Nobody", "no_such_module:X", "nothing"):
+        with pytest.raises(KernelError, match=r"write it as 'package\.module:Name'"):
+            find_kernel(name)
