@@ -3,6 +3,6 @@
 from envfleet.kernels.fields import array
 from envfleet.kernels.jitting import outlined
 from envfleet.kernels.kernel import Kernel
-from envfleet.kernels.policies import MLP
+from envfleet.kernels.rollouts.policies import MLP
 
 __all__ = ["MLP", "Kernel", "array", "outlined"]

@@ -23,10 +23,10 @@ from envfleet.kernels.batches import make_batch, require_cpu
 from envfleet.kernels.infos import info_columns, step_infos
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
-from envfleet.kernels.policies import Policy
 from envfleet.kernels.requests import check_rows, read_seeds
 from envfleet.kernels.rng import to_generator
-from envfleet.kernels.rollout import Rollout, run_rollout
+from envfleet.kernels.rollouts.policies import Policy
+from envfleet.kernels.rollouts.rollout import Rollout, run_rollout
 from envfleet.kernels.values import spread, to_values
 
 
@@ -379,9 +379,7 @@ class KernelFleet(VectorEnv[Any, Any, Any]):
         self._check("get_state")
         return self._batch.save(None if indices is None else check_rows(indices, self.num_envs))
 
-    def set_state(
-        self, state: Any, indices: Sequence[int] | NDArray[np.integer[Any]] | None = None
-    ) -> NDArray[Any]:
+    def set_state(self, state: Any, indices: Sequence[int] | NDArray[np.integer[Any]] | None = None) -> NDArray[Any]:
         """Bring saved sub-environments back; they go on exactly as they would have.
 
         Args:

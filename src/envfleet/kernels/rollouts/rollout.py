@@ -14,10 +14,10 @@ from envfleet.errors import InvalidArgument, OutOfMemory
 from envfleet.kernels.batch import CpuBatch, Fused
 from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.policies import MLP, Policy
 from envfleet.kernels.program import compiling
-from envfleet.kernels.rollout_policies import GIVEN, PolicySource, policy_source
-from envfleet.kernels.rollout_source import compile_rollout
+from envfleet.kernels.rollouts.policies import MLP, Policy
+from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
+from envfleet.kernels.rollouts.source import compile_rollout
 from envfleet.kernels.source import FIRST_ADDRESS
 
 _FIRST_ENDED = 64

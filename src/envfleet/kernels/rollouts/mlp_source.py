@@ -9,7 +9,7 @@ action for any number of rows and threads, although products and sums may be con
 from __future__ import annotations
 
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.policies import MLP
+from envfleet.kernels.rollouts.policies import MLP
 
 BLOCK_ROWS = 64
 _OUTPUTS_AT_ONCE, _INPUTS_AT_ONCE = 4, 8  # what 32 vector registers hold

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.kernels import rollout_math
 from envfleet.kernels.jitting import fingerprint
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.policies import MLP, Policy, check_act, check_random
-from envfleet.kernels.rollout_mlp import mlp_source, scratch_size
+from envfleet.kernels.rollouts import float32
+from envfleet.kernels.rollouts.mlp_source import mlp_source, scratch_size
+from envfleet.kernels.rollouts.policies import MLP, Policy, check_act, check_random
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def policy_source(spec: KernelSpec, policy: Policy) -> PolicySource:
 def _random(spec: KernelSpec) -> PolicySource:
     space, size = spec.action_space, spec.action.size
     if isinstance(space, spaces.Discrete):
-        low, high = np.array([space.start], np.int64), np.array([space.start + space.n], np.int64)
+        low, high = np.array([space.start], np.int64), np.array([int(space.start) + int(space.n)], np.int64)
     elif isinstance(space, spaces.MultiDiscrete):
         start = np.asarray(getattr(space, "start", np.zeros_like(space.nvec)))
         low, high = start.ravel().astype(np.int64), (start + space.nvec).ravel().astype(np.int64)
@@ -102,9 +102,9 @@ def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
     if isinstance(spec.action_space, spaces.Box):
         constants["choice_low"], constants["choice_high"] = _bounds(spec.action_space)
     functions: dict[str, Any] = {
-        "tanh_": rollout_math.tanh_32,
-        "relu_": rollout_math.relu_32,
-        "exp_": rollout_math.exp_32,
+        "tanh_": float32.tanh_32,
+        "relu_": float32.relu_32,
+        "exp_": float32.exp_32,
     }
     return PolicySource(
         mlp_source(spec, policy),

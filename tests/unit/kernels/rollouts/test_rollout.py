@@ -15,8 +15,8 @@ from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.policies import policy_generator
-from envfleet.kernels.rollout import Rollout
+from envfleet.kernels.rollouts.policies import policy_generator
+from envfleet.kernels.rollouts.rollout import Rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 

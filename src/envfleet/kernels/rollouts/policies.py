@@ -85,7 +85,8 @@ class MLP:
         """
         space, outputs = spec.action_space, spec.action.size
         if isinstance(space, spaces.Discrete):
-            heads, outputs = _DISCRETE_HEADS, int(space.n)
+            outputs = int(space.n)
+            heads: tuple[str, ...] = _DISCRETE_HEADS
         elif isinstance(space, spaces.Box) and spec.action.dtype.kind == "f":
             heads = _BOX_HEADS
         else:

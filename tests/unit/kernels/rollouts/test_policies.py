@@ -15,8 +15,8 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel
 from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.policies import check_random, policy_generator
-from envfleet.kernels.rollout_math import exp_32, relu_32, tanh_32
+from envfleet.kernels.rollouts.float32 import exp_32, relu_32, tanh_32
+from envfleet.kernels.rollouts.policies import check_random, policy_generator
 
 NUM_STEPS = 12
 
