@@ -45,7 +45,6 @@ class KernelEnv(gym.Env[Any, Any]):
             spec, 1, params=params, limit=None, autoreset_mode=AutoresetMode.DISABLED, num_threads=1, copy=True
         )
         self._awaiting = self._batch.kept("awaiting")
-        self._action = np.zeros((1, *spec.action.shape), spec.action.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode.
@@ -71,9 +70,8 @@ class KernelEnv(gym.Env[Any, Any]):
         """Step once; the last flag, truncated, is always `False`: the wrapper with the time limit sets it."""
         if self._np_random_seed is None:
             raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
-        self._action[0] = action
         self._awaiting[0] = 0  # Gymnasium's environments may be stepped beyond the end of an episode
-        arrays, _ = self._batch.step(self._action)
+        arrays, _ = self._batch.step(np.asarray(action)[np.newaxis])
         return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), False, self._infos(arrays)
 
     def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:

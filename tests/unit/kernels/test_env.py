@@ -74,6 +74,8 @@ def test_wrong_calls_are_explained() -> None:
     env.reset(seed=0)
     with pytest.raises(InvalidArgument, match="is 5, which is not in Discrete"):
         env.step(5)
+    with pytest.raises(InvalidArgument, match="dtype float64, expected int64"):
+        env.step(0.7)
     with pytest.raises(InvalidArgument, match="expected 'params'"):
         env.reset(options={"goal": 1.0})
     with pytest.raises(InvalidArgument, match="no parameter 'gaol'"):
