@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker
 
 import envfleet
-from envfleet.errors import FleetClosed, InvalidArgument, KernelError, ResetNeeded
+from envfleet.errors import CallPending, FleetClosed, InvalidArgument, KernelError, NothingPending, ResetNeeded
 
 
 @pytest.fixture
@@ -282,3 +282,21 @@ def test_attributes(walkers: Any) -> None:
         walkers.call("x", 1)
     with pytest.raises(ValueError, match="broadcast"):
         walkers.set_attr("x", [1.0, 2.0])
+
+
+def test_send_and_recv_are_a_step_in_two_calls(walkers: Any) -> None:
+    with envfleet.make(Walker, 4, backend="kernel") as stepper:
+        stepper.reset(seed=0)
+        walkers.send(ones(walkers))
+        batch = walkers.recv()
+        for sent, stepped in zip(batch[:4], stepper.step(ones(stepper))[:4], strict=True):
+            np.testing.assert_array_equal(sent, stepped)
+        np.testing.assert_array_equal(batch.env_indices, np.arange(4))
+
+
+def test_send_and_recv_take_turns(walkers: Any) -> None:
+    with pytest.raises(NothingPending, match="call send"):
+        walkers.recv()
+    walkers.send(ones(walkers))
+    with pytest.raises(CallPending, match="call recv"):
+        walkers.send(ones(walkers))
