@@ -77,8 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     work = count_work(CartPole, 1)
     sizes = QUICK_SIZES if options.quick else SIZES
-    _tell("what the machine can do")
-    peaks = {count: measure_peak(count, [work.bytes * size for size in sizes]) for count in (1, 2)}
+    peaks: dict[int, Peak] = {}
     cases = [(CARTPOLE, num_envs, seats.cartpole(num_envs, is_quick=options.quick)) for num_envs in sizes]
     if not options.quick:
         cases += [(env_id, size, seats.of_kernel(env_id)) for env_id in seats.kernel_ids() for size in TABLE_SIZES]
@@ -90,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for env_id, num_envs, contenders in cases:
         samples += _compare(env_id, num_envs, contenders, options)
         save([])
+    _tell("what the machine can do")
+    peaks |= {count: measure_peak(count, [work.bytes * size for size in sizes]) for count in (1, 2)}
     _tell("compiling")
     compiling = measure_compiling(seats.kernel_ids()[: 1 if options.quick else None])
     save(compiling)
