@@ -31,6 +31,7 @@ class HalvedLimit(TimeLimit[Any, Any]):
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = super().step(action)
+        assert self._elapsed_steps is not None
         return observation, reward, terminated, truncated or self._elapsed_steps >= self._max_episode_steps // 2, info
 
 
@@ -53,7 +54,8 @@ def test_truncates_on_the_step_that_gymnasium_does(
     with backend(env_fns, autoreset_mode=mode) as fleet:
         assert np.array_equal(fleet.reset(seed=3)[0], reference.reset(seed=3)[0])
         for _ in range(25):
-            found, expected = fleet.step(ACTIONS), reference.step(ACTIONS)
+            found = fleet.step(ACTIONS)
+            expected: Any = reference.step(ACTIONS)
             for ours, theirs in zip(found[:4], expected[:4], strict=True):
                 assert np.array_equal(ours, theirs)
             ended = expected[2] | expected[3]

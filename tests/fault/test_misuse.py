@@ -71,7 +71,7 @@ def test_arguments(name: str) -> None:
 def test_unknown_backend_and_environment() -> None:
     with no_new_process():
         with pytest.raises(InvalidArgument, match="serial"):
-            envfleet.make(one, num_envs=2, backend="quantum")  # type: ignore[arg-type]  # that is the point
+            envfleet.make(one, num_envs=2, backend="quantum")  # type: ignore[call-overload]  # that is the point
         with pytest.raises((EnvfleetError, gymnasium.error.Error), match="NoSuchEnv"):
             envfleet.make("NoSuchEnv-v0", num_envs=2, backend="process")
 
