@@ -1,7 +1,7 @@
 """Learning curves of the agents on known ground, beside Stable-Baselines3 with the same budget.
 
-    python benchmarks/agents.py OUT                        # all, three seeds: about an hour on one core
-    python benchmarks/agents.py OUT --seeds 1 --no-peers   # ours alone, once: about five minutes
+    python benchmarks/agents.py OUT                             # all, three seeds: about an hour on one core
+    python benchmarks/agents.py OUT --seeds 1 --sides envfleet  # ours alone, once: about five minutes
 
 Writes OUT/agents.json and OUT/agents.png. Both sides get the same environments, hyperparameters, number of gradient
 updates and sub-environments, and are evaluated alike: their best actions in 50 episodes of fixed seeds. Ours step
@@ -186,6 +186,8 @@ def train_peer(task: Task, seed: int) -> Curve:
         }
     if task.agent is DDDQN:
         options |= {
+            # Its target moves once per step of all sub-environments, ours with every update.
+            "tau": 1 - (1 - config.target_tau) ** round(task.num_envs * task.updates),
             "exploration_fraction": config.epsilon_transitions / task.transitions,
             "exploration_final_eps": config.epsilon_end,
             "target_update_interval": 1,
@@ -200,6 +202,12 @@ def train_peer(task: Task, seed: int) -> Curve:
     model.learn(task.transitions, callback=Callback())
     envs.close()
     return record.curve
+
+
+SIDES: dict[str, Callable[[Task, int], Curve]] = {
+    "envfleet": lambda task, seed: train(task, seed)[1],
+    "Stable-Baselines3": train_peer,
+}
 
 
 def plot(results: dict[str, dict[str, list[Curve]]], path: Path) -> None:
@@ -225,18 +233,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
     parser.add_argument("--only", nargs="*", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--no-peers", action="store_true", help="ours only")
+    parser.add_argument("--sides", nargs="*", choices=SIDES, default=list(SIDES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "agents.json"
     results: dict[str, dict[str, list[Curve]]] = json.loads(file.read_text()) if file.exists() else {}
     for name in options.only:
-        sides: dict[str, Callable[[Task, int], Curve]] = {"envfleet": lambda task, seed: train(task, seed)[1]}
-        if not options.no_peers:
-            sides["Stable-Baselines3"] = train_peer
-        for side, run in sides.items():
-            curves = [run(TASKS[name], seed) for seed in range(options.seeds)]
+        for side in options.sides:
+            curves = [SIDES[side](TASKS[name], seed) for seed in range(options.seeds)]
             results.setdefault(name, {})[side] = curves
             for seed, curve in enumerate(curves):
                 reached = next((f"{t:,}" for t, _, mean in curve if mean >= TASKS[name].goal), "never")

@@ -1,0 +1,112 @@
+"""Networks and losses against closed forms and torch's own distributions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
+from envfleet.agents.networks import DuelingNetwork, TwinCritics, follow, target_of
+
+SPACE = spaces.Box(-1, 1, (2,), np.float32)
+UNIT = spaces.Box(-1, 1, (1,), np.float32)
+SMALL: dict[str, Any] = {
+    "hidden": (32,), "batch_size": 32, "warmup": 0, "capacity": 500, "learning_rate": 3e-3, "target_tau": 0.05,
+    "gamma": 0.5,
+}  # fmt: skip
+
+
+def test_twin_critics_are_two_networks() -> None:
+    critics = TwinCritics(3, (8, 4))
+    observations, actions = torch.randn(5, 2), torch.randn(5, 1)
+    together = critics(observations, actions)
+    for number in range(2):
+        layers = []
+        for weight, bias in zip(critics.weights, critics.biases, strict=True):
+            layer = nn.Linear(weight.shape[1], weight.shape[2])
+            layer.weight.data, layer.bias.data = weight[number].T.detach(), bias[number, 0].detach()
+            layers += [layer, nn.ReLU()]
+        alone = nn.Sequential(*layers[:-1])(torch.cat([observations, actions], dim=1)).squeeze(1)
+        assert torch.allclose(together[number], alone, atol=1e-6)
+    assert not torch.allclose(together[0], together[1])
+
+
+def test_dueling_values_are_the_mean_over_actions() -> None:
+    network, inputs = DuelingNetwork(2, (8,), 3), torch.randn(4, 2)
+    assert torch.allclose(network(inputs).mean(dim=1), network.value(network.body(inputs)).squeeze(1), atol=1e-6)
+
+
+def test_targets_follow() -> None:
+    network = nn.Linear(2, 2)
+    target = target_of(network)
+    start = target.weight.clone()
+    network.weight.data += 1.0
+    follow(target, network, 0.25)
+    assert torch.allclose(target.weight, start + 0.25)
+    follow(target, network, 1.0)
+    assert torch.equal(target.weight, network.weight)
+
+
+def test_the_density_of_a_squashed_action_is_torchs() -> None:
+    agent = SAC(SPACE, spaces.Box(-1, 1, (3,), np.float32), SACConfig(hidden=(8,), capacity=1), seed=0)
+    inputs = torch.randn(100, 2)
+    actions, found = agent._propose(inputs)
+    means, log_stds = agent._actor(inputs)
+    transforms: list[torch.distributions.Transform] = [torch.distributions.TanhTransform()]
+    squashed = torch.distributions.TransformedDistribution(
+        torch.distributions.Normal(means.double(), log_stds.double().exp()), transforms
+    )
+    is_inside = (actions.abs() < 0.999).all(dim=1)  # beyond, torch has lost the digits
+    expected = squashed.log_prob(actions.double()).sum(dim=1)
+    assert is_inside.sum() > 50
+    assert torch.allclose(found.double()[is_inside], expected[is_inside], atol=1e-3)
+
+
+def fill(agent: Any, actions: Any, rewards: Any) -> None:
+    """Episodes of one step: where the observation is (1, 0) they terminate, where it is (0, 1) they are truncated."""
+    for number in range(400 // len(rewards)):
+        kinds = (np.arange(len(rewards)) + number) % 2
+        observations = np.eye(2, dtype=np.float32)[kinds]
+        agent.remember(
+            Transitions(observations, actions, rewards, kinds == 0, kinds == 1, observations, np.arange(len(rewards)))
+        )
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"prioritised": True}, {"num_steps": 3}], ids=["plain", "by priority", "n steps"]
+)
+def test_action_values_of_terminated_and_of_truncated_episodes(options: dict[str, Any]) -> None:
+    agent = DDDQN(SPACE, spaces.Discrete(2), DDDQNConfig(**SMALL, **options), num_envs=4, seed=0)
+    fill(agent, np.array([0, 0, 1, 1]), np.array([1.0, 1.0, 2.0, 2.0]))
+    agent.update(600)
+    with torch.no_grad():
+        terminated, truncated = agent._network(torch.eye(2)).tolist()
+    assert terminated == pytest.approx([1.0, 2.0], abs=0.1)
+    assert truncated == pytest.approx([3.0, 4.0], abs=0.15)  # 1 or 2, and half of the best: 2 / (1 - 0.5)
+
+
+def test_a_deterministic_policy_finds_the_best_action() -> None:
+    agent = TD3(SPACE, UNIT, TD3Config(**SMALL, target_noise=0.0), num_envs=20, seed=0)
+    actions = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
+    fill(agent, actions, 1.0 - (actions[:, 0] - 0.4) ** 2)
+    agent.update(1500)
+    best = agent.act_batch(np.eye(2, dtype=np.float32), deterministic=True)
+    assert best[:, 0].tolist() == pytest.approx([0.4, 0.4], abs=0.12)
+    with torch.no_grad():
+        values = agent._critics(torch.eye(2), torch.from_numpy(best)).mean(dim=0)
+    assert values.tolist() == pytest.approx([1.0, 2.0], abs=0.15)
+
+
+@pytest.mark.slow
+def test_the_temperature_brings_the_entropy_to_its_goal() -> None:
+    agent = SAC(SPACE, UNIT, SACConfig(**SMALL, target_entropy=-0.5), num_envs=20, seed=0)
+    actions = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
+    fill(agent, actions, 1.0 - (actions[:, 0] - 0.4) ** 2)
+    agent.update(1500)
+    assert agent.update(50)["entropy"] == pytest.approx(-0.5, abs=0.15)
+    assert agent.act_batch(np.eye(2, dtype=np.float32), deterministic=True)[0, 0] == pytest.approx(0.4, abs=0.15)
