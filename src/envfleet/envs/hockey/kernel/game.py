@@ -1,0 +1,268 @@
+"""Hockey as kernels: two players, or one against the scripted player."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.hockey.kernel.play import begin, command, play, see, swing
+from envfleet.envs.hockey.kernel.shapes import NUM_BODIES, NUM_MOVING, NUM_PAIRS
+from envfleet.envs.hockey.kernel.velocities import MAX_CONTACTS
+from envfleet.kernels import Kernel, array
+
+AGENT, WEAK, STRONG = 0, 1, 2
+
+
+def _floats(size: int) -> Any:
+    return array(size, np.float32)
+
+
+def _flags(size: int) -> Any:
+    return array(size, np.uint8)  # numba has no arrays of bools in records
+
+
+def _whole(size: int) -> Any:
+    return array(size, np.int32)
+
+
+_T = NDArray[Any]
+
+
+class Hockey(Kernel):
+    """The game of `envfleet.envs.hockey.HockeyEnv` without Box2D, to the last bit on Linux x86-64.
+
+    Observations `(2, 18)` and actions `(2, 4)` of both players, each as the player sees it; rewards are player one's,
+    those of player two are in the infos as `reward_two`. Episodes are truncated after 251 steps; for the training modes
+    pass `max_episode_steps=81`.
+
+    The engine's rules are written anew after Box2D (E. Catto, zlib licence; see NOTICE), which is not needed.
+    """
+
+    observation_space: ClassVar[Any] = spaces.Box(-np.inf, np.inf, (2, 18), np.float32)
+    action_space: ClassVar[Any] = spaces.Box(-1.0, 1.0, (2, 4), np.float32)
+    max_episode_steps: ClassVar[int | None] = c.TIME_LIMIT_STEPS[Mode.NORMAL] + 1
+    render_fps = c.STEPS_PER_SECOND
+    info_fields = (
+        "winner",
+        "reward_closeness_to_puck",
+        "reward_touch_puck",
+        "reward_puck_direction",
+        "reward_two",
+        "reward_closeness_to_puck_two",
+        "reward_touch_puck_two",
+        "reward_puck_direction_two",
+    )
+
+    class State(Kernel.State):
+        """The game (winner, hold counters, rewards), then bodies, pairs, contacts, and room to compute in."""
+
+        winner: int  # 1 or -1
+        limit: int  # steps
+        can_hold: bool
+        is_first_order: bool  # not `is_reversed` of `envfleet.envs.hockey.world`; no game changes it
+        reward_closeness_to_puck: float
+        reward_touch_puck: float
+        reward_puck_direction: float
+        reward_two: float
+        reward_closeness_to_puck_two: float
+        reward_touch_puck_two: float
+        reward_puck_direction_two: float
+        phases: _T = array(2, np.float64)
+        holds: _T = _whole(2)
+        actions: _T = _floats(8)
+
+        # Of racket one, racket two, the puck, and what stands.
+        x: _T = _floats(NUM_BODIES)
+        y: _T = _floats(NUM_BODIES)
+        cosine: _T = _floats(NUM_BODIES)
+        sine: _T = _floats(NUM_BODIES)
+        centre_x: _T = _floats(NUM_BODIES)
+        centre_y: _T = _floats(NUM_BODIES)
+        angle: _T = _floats(NUM_BODIES)
+        velocity_x: _T = _floats(NUM_BODIES)
+        velocity_y: _T = _floats(NUM_BODIES)
+        spin: _T = _floats(NUM_BODIES)
+        progress: _T = _floats(NUM_BODIES)
+        start_x: _T = _floats(NUM_BODIES)
+        start_y: _T = _floats(NUM_BODIES)
+        start_angle: _T = _floats(NUM_BODIES)
+        near_low_x: _T = _floats(NUM_BODIES)
+        near_low_y: _T = _floats(NUM_BODIES)
+        near_high_x: _T = _floats(NUM_BODIES)
+        near_high_y: _T = _floats(NUM_BODIES)
+        box_low_x: _T = _floats(NUM_BODIES)
+        box_low_y: _T = _floats(NUM_BODIES)
+        box_high_x: _T = _floats(NUM_BODIES)
+        box_high_y: _T = _floats(NUM_BODIES)
+        is_here: _T = _flags(NUM_BODIES)
+        # Of those that move.
+        force_x: _T = _floats(NUM_MOVING)
+        force_y: _T = _floats(NUM_MOVING)
+        torque: _T = _floats(NUM_MOVING)
+        linear_damping: _T = _floats(NUM_MOVING)
+        angular_damping: _T = _floats(NUM_MOVING)
+        still_s: _T = _floats(NUM_MOVING)
+        is_awake: _T = _flags(NUM_MOVING)
+        is_new: _T = _flags(NUM_MOVING)
+        is_moved: _T = _flags(NUM_MOVING)
+        waiting: _T = _whole(NUM_MOVING)
+        island: _T = _whole(NUM_MOVING)
+
+        num_pairs: np.int32
+        pairs: _T = _whole(NUM_PAIRS)
+        is_paired: _T = _flags(NUM_PAIRS)
+        is_touching: _T = _flags(NUM_PAIRS)
+        is_enabled: _T = _flags(NUM_PAIRS)
+        is_timed: _T = _flags(NUM_PAIRS)
+        is_taken: _T = _flags(NUM_PAIRS)
+        is_face_b: _T = _flags(NUM_PAIRS)
+        num_events: _T = _whole(NUM_PAIRS)
+        num_points: _T = _whole(NUM_PAIRS)
+        time: _T = _floats(NUM_PAIRS)
+        normal_x: _T = _floats(NUM_PAIRS)
+        normal_y: _T = _floats(NUM_PAIRS)
+        plane_x: _T = _floats(NUM_PAIRS)
+        plane_y: _T = _floats(NUM_PAIRS)
+        point_x: _T = _floats(2 * NUM_PAIRS)
+        point_y: _T = _floats(2 * NUM_PAIRS)
+        feature: _T = _whole(2 * NUM_PAIRS)
+        normal_impulse: _T = _floats(2 * NUM_PAIRS)
+        tangent_impulse: _T = _floats(2 * NUM_PAIRS)
+
+        # Contacts of the island that is being solved.
+        c_pair: _T = _whole(MAX_CONTACTS)
+        c_a: _T = _whole(MAX_CONTACTS)
+        c_b: _T = _whole(MAX_CONTACTS)
+        c_points: _T = _whole(MAX_CONTACTS)
+        c_reach_a: _T = _floats(MAX_CONTACTS)
+        c_reach_b: _T = _floats(MAX_CONTACTS)
+        c_normal_x: _T = _floats(MAX_CONTACTS)
+        c_normal_y: _T = _floats(MAX_CONTACTS)
+        c_k11: _T = _floats(MAX_CONTACTS)
+        c_k12: _T = _floats(MAX_CONTACTS)
+        c_k22: _T = _floats(MAX_CONTACTS)
+        c_i11: _T = _floats(MAX_CONTACTS)
+        c_i12: _T = _floats(MAX_CONTACTS)
+        c_i22: _T = _floats(MAX_CONTACTS)
+        c_arm_ax: _T = _floats(2 * MAX_CONTACTS)
+        c_arm_ay: _T = _floats(2 * MAX_CONTACTS)
+        c_arm_bx: _T = _floats(2 * MAX_CONTACTS)
+        c_arm_by: _T = _floats(2 * MAX_CONTACTS)
+        c_normal_mass: _T = _floats(2 * MAX_CONTACTS)
+        c_tangent_mass: _T = _floats(2 * MAX_CONTACTS)
+        c_bias: _T = _floats(2 * MAX_CONTACTS)
+        c_normal_impulse: _T = _floats(2 * MAX_CONTACTS)
+        c_tangent_impulse: _T = _floats(2 * MAX_CONTACTS)
+
+        simplex_size: np.int32
+        simplex_metric: np.float32
+        simplex_a: _T = _whole(4)
+        simplex_b: _T = _whole(4)
+        simplex_ax: _T = _floats(4)
+        simplex_ay: _T = _floats(4)
+        simplex_bx: _T = _floats(4)
+        simplex_by: _T = _floats(4)
+        simplex_x: _T = _floats(4)
+        simplex_y: _T = _floats(4)
+        simplex_share: _T = _floats(4)
+
+        seen: _T = _floats(18)
+
+    class Params(Kernel.Params):
+        """What is played and who plays.
+
+        Attributes:
+            mode: 0 `NORMAL`, 1 `TRAIN_SHOOTING`, 2 `TRAIN_DEFENSE`.
+            keep_mode: Whether rackets catch and hold the puck. Without it the hold counters are seen as 0, and the
+                shoot action does nothing.
+            starter: Who gets the puck in `NORMAL`: 1 or 2, or 0 to draw it anew for every game.
+            player_one: Who has the left side: 0 the action, 1 or 2 the weak or strong scripted player.
+            player_two: Likewise the right side.
+        """
+
+        mode: int = 0
+        keep_mode: bool = True
+        starter: int = 0
+        player_one: int = AGENT
+        player_two: int = AGENT
+
+    @staticmethod
+    def reset(state: State, rng: np.random.Generator, params: Params) -> None:
+        """Begin a game."""
+        begin(state, rng, params.mode, params.starter, params.keep_mode)
+        _begin_swings(state, rng, params)
+
+    @staticmethod
+    def step(state: State, action: NDArray[np.float32], rng: np.random.Generator, params: Params) -> tuple[float, bool]:
+        """Play one step."""
+        for player in range(2):
+            for number in range(4):
+                command(state, player, number, action[player, number])
+        return _step(state, rng, params)
+
+    @staticmethod
+    def observe(state: State, out: NDArray[np.float32]) -> None:
+        """Write what each player sees."""
+        for player in range(2):
+            for number in range(18):
+                out[player, number] = see(state, player, number)
+
+    @staticmethod
+    def render(state: State, params: Params) -> NDArray[np.uint8]:
+        """Draw the game, `(480, 600, 3)`."""
+        from envfleet.envs.hockey.rendering import Painter
+
+        poses = [(float(state.x[k]), float(state.y[k]), float(state.angle[k])) for k in range(2)]
+        return Painter().paint(poses, (float(state.x[2]), float(state.y[2])))
+
+
+class HockeyOne(Hockey):
+    """`Hockey` for player one alone: observations `(18,)`, actions `(4,)`, against the strong scripted player.
+
+    `player_two=1` makes that the weak one.
+    """
+
+    observation_space: ClassVar[Any] = spaces.Box(-np.inf, np.inf, (18,), np.float32)
+    action_space: ClassVar[Any] = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+    class Params(Hockey.Params):
+        """As of `Hockey`."""
+
+        player_two: int = STRONG
+
+    @staticmethod
+    def step(
+        state: Hockey.State, action: NDArray[np.float32], rng: np.random.Generator, params: Hockey.Params
+    ) -> tuple[float, bool]:
+        """Play one step."""
+        for number in range(4):
+            command(state, 0, number, action[number])
+            state.actions[4 + number] = np.float32(0)
+        return _step(state, rng, params)
+
+    @staticmethod
+    def observe(state: Hockey.State, out: NDArray[np.float32]) -> None:
+        """Write what player one sees."""
+        for number in range(18):
+            out[number] = see(state, 0, number)
+
+
+def _begin_swings(state: Any, rng: Any, params: Any) -> None:
+    if params.player_one != AGENT:
+        state.phases[0] = rng.uniform(0.0, c.PHASE_RANGE)
+    if params.player_two != AGENT:
+        state.phases[1] = rng.uniform(0.0, c.PHASE_RANGE)
+
+
+def _step(state: Any, rng: Any, params: Any) -> tuple[float, bool]:
+    if params.player_one != AGENT:
+        swing(state, rng, 0, params.player_one)
+    if params.player_two != AGENT:
+        swing(state, rng, 1, params.player_two)
+    play(state)
+    return c.WIN_REWARD * state.winner + state.reward_closeness_to_puck, state.winner != 0

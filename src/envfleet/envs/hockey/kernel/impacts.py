@@ -1,0 +1,172 @@
+"""What would fly through a wall: the step is cut at each impact of a body on something that stands, and solved on.
+
+After Box2D's continuous collision (E. Catto, zlib licence; see NOTICE). Rackets and puck do not stop each other like
+this: a fast puck can fly through a racket, as in the public environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from envfleet.envs.hockey.kernel.bodies import advance, advance_start, begin_sweep, follow, update_box, wake
+from envfleet.envs.hockey.kernel.contacts import are_apart, update_contact
+from envfleet.envs.hockey.kernel.impact import time_of_impact
+from envfleet.envs.hockey.kernel.pairs import find_pairs
+from envfleet.envs.hockey.kernel.positions import correct_positions
+from envfleet.envs.hockey.kernel.shapes import (
+    BODY_OF,
+    EPSILON,
+    IS_SENSOR,
+    NUM_BODIES,
+    NUM_MOVING,
+    ONE,
+    PAIR_A,
+    PAIR_B,
+    SLOP,
+    STEP_S,
+    ZERO,
+    F,
+)
+from envfleet.envs.hockey.kernel.travel import travel
+from envfleet.envs.hockey.kernel.velocities import MAX_CONTACTS, add_contact, prepare, solve_velocities
+from envfleet.kernels import outlined
+
+_MAX_EVENTS = 8
+_LATEST = ONE - F(10) * EPSILON
+_CORRECTED_SHARE = F(0.75)
+_CORRECTED_ENOUGH = F(-1.5) * SLOP
+_MAX_CORRECTIONS = 20
+_APART = F(0.05)  # m; more than a racket's corners can stick out of its boxes at both ends of a turn of
+_MAX_TURN = F(0.4)  # rad
+
+Sweep = tuple[np.float32, np.float32, np.float32, np.float32, np.float32, np.float32, np.float32]
+
+
+@outlined
+def solve_impacts(state: Any) -> None:
+    """Solve one impact after the other, the earliest first."""
+    for body in range(NUM_BODIES):
+        state.progress[body] = ZERO
+    for k in range(state.num_pairs):
+        state.is_timed[state.pairs[k]] = False
+        state.num_events[state.pairs[k]] = 0
+    while True:
+        pair, time = _find_earliest(state)
+        if pair < 0 or time > _LATEST:
+            break
+        _solve_impact(state, pair, time)
+
+
+def _find_earliest(state: Any) -> tuple[int, np.float32]:
+    found, earliest = -1, ONE
+    place = state.num_pairs - 1
+    while place >= 0:
+        pair = state.pairs[place]
+        place -= 1
+        a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
+        if a < NUM_MOVING or IS_SENSOR[pair] or not state.is_enabled[pair] or state.num_events[pair] > _MAX_EVENTS:
+            continue
+        if not state.is_timed[pair]:
+            if not state.is_awake[b]:
+                continue
+            state.time[pair] = _time(state, pair, a, b)
+            state.is_timed[pair] = True
+        if state.time[pair] < earliest:
+            found, earliest = pair, state.time[pair]
+    return found, earliest
+
+
+def _time(state: Any, pair: int, a: int, b: int) -> np.float32:
+    """When a pair touches, as a share of the step; 1 if it does not."""
+    progress = max(state.progress[a], state.progress[b])
+    if state.progress[a] < progress:
+        advance_start(state, a, progress)
+    elif state.progress[b] < progress:
+        advance_start(state, b, progress)
+    if are_apart(state, a, b, _APART) and abs(state.angle[b] - state.start_angle[b]) < _MAX_TURN:
+        return ONE
+    share = time_of_impact(state, pair)
+    return ONE if share < ZERO else min(progress + (ONE - progress) * share, ONE)
+
+
+def _solve_impact(state: Any, pair: int, time: np.float32) -> None:
+    """Stop at an impact, and let the body go on from there."""
+    a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
+    sweep_a, sweep_b = _sweep(state, a), _sweep(state, b)
+    advance(state, a, time)
+    advance(state, b, time)
+    update_contact(state, pair)
+    state.is_timed[pair] = False
+    state.num_events[pair] += 1
+    if not state.is_touching[pair]:
+        state.is_enabled[pair] = False
+        _restore(state, a, sweep_a)
+        _restore(state, b, sweep_b)
+        return
+    wake(state, b)
+    count = _gather(state, pair, a, b, time)
+    for _ in range(_MAX_CORRECTIONS):
+        if correct_positions(state, count, _CORRECTED_SHARE, _CORRECTED_ENOUGH):
+            break
+    begin_sweep(state, b)
+    prepare(state, count, False)
+    solve_velocities(state, count)
+    travel(state, b, (ONE - time) * STEP_S)
+    follow(state, b)
+    update_box(state, b)
+    for k in range(state.num_pairs):
+        if b in (BODY_OF[PAIR_A[state.pairs[k]]], BODY_OF[PAIR_B[state.pairs[k]]]):
+            state.is_timed[state.pairs[k]] = False
+    find_pairs(state)
+
+
+def _gather(state: Any, first: int, a: int, b: int, time: np.float32) -> int:
+    """Take in whatever standing thing the body touches at a time, the impact first; returns how many contacts."""
+    add_contact(state, 0, first)
+    count = 1
+    for body in range(NUM_MOVING, NUM_BODIES):
+        state.is_here[body] = body == a
+    place = state.num_pairs - 1
+    while place >= 0:
+        pair = state.pairs[place]
+        place -= 1
+        other = BODY_OF[PAIR_A[pair]]
+        if pair == first or BODY_OF[PAIR_B[pair]] != b or other < NUM_MOVING or IS_SENSOR[pair]:
+            continue
+        sweep = _sweep(state, other)
+        if not state.is_here[other]:
+            advance(state, other, time)
+        update_contact(state, pair)
+        if not state.is_touching[pair]:
+            _restore(state, other, sweep)
+        elif count < MAX_CONTACTS:
+            add_contact(state, count, pair)
+            count += 1
+            state.is_here[other] = True
+    return count
+
+
+def _sweep(state: Any, body: int) -> Sweep:
+    return (
+        state.progress[body],
+        state.start_x[body],
+        state.start_y[body],
+        state.start_angle[body],
+        state.centre_x[body],
+        state.centre_y[body],
+        state.angle[body],
+    )
+
+
+def _restore(state: Any, body: int, sweep: Sweep) -> None:
+    """Put a body back to where its sweep ended."""
+    state.progress[body] = sweep[0]
+    state.start_x[body] = sweep[1]
+    state.start_y[body] = sweep[2]
+    state.start_angle[body] = sweep[3]
+    state.centre_x[body] = sweep[4]
+    state.centre_y[body] = sweep[5]
+    state.angle[body] = sweep[6]
+    follow(state, body)

@@ -1,0 +1,77 @@
+"""Which pairs of fixtures are near each other, newest last.
+
+A pair exists while the stored boxes overlap, and the order in which pairs came to be is the order in which contacts are
+looked at and solved, so it decides last bits. After Box2D (E. Catto, zlib licence; see NOTICE).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envfleet.envs.hockey.kernel.bodies import wake
+from envfleet.envs.hockey.kernel.shapes import (
+    BODY_OF,
+    CLASH,
+    NUM_MOVING,
+    NUM_PAIRS,
+    PAIR_A,
+    PAIR_B,
+    PAIR_ORDER,
+    PUCK,
+    RACKET_ONE,
+    RACKET_TWO,
+    ZERO,
+)
+
+
+def fixtures(state: Any, pair: int) -> tuple[int, int]:
+    """Fixtures A and B of a pair."""
+    if pair == CLASH and not state.is_first_order:
+        return PAIR_B[pair], PAIR_A[pair]
+    return PAIR_A[pair], PAIR_B[pair]
+
+
+def have_boxes_met(state: Any, a: int, b: int) -> bool:
+    """Whether the stored boxes of two bodies overlap."""
+    return not (
+        state.box_low_x[b] - state.box_high_x[a] > ZERO
+        or state.box_low_y[b] - state.box_high_y[a] > ZERO
+        or state.box_low_x[a] - state.box_high_x[b] > ZERO
+        or state.box_low_y[a] - state.box_high_y[b] > ZERO
+    )
+
+
+def find_pairs(state: Any) -> None:
+    """Add the pairs of bodies whose box is new."""
+    if not (state.is_new[RACKET_ONE] or state.is_new[RACKET_TWO] or state.is_new[PUCK]):
+        return
+    order = 0 if state.is_first_order else 1
+    for k in range(NUM_PAIRS):
+        pair = PAIR_ORDER[order, k]
+        if state.is_paired[pair]:
+            continue
+        a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
+        is_new = state.is_new[b] or (a < NUM_MOVING and state.is_new[a])
+        if is_new and have_boxes_met(state, a, b):
+            state.is_paired[pair] = True
+            state.is_touching[pair] = False
+            state.is_enabled[pair] = True
+            state.is_timed[pair] = False
+            state.num_events[pair] = 0
+            state.num_points[pair] = 0
+            state.pairs[state.num_pairs] = pair
+            state.num_pairs += 1
+    for body in range(NUM_MOVING):
+        state.is_new[body] = False
+
+
+def drop_pair(state: Any, place: int) -> None:
+    """Forget the pair at a place of the list."""
+    pair = state.pairs[place]
+    if state.num_points[pair] > 0:
+        wake(state, BODY_OF[PAIR_A[pair]])
+        wake(state, BODY_OF[PAIR_B[pair]])
+    state.is_paired[pair] = False
+    state.num_pairs -= 1
+    for k in range(place, state.num_pairs):
+        state.pairs[k] = state.pairs[k + 1]

@@ -1,0 +1,298 @@
+"""Contact forces: impulses by which touching bodies neither sink into each other nor slide without friction.
+
+Sequential impulses with warm starting, two points of a contact solved together as a linear complementarity problem, as
+in Box2D (E. Catto, "Iterative Dynamics with Temporal Coherence" (2005); zlib licence, see NOTICE). Sweeps stop when one
+changes nothing, for then no later one would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.kernel.bodies import origin
+from envfleet.envs.hockey.kernel.pairs import fixtures
+from envfleet.envs.hockey.kernel.shapes import (
+    BODY_OF,
+    FRICTION,
+    HALF,
+    INVERSE_INERTIA,
+    INVERSE_MASS,
+    ONE,
+    RADIUS,
+    RESTITUTION,
+    ZERO,
+    F,
+)
+from envfleet.kernels import outlined
+
+MAX_CONTACTS = 16
+"""In one island; more have no room around two rackets and a puck."""
+
+_BOUNCE_SPEED = F(1)  # m/s; slower approaches do not bounce
+_MAX_CONDITION = F(1000)
+
+Speeds = tuple[np.float32, np.float32, np.float32, np.float32, np.float32, np.float32]
+"""Velocity x and y and spin of body A, then of body B."""
+
+
+def add_contact(state: Any, place: int, pair: int) -> None:
+    """Take a pair into the island that is being solved."""
+    shape_a, shape_b = fixtures(state, pair)
+    state.c_pair[place] = pair
+    state.c_a[place], state.c_b[place] = BODY_OF[shape_a], BODY_OF[shape_b]
+    state.c_reach_a[place], state.c_reach_b[place] = RADIUS[shape_a], RADIUS[shape_b]
+
+
+@outlined
+def prepare(state: Any, count: int, is_warm: bool) -> None:
+    """Compute what the sweeps need: arms, effective masses, and the speeds after bounces."""
+    for k in range(count):
+        pair = state.c_pair[k]
+        num_points = state.num_points[pair]
+        _locate(state, k, pair, num_points)
+        for j in range(num_points):
+            _prepare_point(state, k, 2 * k + j)
+            state.c_normal_impulse[2 * k + j] = state.normal_impulse[2 * pair + j] if is_warm else ZERO
+            state.c_tangent_impulse[2 * k + j] = state.tangent_impulse[2 * pair + j] if is_warm else ZERO
+        state.c_points[k] = num_points
+        if num_points == 2:
+            _prepare_block(state, k)
+
+
+def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
+    """The normal, and where the points are, seen from both centres of mass."""
+    a, b = state.c_a[k], state.c_b[k]
+    reach_a, reach_b = state.c_reach_a[k], state.c_reach_b[k]
+    face, other = (b, a) if state.is_face_b[pair] else (a, b)
+    reach, other_reach = (reach_b, reach_a) if state.is_face_b[pair] else (reach_a, reach_b)
+    face_x, face_y = origin(state, face)
+    other_x, other_y = origin(state, other)
+    cosine, sine = state.cosine[face], state.sine[face]
+    other_cosine, other_sine = state.cosine[other], state.sine[other]
+    normal_x = cosine * state.normal_x[pair] - sine * state.normal_y[pair]
+    normal_y = sine * state.normal_x[pair] + cosine * state.normal_y[pair]
+    plane_x = (cosine * state.plane_x[pair] - sine * state.plane_y[pair]) + face_x
+    plane_y = (sine * state.plane_x[pair] + cosine * state.plane_y[pair]) + face_y
+    for j in range(num_points):
+        x, y = state.point_x[2 * pair + j], state.point_y[2 * pair + j]
+        point_x = (other_cosine * x - other_sine * y) + other_x
+        point_y = (other_sine * x + other_cosine * y) + other_y
+        depth = reach - ((point_x - plane_x) * normal_x + (point_y - plane_y) * normal_y)
+        middle_x = HALF * ((point_x + depth * normal_x) + (point_x - other_reach * normal_x))
+        middle_y = HALF * ((point_y + depth * normal_y) + (point_y - other_reach * normal_y))
+        state.c_arm_ax[2 * k + j] = middle_x - state.centre_x[a]
+        state.c_arm_ay[2 * k + j] = middle_y - state.centre_y[a]
+        state.c_arm_bx[2 * k + j] = middle_x - state.centre_x[b]
+        state.c_arm_by[2 * k + j] = middle_y - state.centre_y[b]
+    state.c_normal_x[k] = -normal_x if state.is_face_b[pair] else normal_x
+    state.c_normal_y[k] = -normal_y if state.is_face_b[pair] else normal_y
+
+
+def _prepare_point(state: Any, k: int, point: int) -> None:
+    a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
+    normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
+    ax, ay, bx, by = state.c_arm_ax[point], state.c_arm_ay[point], state.c_arm_bx[point], state.c_arm_by[point]
+    inertia_a, inertia_b = INVERSE_INERTIA[a], INVERSE_INERTIA[b]
+    masses = INVERSE_MASS[a] + INVERSE_MASS[b]
+    lever_a, lever_b = ax * normal_y - ay * normal_x, bx * normal_y - by * normal_x
+    stiffness = masses + inertia_a * lever_a * lever_a + inertia_b * lever_b * lever_b
+    state.c_normal_mass[point] = ONE / stiffness if stiffness > ZERO else ZERO
+    lever_a, lever_b = ax * -normal_x - ay * normal_y, bx * -normal_x - by * normal_y
+    stiffness = masses + inertia_a * lever_a * lever_a + inertia_b * lever_b * lever_b
+    state.c_tangent_mass[point] = ONE / stiffness if stiffness > ZERO else ZERO
+    spin_a, spin_b = state.spin[a], state.spin[b]
+    speed_x = ((state.velocity_x[b] + -spin_b * by) - state.velocity_x[a]) - -spin_a * ay
+    speed_y = ((state.velocity_y[b] + spin_b * bx) - state.velocity_y[a]) - spin_a * ax
+    speed = normal_x * speed_x + normal_y * speed_y
+    state.c_bias[point] = -RESTITUTION[pair] * speed if speed < -_BOUNCE_SPEED else ZERO
+
+
+def _prepare_block(state: Any, k: int) -> None:
+    """The matrix by which two points act on each other; the second is left out where it cannot be inverted."""
+    a, b, one, two = state.c_a[k], state.c_b[k], 2 * k, 2 * k + 1
+    normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
+    inertia_a, inertia_b = INVERSE_INERTIA[a], INVERSE_INERTIA[b]
+    masses = INVERSE_MASS[a] + INVERSE_MASS[b]
+    one_a = state.c_arm_ax[one] * normal_y - state.c_arm_ay[one] * normal_x
+    one_b = state.c_arm_bx[one] * normal_y - state.c_arm_by[one] * normal_x
+    two_a = state.c_arm_ax[two] * normal_y - state.c_arm_ay[two] * normal_x
+    two_b = state.c_arm_bx[two] * normal_y - state.c_arm_by[two] * normal_x
+    k11 = masses + inertia_a * one_a * one_a + inertia_b * one_b * one_b
+    k22 = masses + inertia_a * two_a * two_a + inertia_b * two_b * two_b
+    k12 = masses + inertia_a * one_a * two_a + inertia_b * one_b * two_b
+    if not k11 * k11 < _MAX_CONDITION * (k11 * k22 - k12 * k12):
+        state.c_points[k] = 1
+        return
+    determinant = k11 * k22 - k12 * k12
+    inverse = ONE / determinant if determinant != ZERO else ZERO
+    state.c_k11[k], state.c_k12[k], state.c_k22[k] = k11, k12, k22
+    state.c_i11[k], state.c_i12[k], state.c_i22[k] = inverse * k22, -inverse * k12, inverse * k11
+
+
+@outlined
+def warm_start(state: Any, count: int) -> None:
+    """Apply the impulses of the last step."""
+    for k in range(count):
+        a, b = state.c_a[k], state.c_b[k]
+        normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
+        for j in range(state.c_points[k]):
+            point = 2 * k + j
+            along, across = state.c_normal_impulse[point], state.c_tangent_impulse[point]
+            push_x, push_y = along * normal_x + across * normal_y, along * normal_y + across * -normal_x
+            _push(state, a, b, point, push_x, push_y)
+
+
+def _push(state: Any, a: int, b: int, point: int, push_x: np.float32, push_y: np.float32) -> None:
+    """Apply an impulse (N s) at a point: to one body, and the opposite to the other."""
+    ax, ay, bx, by = state.c_arm_ax[point], state.c_arm_ay[point], state.c_arm_bx[point], state.c_arm_by[point]
+    state.velocity_x[a] -= INVERSE_MASS[a] * push_x
+    state.velocity_y[a] -= INVERSE_MASS[a] * push_y
+    state.spin[a] -= INVERSE_INERTIA[a] * (ax * push_y - ay * push_x)
+    state.velocity_x[b] += INVERSE_MASS[b] * push_x
+    state.velocity_y[b] += INVERSE_MASS[b] * push_y
+    state.spin[b] += INVERSE_INERTIA[b] * (bx * push_y - by * push_x)
+
+
+@outlined
+def solve_velocities(state: Any, count: int) -> None:
+    """Sweep over all contacts until nothing changes, or often enough."""
+    for _ in range(c.VELOCITY_ITERATIONS):
+        is_changed = False
+        for k in range(count):
+            is_changed |= _solve_contact(state, k)
+        if not is_changed:
+            break
+
+
+def store_impulses(state: Any, count: int) -> None:
+    """Keep the impulses for the next step."""
+    for k in range(count):
+        pair = state.c_pair[k]
+        for j in range(state.c_points[k]):
+            state.normal_impulse[2 * pair + j] = state.c_normal_impulse[2 * k + j]
+            state.tangent_impulse[2 * pair + j] = state.c_tangent_impulse[2 * k + j]
+
+
+@outlined
+def _solve_contact(state: Any, k: int) -> bool:
+    """One contact in one sweep: friction first, then the normal; returns whether any impulse changed."""
+    a, b, first = state.c_a[k], state.c_b[k], 2 * k
+    speeds: Speeds = (
+        state.velocity_x[a],
+        state.velocity_y[a],
+        state.spin[a],
+        state.velocity_x[b],
+        state.velocity_y[b],
+        state.spin[b],
+    )
+    speeds, is_changed = _rub(state, k, first, speeds)
+    if state.c_points[k] == 1:
+        normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
+        old = state.c_normal_impulse[first]
+        speed_x, speed_y = _approach(state, first, speeds)
+        speed = speed_x * normal_x + speed_y * normal_y
+        change = -state.c_normal_mass[first] * (speed - state.c_bias[first])
+        new = max(old + change, ZERO)
+        state.c_normal_impulse[first] = new
+        change = new - old
+        is_changed |= change != ZERO
+        speeds = _pushed(state, k, first, speeds, change * normal_x, change * normal_y)
+    else:
+        second, is_pushed = _rub(state, k, first + 1, speeds)
+        speeds, is_blocked = _block(state, k, second)
+        is_changed |= is_pushed | is_blocked
+    state.velocity_x[a], state.velocity_y[a], state.spin[a] = speeds[0], speeds[1], speeds[2]
+    state.velocity_x[b], state.velocity_y[b], state.spin[b] = speeds[3], speeds[4], speeds[5]
+    return is_changed
+
+
+def _approach(state: Any, point: int, speeds: Speeds) -> tuple[np.float32, np.float32]:
+    """Velocity of body B against body A at a point."""
+    vax, vay, wa, vbx, vby, wb = speeds
+    x = ((vbx + -wb * state.c_arm_by[point]) - vax) - -wa * state.c_arm_ay[point]
+    y = ((vby + wb * state.c_arm_bx[point]) - vay) - wa * state.c_arm_ax[point]
+    return x, y
+
+
+def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, push_y: np.float32) -> Speeds:
+    """The velocities after an impulse at a point."""
+    a, b = state.c_a[k], state.c_b[k]
+    turn_a = state.c_arm_ax[point] * push_y - state.c_arm_ay[point] * push_x
+    turn_b = state.c_arm_bx[point] * push_y - state.c_arm_by[point] * push_x
+    return (
+        speeds[0] - INVERSE_MASS[a] * push_x,
+        speeds[1] - INVERSE_MASS[a] * push_y,
+        speeds[2] - INVERSE_INERTIA[a] * turn_a,
+        speeds[3] + INVERSE_MASS[b] * push_x,
+        speeds[4] + INVERSE_MASS[b] * push_y,
+        speeds[5] + INVERSE_INERTIA[b] * turn_b,
+    )
+
+
+def _rub(state: Any, k: int, point: int, speeds: Speeds) -> tuple[Speeds, bool]:
+    """Friction at one point, bounded by what presses there."""
+    tangent_x, tangent_y = state.c_normal_y[k], -state.c_normal_x[k]
+    speed_x, speed_y = _approach(state, point, speeds)
+    change = state.c_tangent_mass[point] * -(speed_x * tangent_x + speed_y * tangent_y)
+    most, old = FRICTION[state.c_pair[k]] * state.c_normal_impulse[point], state.c_tangent_impulse[point]
+    new = max(-most, min(old + change, most))
+    state.c_tangent_impulse[point] = new
+    change = new - old
+    return _pushed(state, k, point, speeds, change * tangent_x, change * tangent_y), change != ZERO
+
+
+def _block(state: Any, k: int, speeds: Speeds) -> tuple[Speeds, bool]:
+    """The normal impulses of two points at once."""
+    a, b, one, two = state.c_a[k], state.c_b[k], 2 * k, 2 * k + 1
+    normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
+    old_1, old_2 = state.c_normal_impulse[one], state.c_normal_impulse[two]
+    speed_x, speed_y = _approach(state, one, speeds)
+    speed_1 = speed_x * normal_x + speed_y * normal_y
+    speed_x, speed_y = _approach(state, two, speeds)
+    speed_2 = speed_x * normal_x + speed_y * normal_y
+    k11, k12, k22 = state.c_k11[k], state.c_k12[k], state.c_k22[k]
+    goal_1 = (speed_1 - state.c_bias[one]) - (k11 * old_1 + k12 * old_2)
+    goal_2 = (speed_2 - state.c_bias[two]) - (k12 * old_1 + k22 * old_2)
+    new_1, new_2 = _complement(state, k, goal_1, goal_2, old_1, old_2)
+    state.c_normal_impulse[one], state.c_normal_impulse[two] = new_1, new_2
+    change_1, change_2 = new_1 - old_1, new_2 - old_2
+    one_x, one_y, two_x, two_y = change_1 * normal_x, change_1 * normal_y, change_2 * normal_x, change_2 * normal_y
+    turn_a = (state.c_arm_ax[one] * one_y - state.c_arm_ay[one] * one_x) + (
+        state.c_arm_ax[two] * two_y - state.c_arm_ay[two] * two_x
+    )
+    turn_b = (state.c_arm_bx[one] * one_y - state.c_arm_by[one] * one_x) + (
+        state.c_arm_bx[two] * two_y - state.c_arm_by[two] * two_x
+    )
+    push_x, push_y = one_x + two_x, one_y + two_y
+    pushed = (
+        speeds[0] - INVERSE_MASS[a] * push_x,
+        speeds[1] - INVERSE_MASS[a] * push_y,
+        speeds[2] - INVERSE_INERTIA[a] * turn_a,
+        speeds[3] + INVERSE_MASS[b] * push_x,
+        speeds[4] + INVERSE_MASS[b] * push_y,
+        speeds[5] + INVERSE_INERTIA[b] * turn_b,
+    )
+    return pushed, (change_1 != ZERO) | (change_2 != ZERO)
+
+
+def _complement(
+    state: Any, k: int, goal: np.float32, goal_2: np.float32, old: np.float32, old_2: np.float32
+) -> tuple[np.float32, np.float32]:
+    """Impulses that neither pull nor leave a point approaching: both points push, either, or none; else no change."""
+    i11, i12, i22 = state.c_i11[k], state.c_i12[k], state.c_i22[k]
+    new, new_2 = -(i11 * goal + i12 * goal_2), -(i12 * goal + i22 * goal_2)
+    if new >= ZERO and new_2 >= ZERO:
+        return new, new_2
+    k12 = state.c_k12[k]
+    new = -state.c_normal_mass[2 * k] * goal
+    if new >= ZERO and k12 * new + goal_2 >= ZERO:
+        return new, ZERO
+    new_2 = -state.c_normal_mass[2 * k + 1] * goal_2
+    if new_2 >= ZERO and k12 * new_2 + goal >= ZERO:
+        return ZERO, new_2
+    if goal >= ZERO and goal_2 >= ZERO:
+        return ZERO, ZERO
+    return old, old_2
