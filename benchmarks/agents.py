@@ -97,7 +97,7 @@ TASKS = {
     ),
 }
 Act = Callable[[Any], Any]
-Curve = list[tuple[int, float, float]]  # transitions, seconds of training, mean return
+Curve = list[tuple[int, float, float]]  # transitions, CPU seconds of training, mean return
 
 
 def evaluate(act: Act, env: str, num_episodes: int = NUM_EPISODES) -> float:
@@ -117,13 +117,13 @@ class Record:
 
     def __init__(self, task: Task, act: Act) -> None:
         self._task, self._act, self.curve = task, act, Curve()
-        self._start_s = time.perf_counter()
+        self._start_s = time.process_time()
 
     def tell(self, transitions: int) -> None:
         if transitions >= (len(self.curve) + 1) * self._task.every:
-            now = time.perf_counter()
+            now = time.process_time()
             self.curve.append((transitions, now - self._start_s, evaluate(self._act, self._task.env)))
-            self._start_s += time.perf_counter() - now
+            self._start_s += time.process_time() - now
 
 
 def train(task: Task, seed: int) -> tuple[Any, Curve]:
@@ -221,7 +221,7 @@ def plot(results: dict[str, dict[str, list[Curve]]], path: Path) -> None:
             for line in lines:
                 axes.plot(line[:, 0], line[:, 2], color=colour, alpha=0.3, linewidth=0.8)
             mean, seconds = np.mean([line[:, 2] for line in lines], axis=0), np.mean([line[-1, 1] for line in lines])
-            axes.plot(lines[0][:, 0], mean, color=colour, label=f"{side} ({seconds:.0f} s)")
+            axes.plot(lines[0][:, 0], mean, color=colour, label=f"{side} ({seconds:.0f} CPU s)")
         axes.axhline(TASKS[name].goal, color="grey", linestyle=":", linewidth=0.8)
         axes.set(title=f"{name}, {TASKS[name].env}", xlabel="transitions", ylabel="return, 50 episodes")
         axes.legend(fontsize=7)
@@ -246,7 +246,7 @@ def main() -> None:
             for seed, curve in enumerate(curves):
                 reached = next((f"{t:,}" for t, _, mean in curve if mean >= TASKS[name].goal), "never")
                 print(f"{name:6} {side:18} seed {seed}: goal reached after {reached:>7}, at the end "
-                      f"{curve[-1][2]:7.1f}, {curve[-1][1]:4.0f} s", flush=True)  # fmt: skip
+                      f"{curve[-1][2]:7.1f}, {curve[-1][1]:4.0f} CPU s", flush=True)  # fmt: skip
             file.write_text(json.dumps(results))
             plot(results, options.out / "agents.png")
 

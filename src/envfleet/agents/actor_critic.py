@@ -52,6 +52,19 @@ class ActorCritic(nn.Module):
         values: Tensor = self.critic(self.observation_moments.normalise(inputs))
         return values.squeeze(-1)
 
+    @torch.no_grad()
+    def take_returns(self, returns: Tensor) -> None:
+        """Take returns, `(B,)`, into the moments of values, and keep what the critic says as it is.
+
+        Its last layer makes up for the change of scale (PopArt, van Hasselt et al. 2016, arXiv:1602.07714, equation 6).
+        """
+        moments, last = self.value_moments, self.critic[-1]
+        mean, deviation = moments.mean.clone(), moments.deviation
+        moments.update(returns[:, None])
+        for parameter in last.parameters():
+            parameter.mul_((deviation / moments.deviation).to(parameter.dtype))
+        list(last.parameters())[1].add_(((mean - moments.mean) / moments.deviation).to(torch.float32))
+
     def export(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """W and b of every layer of the actor, float64, with the normalisation of observations in the first."""
         layers = [layer for layer in self.actor if isinstance(layer, nn.Linear)]

@@ -24,6 +24,8 @@ from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.rollouts.policies import MLP
 
+_PART = 1 << 16  # rows
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPOConfig:
@@ -141,10 +143,12 @@ class PPO(Agent[PPOConfig]):
             slab: T steps of N sub-environments.
 
         Returns:
-            Losses and other figures by name, means over the updates.
+            Losses and other figures by name, means over the updates; nothing if all steps were resets.
         """
         config = self.config
         valid = torch.from_numpy(np.flatnonzero(~slab.is_reset)).to(self.device)
+        if not len(valid):
+            return {}
         inputs = self._inputs(slab.observations.reshape(-1, *slab.observations.shape[2:]))  # (T, N, …) -> (T * N, …)
         actions = slab.actions.reshape(-1, *slab.actions.shape[2:])
         targets = self._policy.targets(actions).to(self.device)
@@ -152,9 +156,9 @@ class PPO(Agent[PPOConfig]):
             old_log_probs = self._by_part(lambda part: self._log_probs(inputs[part], targets[part])[0], len(inputs))
             advantages, returns = self._judge(slab, inputs)
         if config.normalise_values:
-            self._network.value_moments.update(returns[valid, None])
-        spread = advantages[valid]
-        advantages = (advantages - spread.mean()) / (spread.std(correction=0) + 1e-8)
+            self._network.take_returns(returns[valid])
+        kept = advantages[valid]
+        advantages = (advantages - kept.mean()) / (kept.std(correction=0) + 1e-8)
 
         means = Means()
         for part in self._minibatches(valid):
@@ -171,7 +175,7 @@ class PPO(Agent[PPOConfig]):
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         for _ in range(self.config.num_epochs):
             order = torch.randperm(len(rows), generator=self.random.torch, device=self.device)
-            yield from rows[order].tensor_split(self.config.num_minibatches)
+            yield from rows[order].tensor_split(min(self.config.num_minibatches, len(rows)))
 
     def _descend(
         self, inputs: Tensor, targets: Tensor, old_log_probs: Tensor, advantages: Tensor, returns: Tensor
@@ -225,6 +229,3 @@ class PPO(Agent[PPOConfig]):
     def _by_part(function: Callable[[slice], Tensor], count: int) -> Tensor:
         """Apply a function to a large number of rows, a part at a time, so that layers do not fill the memory."""
         return torch.cat([function(slice(start, start + _PART)) for start in range(0, count, _PART)])
-
-
-_PART = 1 << 16

@@ -185,6 +185,26 @@ def test_moments_of_a_stream_are_those_of_all_of_it() -> None:
     assert torch.allclose(moments.restore(moments.normalise(values)), values)
 
 
+def test_returns_change_the_scale_of_values_and_not_the_values() -> None:
+    agent = PPO(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2), seed=0)
+    inputs = torch.randn(20, 3)
+    before = agent._values(inputs)
+    for returns in (torch.linspace(50, 70, 10), torch.linspace(-100, 300, 10)):
+        agent._network.take_returns(returns)
+        assert torch.allclose(agent._values(inputs), before, atol=1e-3)
+    assert agent._network.value_moments.deviation.item() > 50
+
+
+def test_slabs_with_next_to_nothing_in_them() -> None:
+    """All steps resets, or fewer steps than minibatches: nothing may become NaN."""
+    agent = PPO(Counter.observation_space, Counter.action_space, num_envs=1, seed=0)
+    with envfleet.make([lambda: Counter(0)], backend="serial", autoreset_mode="NEXT_STEP") as fleet:
+        collector = Collector(fleet, 1, seed=0)
+        figures = [agent.update(collector.collect(agent)) for _ in range(10)]
+    assert [len(figure) == 0 for figure in figures] == [number in (3, 9) for number in range(10)]
+    assert all(np.isfinite(value) for figure in figures for value in figure.values())
+
+
 def test_a_collector_needs_steps() -> None:
     with (
         envfleet.make("CartPole-v1", 1, backend="serial") as fleet,
