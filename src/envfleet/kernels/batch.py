@@ -134,11 +134,8 @@ class CpuBatch:
         plan, spec = self._plan, self.spec
         self._has_own_params = any(len(values) > 1 for values in self._params.values())
         rows = self.num_envs if self._has_own_params else 1
-        block = Block(plan.params.buffers, rows)
-        for name, values in self._params.items():
-            target = block.arrays[f"p_{name}"] if plan.params.is_split else block.arrays["p"][name]
-            target[...] = values
-        self._params_block = block
+        self._params_block = block = Block(plan.params.buffers, rows)
+        self._write_params()
         self._program: Program = compile_kernel(spec, self._has_own_params)
         held = self._kept.arrays | block.arrays | {"ended": self._ended} | self._finals.arrays
         table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
@@ -150,6 +147,12 @@ class CpuBatch:
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
         shapes = [spec.observation.shape, (), (), (), *infos]
         self._pool = OutputPool(plan.outputs, shapes, self.num_envs, table, first, copy=self._copy)
+
+    def _write_params(self) -> None:
+        arrays = self._params_block.arrays
+        for name, values in self._params.items():
+            target = arrays[f"p_{name}"] if self._plan.params.is_split else arrays["p"][name]
+            target[...] = values
 
     def _warm(self) -> None:
         """Compile now, where it can be said how long it takes."""
@@ -329,6 +332,9 @@ class CpuBatch:
             rows: Which; `None` for all.
         """
         self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
+        if self._has_own_params == any(len(each) > 1 for each in self._params.values()):
+            self._write_params()
+            return
         self._build()
         self._warm()
 

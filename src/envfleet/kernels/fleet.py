@@ -138,7 +138,13 @@ class KernelFleet(ReachableKernelFleet):
         if self._is_disabled and self._batch.count_awaiting():
             self._refuse_ended()
         start_s = time.perf_counter()
-        arrays, ended = self._batch.step(actions)
+        try:
+            arrays, ended = self._batch.step(actions)
+        except InvalidArgument:  # nothing was stepped
+            raise
+        except BaseException:  # the user's code raised, or Ctrl-C came: some rows were stepped and some were not
+            self._state = Lifecycle.NEW
+            raise
         self._steps += self.num_envs
         self._step_s += time.perf_counter() - start_s
         if ended is None and not self._has_infos:

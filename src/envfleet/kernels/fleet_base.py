@@ -38,7 +38,7 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
         env_spec: Any = None,
         render_mode: str | None = None,
     ) -> None:
-        self._state = Lifecycle.CLOSED  # until everything is there
+        self._state, self.closed = Lifecycle.CLOSED, True  # until everything is there
         self._kernel = spec
         self._first_seed = secrets.randbits(63) if seed is None else seed
         self._batch = make_batch(
@@ -68,7 +68,7 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
         self._seeds: NDArray[np.uint64] | None = None
         self._sent: StepResult | None = None
         self._steps, self._step_s = 0, 0.0
-        self._state = Lifecycle.NEW
+        self._state, self.closed = Lifecycle.NEW, False
 
     def _check(self, verb: str, *, is_started: bool = True) -> None:
         """Check that `verb` may be called now.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import hashlib
-import math
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -71,7 +70,7 @@ class FunctionTree:
         """A function made compilable, or a stand-in for a module with those of its members that are used."""
         if _is_function(value):
             return self(value)
-        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _KNOWN_TO_NUMBA:
+        if isinstance(value, types.ModuleType) and not _is_known(value):
             stand_in = types.ModuleType(value.__name__)
             members = {name: self._replace(item, used) for name, item in vars(value).items() if name in used}
             stand_in.__dict__.update(members)
@@ -109,37 +108,69 @@ def reads_argument(function: Any, position: int) -> bool:
     )
 
 
+def can_be_repeated(function: Any) -> bool:
+    """Whether a step may be taken of any state, even one that ended: it neither loops nor looks up global tables."""
+    return not any(
+        "JUMP_BACKWARD" in instruction.opname
+        for one in reachable(function)
+        for instruction in dis.get_instructions(one)
+    ) and not any(isinstance(value, (np.ndarray, tuple)) for one in reachable(function) for value in _values(one))
+
+
 def fingerprint(functions: list[types.FunctionType], *more: str) -> str:
     """A hash of all that decides the machine code of some functions: their code, and what it refers to, throughout."""
     digest = hashlib.sha256()
-    seen: set[int] = set()
     for function in functions:
-        _feed(digest.update, function, seen)
+        for one in reachable(function):
+            _feed_code(digest.update, one.__code__)
+            _feed(digest.update, (one.__defaults__, tuple((one.__kwdefaults__ or {}).items())))
+            for value in _values(one):
+                if not _is_function(value):
+                    _feed(digest.update, value)
     for text in more:
         digest.update(text.encode())
     return digest.hexdigest()[:24]
 
 
-def _feed(update: Callable[[bytes], None], value: Any, seen: set[int]) -> None:
-    value = getattr(value, "py_func", value)
-    if isinstance(value, types.FunctionType):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        _feed_code(update, value.__code__)
-        for cell in value.__closure__ or ():
-            _feed(update, cell.cell_contents, seen)
-        _feed(update, value.__defaults__, seen)
-        for name, item in references(value):
-            update(name.encode())
-            if not isinstance(item, types.ModuleType):
-                _feed(update, item, seen)
-            elif item not in (math, np):
-                for member in sorted(_names(value.__code__) & set(vars(item))):
-                    _feed(update, vars(item)[member], seen)
-    elif isinstance(value, np.ndarray):
+def reachable(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """A function, and all plain functions that it comes to through names, once each."""
+    found, waiting = {id(function)}, [function]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for value in _values(one):
+            plain = getattr(value, "py_func", value)
+            if isinstance(plain, types.FunctionType) and id(plain) not in found:
+                found.add(id(plain))
+                waiting.append(plain)
+
+
+def _values(function: types.FunctionType) -> Iterator[Any]:
+    """What a function's names and closure stand for; of modules, the members that it names."""
+    used = _names(function.__code__)
+    waiting = [value for _, value in references(function)]
+    waiting += [cell.cell_contents for cell in function.__closure__ or ()]
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, types.ModuleType):
+            yield value
+        elif not _is_known(value):
+            waiting += [item for name, item in vars(value).items() if name in used]
+
+
+def _is_known(module: types.ModuleType) -> bool:
+    return module.__name__.partition(".")[0] in _KNOWN_TO_NUMBA
+
+
+def _feed(update: Callable[[bytes], None], value: Any) -> None:
+    """Take in a value that a function refers to, other than a function."""
+    if isinstance(value, np.ndarray):
         update(f"{value.dtype}{value.shape}".encode())
         update(value.tobytes())
+    elif isinstance(value, (tuple, list)):
+        update(f"{type(value).__name__}{len(value)}".encode())
+        for item in value:
+            _feed(update, item)
     else:
         update(repr(value).encode())
 

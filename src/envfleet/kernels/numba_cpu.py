@@ -11,6 +11,8 @@ import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.registry import cpu_target
+from numba.core.typing.arraydecl import RecordAttribute
 from numba.extending import intrinsic, overload_method
 
 from envfleet.kernels import rng as rng_functions
@@ -49,6 +51,16 @@ def _attach(name: str, function: Callable[..., Any]) -> None:
 
 for _name, _function in rng_functions.METHODS.items():
     _attach(_name, _function)
+
+
+def _put_methods_first() -> None:
+    """Let numba look for a record's methods before its fields: it takes the first answer, and a field is an error."""
+    context = cpu_target.typing_context
+    context.refresh()  # numba's own come now, or after ours, or came before them
+    context._attributes[types.Record].sort(key=lambda found: isinstance(found, RecordAttribute))  # noqa: SLF001
+
+
+_put_methods_first()
 
 
 def new_record(dtype: np.dtype[Any]) -> Any:

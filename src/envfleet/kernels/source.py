@@ -17,7 +17,7 @@ from typing import Any
 from gymnasium import spaces
 
 from envfleet.kernels.buffers import Buffer, BufferPlan, RecordBuffers
-from envfleet.kernels.jitting import reads_argument
+from envfleet.kernels.jitting import can_be_repeated, reads_argument
 
 NEXT_STEP, SAME_STEP, DISABLED = 0, 1, 2
 NUM_ROWS, LIMIT, MODE, NOW, FIRST_ADDRESS = 0, 1, 2, 3, 4
@@ -93,8 +93,10 @@ class Source:
     def _advance(self) -> str:
         plan = self.plan
         load = [*self.load(plan.state, "i"), *self.load(plan.params, self._params_row)]
-        # A step that draws, or whose state is stepped where it lies, cannot be taken back: there, rows are skipped.
-        body = self._advance_skipping(load) if self._is_drawing or not plan.state.is_split else self._advance_all(load)
+        # A step that draws, or whose state is stepped where it lies, cannot be taken back, and one that loops or looks
+        # up tables may go astray from a state that ended: there, rows are skipped.
+        is_safe = plan.state.is_split and plan.params.is_split and can_be_repeated(plan.spec.step)
+        body = self._advance_all(load) if is_safe and not self._is_drawing else self._advance_skipping(load)
         return f"""
 @numba.njit(cache=True, nogil=True, error_model="numpy", pipeline_class=DistinctArrays)
 def advance(m, limit, actions, {self._row_names}):

@@ -42,13 +42,17 @@ class Crew:
 
     def __init__(self, num_threads: int, num_rows: int) -> None:
         self.spans = [(num_rows * k // num_threads, num_rows * (k + 1) // num_threads) for k in range(num_threads)]
-        self._pool = ThreadPoolExecutor(num_threads - 1, "envfleet-kernel") if num_threads > 1 else None
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = -1  # process in which the pool's threads run
 
     def run(self, work: Callable[[int, int], int]) -> list[int]:
         """Call `work(start, stop)` for every slice at the same time; returns what each call did, in order."""
-        if self._pool is None:
-            return [work(start, stop) for start, stop in self.spans]
-        others = [self._pool.submit(work, start, stop) for start, stop in self.spans[1:]]
+        if len(self.spans) == 1:
+            return [work(*self.spans[0])]
+        if self._pool is None or self._pid != os.getpid():  # a fork leaves threads behind
+            self._pool, self._pid = ThreadPoolExecutor(len(self.spans) - 1, "envfleet-kernel"), os.getpid()
+        pool = self._pool
+        others = [pool.submit(work, start, stop) for start, stop in self.spans[1:]]
         try:
             first = work(*self.spans[0])
         finally:
@@ -57,5 +61,5 @@ class Crew:
 
     def close(self) -> None:
         """End the other threads."""
-        if self._pool is not None:
+        if self._pool is not None and self._pid == os.getpid():
             self._pool.shutdown()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -300,3 +302,30 @@ def test_send_and_recv_take_turns(walkers: Any) -> None:
     walkers.send(ones(walkers))
     with pytest.raises(CallPending, match="call recv"):
         walkers.send(ones(walkers))
+
+
+def test_after_an_error_in_the_midst_of_a_step_a_reset_is_needed(walkers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(actions: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(walkers._batch, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            walkers.step(ones(walkers))
+    with pytest.raises(ResetNeeded):
+        walkers.step(ones(walkers))
+    walkers.reset(seed=1)
+    walkers.step(ones(walkers))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fleet_of_threads_goes_on_in_a_forked_child() -> None:
+    with envfleet.make(Walker, 4, backend="kernel", workers=2) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(ones(fleet))
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            fleet.step(ones(fleet))
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -1,0 +1,89 @@
+"""What a kernel's functions refer to: made compilable, found, and told apart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+from envfleet.kernels.jitting import FunctionTree, can_be_repeated, fingerprint, reachable
+
+geometry = types.ModuleType("geometry")
+exec(  # a module that only this test knows
+    "def area(x): return x * side(x)\n"
+    "def side(x): return x + 1.0\n"
+    "def endless(n): return endless(n - 1)\n"
+    "def collect(): return __import__('gymnasium')\n",
+    geometry.__dict__,
+)
+
+TABLE = np.arange(2000.0)
+TABLES = (np.arange(2000.0), np.zeros(3))
+
+
+def exp(x: float) -> float:
+    return x + geometry.area(x)
+
+
+def look_up(x: float) -> float:
+    return TABLES[0][int(x)]
+
+
+def count(x: float) -> float:
+    while x > 1.0:
+        x -= 1.0
+    return x
+
+
+def calls_count(x: float) -> float:
+    return count(x) + 1.0
+
+
+def test_of_a_module_only_what_is_named_is_made() -> None:
+    assert FunctionTree(numba.njit)(exp)(2.0) == 8.0
+
+
+def test_reachable_functions_are_those_named() -> None:
+    assert {one.__name__ for one in reachable(exp)} == {"exp", "area", "side"}
+
+
+def test_a_step_that_loops_or_looks_up_is_not_repeated() -> None:
+    assert can_be_repeated(exp)
+    assert not can_be_repeated(calls_count)
+    assert not can_be_repeated(look_up)
+
+
+def test_a_number_deep_in_a_table_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint([look_up])
+    assert fingerprint([look_up]) == before
+    changed = np.arange(2000.0)
+    changed[1000] += 1e-9
+    monkeypatch.setitem(globals(), "TABLES", (changed, np.zeros(3)))
+    assert fingerprint([look_up]) != before
+
+
+def test_kernels_draw_though_numba_was_used_before(tmp_path: Path) -> None:
+    """Numba answers for the fields of records, too, once anything was compiled; the generator's methods come first."""
+    script = """
+import numba
+numba.njit(lambda x: x + 1)(1)
+import envfleet
+with envfleet.make("envfleet/MountainCar-v0", 2, backend="kernel") as fleet:
+    print(fleet.reset(seed=1)[0].tolist())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env={**os.environ, "ENVFLEET_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[[-0.")
