@@ -33,7 +33,6 @@ def _few_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_few_threads")
 def test_ppo_learns_cartpole(close_later: Make) -> None:
     """From about 22 a random policy reaches to several times that, and the log shows it without a `Monitor`."""

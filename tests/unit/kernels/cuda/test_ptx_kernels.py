@@ -84,7 +84,6 @@ def find(name: str) -> type[Kernel]:
     return kernel
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_kernels_become_ptx(to_ptx: Compiler, name: str) -> None:
     text = to_ptx(find(name), False, "step")

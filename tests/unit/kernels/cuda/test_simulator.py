@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[4]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kernels_on_cuda_are_the_same_kernels() -> None:
     pytest.importorskip("numba_cuda")
