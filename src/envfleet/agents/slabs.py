@@ -107,8 +107,9 @@ class Collector:
         Returns:
             The slab. Of a fleet of kernels its arrays are written again by the next call.
         """
-        if isinstance(self._fleet, KernelFleet) and self._mode is not AutoresetMode.DISABLED:
-            self._rollout = self._fleet.rollout(
+        fleet = self._fleet
+        if isinstance(fleet, KernelFleet) and fleet.device == "cpu" and self._mode is not AutoresetMode.DISABLED:
+            self._rollout = fleet.rollout(
                 agent.export_policy(), self._num_steps, seed=agent.draw_seed(), out=self._rollout
             )
             return Slab.from_rollout(self._rollout)
