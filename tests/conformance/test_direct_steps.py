@@ -31,8 +31,8 @@ class HalvedLimit(TimeLimit[Any, Any]):
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = super().step(action)
-        assert self._elapsed_steps is not None
-        return observation, reward, terminated, truncated or self._elapsed_steps >= self._max_episode_steps // 2, info
+        steps: Any = self._elapsed_steps
+        return observation, reward, terminated, truncated or steps >= self._max_episode_steps // 2, info
 
 
 def halved() -> gym.Env[Any, Any]:

@@ -117,7 +117,7 @@ def can_be_repeated(function: Any) -> bool:
     ) and not any(isinstance(value, (np.ndarray, tuple)) for one in reachable(function) for value in _values(one))
 
 
-def fingerprint(functions: list[types.FunctionType], *more: str) -> str:
+def fingerprint(functions: list[Any], *more: str) -> str:
     """A hash of all that decides the machine code of some functions: their code, and what it refers to, throughout."""
     digest = hashlib.sha256()
     for function in functions:
@@ -132,7 +132,7 @@ def fingerprint(functions: list[types.FunctionType], *more: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def reachable(function: types.FunctionType) -> Iterator[types.FunctionType]:
+def reachable(function: Any) -> Iterator[types.FunctionType]:
     """A function, and all plain functions that it comes to through names, once each."""
     found, waiting = {id(function)}, [function]
     while waiting:
