@@ -109,6 +109,17 @@ def test_a_saved_game_goes_on_exactly() -> None:
             np.testing.assert_array_equal(again[1], rewards)
 
 
+def test_both_games_look_alike() -> None:
+    pytest.importorskip("pygame")
+    env, compiled = HockeyEnv(render_mode="rgb_array"), KernelEnv(Hockey, render_mode="rgb_array", starter=1)
+    env.reset(True, seed=2)
+    compiled.reset(seed=2)
+    for _ in range(10):
+        env.step(np.full(8, 0.5))
+        compiled.step(np.full((2, 4), 0.5, np.float32))
+    np.testing.assert_array_equal(compiled.render(), env.render())
+
+
 # Player one wins, draws, player two wins, in 20,000 games of a program that plays to the last bit.
 RATES = {
     (STRONG, WEAK): (0.391, 0.463, 0.146),

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 
-from envfleet.kernels.jitting import FunctionTree, can_be_repeated, fingerprint, reachable
+from envfleet.kernels.jitting import FunctionTree, can_be_repeated, fingerprint, outlined, reachable
 
 geometry = types.ModuleType("geometry")
 exec(  # a module that only this test knows
@@ -87,3 +87,18 @@ with envfleet.make("envfleet/MountainCar-v0", 2, backend="kernel") as fleet:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[[-0.")
+
+
+def test_outlined_functions_are_made_by_a_decorator_of_their_own() -> None:
+    @outlined
+    def large(x: float) -> float:
+        return x
+
+    def small(x: float) -> float:
+        return large(x)
+
+    made = FunctionTree(lambda function: ("inlined", function), lambda function: ("called", function))
+    (kind, function) = made(small)
+    assert kind == "inlined"
+    assert function.__closure__[0].cell_contents[0] == "called"
+    assert FunctionTree(lambda function: ("inlined", function))(large)[0] == "inlined"

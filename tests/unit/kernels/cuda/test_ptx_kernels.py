@@ -27,6 +27,7 @@ SHIPPED = (
     "classic.mountain_car_continuous:MountainCarContinuous",
     "classic.pendulum:Pendulum",
     "gridworld.gridworld:GridWorld",
+    pytest.param("hockey.kernel.game:Hockey", marks=pytest.mark.slow),
 )
 
 

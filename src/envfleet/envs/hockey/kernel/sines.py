@@ -33,7 +33,7 @@ def sincos(angle: np.float32) -> tuple[np.float32, np.float32]:
         return np.float32(math.sin(x)), np.float32(math.cos(x))
     turn = 0
     if size >= _EIGHTH:
-        turn = math.floor(x * _QUARTERS + 0.5)
+        turn = int(math.floor(x * _QUARTERS + 0.5))  # noqa: RUF046  # a float on CUDA
         x -= turn * _QUARTER
     squared = x * x
     cube, fourth = x * squared, squared * squared
