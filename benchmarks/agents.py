@@ -1,7 +1,7 @@
 """Learning curves of the agents on known ground, beside Stable-Baselines3 with the same budget.
 
-    python benchmarks/agents.py OUT                             # all, three seeds: about an hour on one core
-    python benchmarks/agents.py OUT --seeds 1 --sides envfleet  # ours alone, once: about five minutes
+    python benchmarks/agents.py OUT                             # all, three seeds: about fifteen minutes of CPU
+    python benchmarks/agents.py OUT --seeds 1 --sides envfleet  # ours alone, once: two minutes
 
 Writes OUT/agents.json and OUT/agents.png. Both sides get the same environments, hyperparameters, number of gradient
 updates and sub-environments, and are evaluated alike: their best actions in 50 episodes of fixed seeds. Ours step
