@@ -109,6 +109,17 @@ def test_a_saved_game_goes_on_exactly() -> None:
             np.testing.assert_array_equal(again[1], rewards)
 
 
+def test_nothing_of_a_game_is_left_in_the_next() -> None:
+    with fleet_of(Hockey, 4, player_one=STRONG, player_two=STRONG) as fleet:
+        fleet.reset(seed=9)
+        fresh = fleet.get_state()
+        for _ in range(200):
+            fleet.step(np.zeros((4, 2, 4), np.float32))
+        fleet.reset(seed=9)
+        again = fleet.get_state()
+        assert fresh.arrays["s"].tobytes() == again.arrays["s"].tobytes()
+
+
 def test_both_games_look_alike() -> None:
     pytest.importorskip("pygame")
     env, compiled = HockeyEnv(render_mode="rgb_array"), KernelEnv(Hockey, render_mode="rgb_array", starter=1)

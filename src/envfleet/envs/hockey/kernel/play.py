@@ -13,6 +13,7 @@ import numpy as np
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.kernel.bodies import add_body, build
+from envfleet.envs.hockey.kernel.clearing import clear
 from envfleet.envs.hockey.kernel.drive import hold, push, serve, slow_down, turn_racket
 from envfleet.envs.hockey.kernel.physics import step_physics
 from envfleet.envs.hockey.kernel.shapes import ONE, PUCK, RACKET_ONE, RACKET_TWO, F
@@ -31,6 +32,7 @@ _LAST_HOLD_STEPS = 7
 def begin(state: Any, rng: Any, mode: int, starter: int, keep_mode: bool) -> None:
     """Begin a game; draws in the order of `draw_start`, then who starts if that is not settled."""
     build(state)
+    clear(state)
     width, height = c.FIELD_WIDTH, c.FIELD_HEIGHT
     racket_x, racket_y = c.RACKET_POSITIONS[1]
     aim = 0.0
@@ -123,7 +125,7 @@ def _inform(state: Any) -> None:
 
 
 def _distance(state: Any, racket: int) -> float:
-    x, y = np.float64(state.x[racket] - state.x[PUCK]), np.float64(state.y[racket] - state.y[PUCK])
+    x, y = np.float64(F(state.x[racket] - state.x[PUCK])), np.float64(F(state.y[racket] - state.y[PUCK]))
     return math.sqrt(x * x + y * y)
 
 
