@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,10 +11,11 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
+from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import ENDED_DTYPE, Block, BufferPlan
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool
-from envfleet.kernels.params import check_params, merge_params
+from envfleet.kernels.params import merge_params
 from envfleet.kernels.program import Program, compile_kernel, compiling
 from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
 from envfleet.kernels.threads import Crew
@@ -65,25 +65,7 @@ class Fused(NamedTuple):
     crew: Crew
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchState:
-    """Saved sub-environments: everything they are, parameters included.
-
-    Attributes:
-        arrays: What is kept of each, by name, `(rows, …)`.
-        params: Their parameters by name: one value for all, or one row each.
-    """
-
-    arrays: Mapping[str, NDArray[Any]]
-    params: Mapping[str, NDArray[Any]]
-
-    @property
-    def num_rows(self) -> int:
-        """How many there are."""
-        return len(self.arrays["awaiting"])
-
-
-class CpuBatch:
+class CpuBatch(BatchBase):
     """Kernel environments in this process's memory, stepped by compiled code.
 
     Args:
@@ -113,7 +95,7 @@ class CpuBatch:
         num_threads: int,
         copy: bool,
     ) -> None:
-        self.spec, self.num_envs = spec, num_envs
+        super().__init__(spec, num_envs, params)
         self._plan = plan = BufferPlan(spec)
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._copy = copy
@@ -125,7 +107,6 @@ class CpuBatch:
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self._crew = Crew(num_threads, num_envs)
         self.num_threads = num_threads
-        self._params = check_params(spec, num_envs, params)
         self._build()
         self._warm()
 
@@ -303,27 +284,6 @@ class CpuBatch:
         """
         self.kept(name)[...] = values
 
-    def rng_records(self) -> NDArray[Any]:
-        """The generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
-        records = np.zeros(self.num_envs, self._plan.rng.dtype)
-        for name in self._plan.rng.fields:
-            records[name] = self._kept.arrays[f"g_{name}"]
-        return records
-
-    def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """State and parameters of one row as records, `(1,)` each; copies."""
-        state, params = np.zeros(1, self.spec.state.dtype), np.zeros(1, self.spec.params.dtype)
-        for name in self.spec.state.names:
-            state[name] = self.kept(name)[row]
-        for name, values in self._params.items():
-            params[name] = values[row if len(values) > 1 else 0]
-        return state, params
-
-    @property
-    def params(self) -> dict[str, NDArray[Any]]:
-        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies."""
-        return {name: values.copy() for name, values in self._params.items()}
-
     def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
         """Change parameters, in some rows or for all.
 
@@ -344,8 +304,7 @@ class CpuBatch:
             copy = Block(self._plan.kept, self.num_envs)
             copy.memory[...] = self._kept.memory
             return BatchState(copy.arrays, self.params)
-        params = {name: values[rows] if len(values) > 1 else values for name, values in self.params.items()}
-        return BatchState({name: array[rows] for name, array in self._kept.arrays.items()}, params)
+        return BatchState({name: array[rows] for name, array in self._kept.arrays.items()}, self._params_of(rows))
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
         """Bring saved rows back, to the same places or others."""

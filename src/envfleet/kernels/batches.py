@@ -9,7 +9,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch import BatchState, CpuBatch
+from envfleet.kernels.batch import CpuBatch
+from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.threads import count_threads
 

@@ -11,7 +11,8 @@ from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import InvalidArgument, KernelError
-from envfleet.kernels.batch import BatchState, CpuBatch
+from envfleet.kernels.batch import CpuBatch
+from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import read_seeds

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envfleet.core.fleet_base import Lifecycle
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch import BatchState
+from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.fleet_base import KernelFleetBase
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import check_rows

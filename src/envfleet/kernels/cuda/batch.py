@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch import MODES, NO_LIMIT, BatchState
+from envfleet.kernels.batch import MODES, NO_LIMIT
+from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import Buffer, BufferPlan
 from envfleet.kernels.cuda.actions import Actions
 from envfleet.kernels.cuda.arrays import DeviceArray
@@ -23,14 +24,14 @@ from envfleet.kernels.cuda.program import CudaProgram, compile_for_cuda
 from envfleet.kernels.cuda.source import Layouts
 from envfleet.kernels.cuda.target import cuda_target
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.params import check_params, merge_params
+from envfleet.kernels.params import merge_params
 from envfleet.kernels.program import compiling
 
 MAX_BLOCK_THREADS = 128
 _WORD_BYTES = 8
 
 
-class CudaBatch:
+class CudaBatch(BatchBase):
     """Kernel environments in the memory of a CUDA device, stepped there by one thread each.
 
     A step is one launch and waits for nothing. Results are `DeviceArray`s. What a person looks at on the host is copied
@@ -68,7 +69,7 @@ class CudaBatch:
     ) -> None:
         require_cuda()
         cuda = import_cuda()
-        self.spec, self.num_envs = spec, num_envs
+        super().__init__(spec, num_envs, params)
         self._plan = plan = BufferPlan(spec)
         self._layouts = Layouts(plan)
         self._room = room_for(num_envs)
@@ -93,7 +94,6 @@ class CudaBatch:
         self._requests = Layout(
             [Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))]
         )
-        self._params = check_params(spec, num_envs, params)
         self._build()
 
     def _build(self) -> None:
@@ -280,27 +280,6 @@ class CudaBatch:
         target[...] = values
         self._kept.write(buffer, whole)
 
-    def rng_records(self) -> NDArray[Any]:
-        """The generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
-        records = np.zeros(self.num_envs, self._plan.rng.dtype)
-        for name in self._plan.rng.fields:
-            records[name] = self._kept.read(f"g_{name}")
-        return records
-
-    def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """State and parameters of one row as records, `(1,)` each; copies."""
-        state, params = np.zeros(1, self.spec.state.dtype), np.zeros(1, self.spec.params.dtype)
-        for name in self.spec.state.names:
-            state[name] = self.kept(name)[row]
-        for name, values in self._params.items():
-            params[name] = values[row if len(values) > 1 else 0]
-        return state, params
-
-    @property
-    def params(self) -> dict[str, NDArray[Any]]:
-        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies on the host."""
-        return {name: values.copy() for name, values in self._params.items()}
-
     def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
         """Change parameters, in some rows or for all.
 
@@ -316,8 +295,9 @@ class CudaBatch:
         self._check_faults()
         if rows is None:
             return BatchState(SavedBuffers(self._kept.twin()), self.params)
-        params = {name: values[rows] if len(values) > 1 else values for name, values in self.params.items()}
-        return BatchState({name: self._kept.read(name)[rows] for name in self._layouts.kept.buffers}, params)
+        return BatchState(
+            {name: self._kept.read(name)[rows] for name in self._layouts.kept.buffers}, self._params_of(rows)
+        )
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
         """Bring saved rows back, to the same places or others; they may come from another device."""

@@ -1,0 +1,78 @@
+"""What batches of kernel environments have in common, on whatever device: saved states, parameters, records."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.params import check_params
+from envfleet.kernels.rng import RNG_DTYPE
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchState:
+    """Saved sub-environments: everything they are, parameters included.
+
+    Attributes:
+        arrays: What is kept of each, by name, `(rows, …)`.
+        params: Their parameters by name: one value for all, or one row each.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    params: Mapping[str, NDArray[Any]]
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return len(self.arrays["awaiting"])
+
+
+class BatchBase(abc.ABC):
+    """The parameters of a batch, and its rows as records.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+        params: Values by name, each for all or `(num_envs, …)`.
+
+    Raises:
+        InvalidArgument: A parameter that does not exist, or values of a wrong shape or type.
+    """
+
+    def __init__(self, spec: KernelSpec, num_envs: int, params: Mapping[str, Any]) -> None:
+        self.spec, self.num_envs = spec, num_envs
+        self._params = check_params(spec, num_envs, params)
+
+    @abc.abstractmethod
+    def kept(self, name: str) -> NDArray[Any]:
+        """What is kept of every row: `"awaiting"`, `"elapsed"`, …, or a field of the state."""
+
+    @property
+    def params(self) -> dict[str, NDArray[Any]]:
+        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies on the host."""
+        return {name: values.copy() for name, values in self._params.items()}
+
+    def rng_records(self) -> NDArray[Any]:
+        """The generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
+        records = np.zeros(self.num_envs, RNG_DTYPE)
+        for name in RNG_DTYPE.names or ():
+            records[name] = self.kept(f"g_{name}")
+        return records
+
+    def records(self, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """State and parameters of one row as records, `(1,)` each; copies."""
+        state, params = np.zeros(1, self.spec.state.dtype), np.zeros(1, self.spec.params.dtype)
+        for name in self.spec.state.names:
+            state[name] = self.kept(name)[row]
+        for name, values in self._params.items():
+            params[name] = values[row if len(values) > 1 else 0]
+        return state, params
+
+    def _params_of(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        return {name: values[rows] if len(values) > 1 else values.copy() for name, values in self._params.items()}
