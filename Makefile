@@ -15,7 +15,7 @@ demo: $(READY) ## Measure a fleet of 8 CartPoles against its peers
 	@$(BIN)/envfleet bench CartPole-v1 --num-envs 8
 
 test: $(READY) ## Run all tests
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(READY) ## Check format and style
 	@echo "lint"

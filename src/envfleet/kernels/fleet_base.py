@@ -166,3 +166,6 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
     def __exit__(self, *exc_info: object) -> None:
         """Close the fleet."""
         self.close()
+
+    def __del__(self) -> None:
+        """Leave everything to Python: memory goes with the fleet, and idle threads with their pool."""
