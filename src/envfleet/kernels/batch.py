@@ -99,6 +99,7 @@ class CpuBatch(BatchBase):
         self._plan = plan = BufferPlan(spec)
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
         self._copy = copy
+        self._info_shapes = {name: spec.state.dtype[name].shape for name in spec.kernel.info_fields}
         self._kept = Block(plan.kept, num_envs)
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
@@ -124,9 +125,8 @@ class CpuBatch(BatchBase):
         for place, buffer in enumerate(plan.all, FIRST_ADDRESS):
             if buffer.name in held:
                 table[place] = held[buffer.name].ctypes.data
-        infos = [spec.state.dtype[name].shape for name in spec.kernel.info_fields]
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
-        shapes = [spec.observation.shape, (), (), (), *infos]
+        shapes = [spec.observation.shape, (), (), (), *self._info_shapes.values()]
         self._pool = OutputPool(plan.outputs, shapes, self.num_envs, table, first, copy=self._copy)
 
     def _write_params(self) -> None:
@@ -228,9 +228,8 @@ class CpuBatch(BatchBase):
         if not self._is_same_step:
             return Ended(words, now, None, {})
         rows = words[:, 0]
-        fields = {name: self.spec.state.dtype[name].shape for name in self.spec.kernel.info_fields}
         finals = self._finals.arrays
-        infos = {name: finals[f"final_i_{name}"][rows].reshape(-1, *shape) for name, shape in fields.items()}
+        infos = {name: finals[f"final_i_{name}"][rows].reshape(-1, *shape) for name, shape in self._info_shapes.items()}
         return Ended(words, now, self.final_observations[rows], infos)
 
     def _convert(self, actions: Any) -> NDArray[Any]:

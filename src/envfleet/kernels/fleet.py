@@ -50,7 +50,7 @@ class KernelFleet(ReachableKernelFleet):
 
         Args:
             seed: An int seeds sub-environment `i` with `seed + i`; a sequence gives one seed (or `None`) each. Without
-                a seed generators go on; at the first reset they are seeded from the system's entropy.
+                a seed generators go on; at the first reset they are seeded from the fleet's own `seed`.
             options: `"reset_mask"`: a bool array `(num_envs,)` of those to reset. `"params"`: parameters by name for
                 those that are reset, one value for all or one per sub-environment reset.
 

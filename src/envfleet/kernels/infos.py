@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def step_infos(
         mask[rows] = True
         infos = info_columns(spec, held, None, num_envs)
         if ended.observations is not None:
-            infos |= _final_entries(ended, mask)
+            infos |= _final_entries(rows, ended.observations, ended.infos, mask)
         infos["episode"] = {
             "r": _scatter(episodes["total"], rows, np.zeros(num_envs)),
             "l": _scatter(episodes["length"], rows, np.zeros(num_envs, np.int64)),
@@ -73,14 +74,18 @@ def _scatter(values: NDArray[Any], rows: NDArray[np.int64], target: NDArray[Any]
     return target
 
 
-def _final_entries(ended: EndedInStep, mask: NDArray[np.bool_]) -> dict[str, Any]:
+def _final_entries(
+    rows: NDArray[np.int64],
+    last: NDArray[Any],
+    last_infos: Mapping[str, NDArray[Any]],
+    mask: NDArray[np.bool_],
+) -> dict[str, Any]:
     """Gymnasium's `final_obs` and `final_info` of `SAME_STEP`."""
-    rows = ended.episodes["row"]
     observations = np.full(len(mask), None, object)
-    for row, observation in zip(rows, ended.observations if ended.observations is not None else (), strict=True):
+    for row, observation in zip(rows, last, strict=True):
         observations[row] = observation
     infos: dict[str, Any] = {}
-    for name, values in ended.infos.items():
+    for name, values in last_infos.items():
         column = np.zeros((len(mask), *values.shape[1:]), values.dtype)
         infos[name], infos[f"_{name}"] = _scatter(values, rows, column), mask.copy()
     return {"final_obs": observations, "_final_obs": mask.copy(), "final_info": infos, "_final_info": mask.copy()}

@@ -18,6 +18,7 @@ from numba.extending import intrinsic, overload_method
 from envfleet.kernels import rng as rng_functions
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.kernels.views import make_row_view
 
 FLAGS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "forceinline": True}
 """A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""
@@ -78,29 +79,8 @@ def new_record(dtype: np.dtype[Any]) -> Any:
 
 
 def row_view(shape: tuple[int, ...]) -> Any:
-    """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory."""
-    size = int(np.prod(shape, dtype=np.int64))
-
-    @intrinsic
-    def view(_context: Any, flat: Any, index: Any) -> Any:
-        result = types.Array(flat.dtype, len(shape), "C")
-
-        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            source = context.make_array(flat)(context, builder, args[0])
-            item_bytes = context.get_abi_sizeof(context.get_data_type(flat.dtype))
-            constant = lambda value: context.get_constant(types.intp, value)  # noqa: E731
-            start = builder.gep(source.data, [builder.mul(args[1], constant(size))])
-            lengths = [constant(length) for length in shape]
-            strides = [constant(item_bytes * int(np.prod(shape[axis + 1 :]))) for axis in range(len(shape))]
-            target = context.make_array(result)(context, builder)
-            context.populate_array(
-                target, data=start, shape=lengths, strides=strides, itemsize=constant(item_bytes), meminfo=None
-            )
-            return target._getvalue()  # noqa: SLF001  # numba's own way
-
-        return result(flat, types.intp), generate
-
-    return view
+    """An intrinsic `(flat, index)`: see `make_row_view`."""
+    return make_row_view(intrinsic, types, shape)
 
 
 @intrinsic

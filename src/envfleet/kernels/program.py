@@ -27,7 +27,7 @@ from envfleet.kernels.plain import rehearse
 from envfleet.kernels.source import Source
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
-_FRAMEWORK = ("numba_cpu.py", "rng.py", "ziggurat.py", "jitting.py")
+_FRAMEWORK = ("numba_cpu.py", "views.py", "rng.py", "ziggurat.py", "jitting.py")
 
 
 class Program:

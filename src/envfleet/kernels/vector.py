@@ -24,4 +24,4 @@ def make_vector(
     return KernelFleet(spec, num_envs, params=kwargs, max_episode_steps=max_episode_steps, **options)
 
 
-_OPTIONS = ("autoreset_mode", "workers", "copy", "env_spec", "render_mode", "device")
+_OPTIONS = ("autoreset_mode", "workers", "copy", "env_spec", "render_mode", "device", "seed")

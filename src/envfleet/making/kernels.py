@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
+from envfleet.kernels.kernel import Kernel, find_kernel
 from envfleet.kernels.registration import is_kernel
 from envfleet.making.registered import find_spec
 
@@ -84,7 +84,7 @@ def make_kernel_fleet(
         InvalidArgument: `source` is no kernel.
         KernelError: It cannot be compiled.
     """
-    from envfleet.kernels.fleet import KernelFleet
+    from envfleet.kernels.vector import make_vector
 
     spec = kernel_spec(source)
     if spec is None and not is_kernel_class(source):
@@ -93,18 +93,17 @@ def make_kernel_fleet(
             "a registered one (`envfleet envs` lists them), or choose another backend"
         )
     kwargs = {**(spec.kwargs if spec else {"kernel": source}), **env_kwargs}
-    kernel = read_kernel(find_kernel(kwargs.pop("kernel")))
-    limit = kwargs.pop("max_episode_steps", spec.max_episode_steps if spec else kernel.kernel.max_episode_steps)
-    return KernelFleet(
+    kernel = find_kernel(kwargs.pop("kernel"))
+    limit = kwargs.pop("max_episode_steps", spec.max_episode_steps if spec else kernel.max_episode_steps)
+    return make_vector(
         kernel,
         num_envs,
-        render_mode=kwargs.pop("render_mode", None),
-        params=kwargs,
-        max_episode_steps=limit,
+        limit,
         autoreset_mode=autoreset_mode,
         workers=workers,
         copy=copy,
         device=device,
         seed=seed,
         env_spec=spec,
+        **kwargs,
     )

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("Box2D")
-
 from envfleet.envs.hockey import HockeyEnv, world
 from envfleet.envs.hockey.compat import HockeyEnv as PublicEnv
 

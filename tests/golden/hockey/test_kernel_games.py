@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S
 
-pytest.importorskip("Box2D")
-pytest.importorskip("numba")
-
 from envfleet.envs.hockey import BasicOpponent, HockeyEnv
 from envfleet.envs.hockey.kernel import shapes
 from envfleet.envs.hockey.kernel.game import STRONG, WEAK, Hockey, HockeyOne
@@ -121,7 +118,6 @@ def test_nothing_of_a_game_is_left_in_the_next() -> None:
 
 
 def test_both_games_look_alike() -> None:
-    pytest.importorskip("pygame")
     env, compiled = HockeyEnv(render_mode="rgb_array"), KernelEnv(Hockey, render_mode="rgb_array", starter=1)
     env.reset(True, seed=2)
     compiled.reset(seed=2)

@@ -10,8 +10,6 @@ import pytest
 from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S, TERMS, CompiledGames, both
 from tests.golden.hockey.recordings import GAMES, Game, games, load
 
-pytest.importorskip("numba")
-
 from envfleet.envs.hockey.kernel.placing import place
 
 pytestmark = pytest.mark.timeout(COMPILE_TIMEOUT_S)

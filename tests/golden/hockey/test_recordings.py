@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from tests.golden.hockey.recordings import GAMES, Game, games, load
 
-pytest.importorskip("Box2D")
-
 from envfleet.envs.hockey import BasicOpponent, HockeyEnv
 from envfleet.envs.hockey.compat import make, opponent_action
 from envfleet.envs.hockey.scripted import scripted_actions

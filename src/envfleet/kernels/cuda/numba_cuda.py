@@ -23,6 +23,7 @@ from envfleet.kernels.explaining import explain
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.kernels.views import make_row_view
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
 
@@ -96,33 +97,8 @@ def array_at(dtype: np.dtype[Any]) -> Any:
 
 
 def row_view(shape: tuple[int, ...]) -> Any:
-    """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory."""
-    size = int(np.prod(shape, dtype=np.int64))
-
-    @intrinsic
-    def view(_context: Any, flat: Any, index: Any) -> Any:
-        result = types.Array(flat.dtype, len(shape), "C")
-
-        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            source = context.make_array(flat)(context, builder, args[0])
-            item_bytes = context.get_abi_sizeof(context.get_data_type(flat.dtype))
-            constant = lambda value: context.get_constant(types.intp, value)  # noqa: E731
-            start = builder.gep(source.data, [builder.mul(args[1], constant(size))])
-            strides = [item_bytes * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
-            target = context.make_array(result)(context, builder)
-            context.populate_array(
-                target,
-                data=start,
-                shape=[constant(length) for length in shape],
-                strides=[constant(stride) for stride in strides],
-                itemsize=constant(item_bytes),
-                meminfo=None,
-            )
-            return target._getvalue()  # noqa: SLF001  # numba's own way
-
-        return result(flat, types.intp), generate
-
-    return view
+    """An intrinsic `(flat, index)`: see `make_row_view`."""
+    return make_row_view(intrinsic, types, shape)
 
 
 def address_of(array: Any) -> int:

@@ -69,7 +69,8 @@ def test_every_row_of_a_batch_swings_by_itself() -> None:
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A window nobody sees, and the keys that are pressed."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    pygame = pytest.importorskip("pygame")
+    import pygame
+
     pressed = collections.defaultdict[int, bool](bool)
     pygame.display.init()
     pygame.display.set_mode((60, 48))
@@ -115,7 +116,8 @@ def test_the_last_key_in_order_counts(keyboard: Any) -> None:
 
 
 def test_without_a_window_there_is_no_keyboard() -> None:
-    pygame = pytest.importorskip("pygame")
+    import pygame
+
     pygame.display.quit()
     with pytest.raises(InvalidArgument, match="render_mode='human'"):
         HumanOpponent(Env()).act(np.zeros(18))

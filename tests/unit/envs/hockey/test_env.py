@@ -13,10 +13,6 @@ import psutil
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envfleet.errors import InvalidArgument
-
-pytest.importorskip("Box2D")
-
 from envfleet.envs.hockey import (
     PUBLIC_QUIRKS,
     BasicOpponent,
@@ -26,6 +22,7 @@ from envfleet.envs.hockey import (
     Quirks,
     compat,
 )
+from envfleet.errors import InvalidArgument
 
 REST = np.zeros(8)
 IDS = ("Hockey-v0", "Hockey-One-v0", "envfleet/Hockey-Box2D-v0", "envfleet/Hockey-One-Box2D-v0")

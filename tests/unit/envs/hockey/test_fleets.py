@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 import envfleet
-
-pytest.importorskip("Box2D")
-
 from envfleet.envs.hockey import HockeyEnv, HockeyOneEnv
 
 NUM_ENVS = 3

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pygame
 import pytest
 
-pytest.importorskip("Box2D")
-pygame = pytest.importorskip("pygame")
-
-from envfleet.envs.hockey import HockeyEnv  # noqa: E402
+from envfleet.envs.hockey import HockeyEnv
 
 ORANGE, BLUE, BLACK, WHITE = (235, 98, 53), (93, 158, 199), (0, 0, 0), (255, 255, 255)
 

@@ -1,0 +1,44 @@
+"""Views of rows for compiled code, the same for every target of numba."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...]) -> Any:
+    """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory.
+
+    Args:
+        intrinsic: The target's decorator.
+        types: The target's types.
+        shape: Of a row.
+    """
+    size = int(np.prod(shape, dtype=np.int64))
+
+    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    def view(_context: Any, flat: Any, index: Any) -> Any:
+        result = types.Array(flat.dtype, len(shape), "C")
+
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            def constant(value: int) -> Any:
+                return context.get_constant(types.intp, value)
+
+            source = context.make_array(flat)(context, builder, args[0])
+            item_bytes = context.get_abi_sizeof(context.get_data_type(flat.dtype))
+            strides = [item_bytes * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+            target = context.make_array(result)(context, builder)
+            context.populate_array(
+                target,
+                data=builder.gep(source.data, [builder.mul(args[1], constant(size))]),
+                shape=[constant(length) for length in shape],
+                strides=[constant(stride) for stride in strides],
+                itemsize=constant(item_bytes),
+                meminfo=None,
+            )
+            return target._getvalue()  # noqa: SLF001  # numba's own way
+
+        return result(flat, types.intp), generate
+
+    return view
