@@ -59,18 +59,23 @@ def check_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:
     return mask
 
 
-def check_indices(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int) -> list[int]:
+def check_rows(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int) -> NDArray[np.int64]:
     """Different indices of sub-environments, at least one.
 
     Raises:
         InvalidArgument: They are not.
     """
-    array = np.asarray(indices)
-    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
         raise InvalidArgument(f"indices={indices!r}: pass a non-empty list of ints, or reset_mask for a mask of bools")
-    if array.min() < 0 or array.max() >= num_envs:
-        raise InvalidArgument(f"indices={array.tolist()} must lie in 0 … {num_envs - 1} (num_envs={num_envs})")
-    chosen: list[int] = array.tolist()
-    if len(set(chosen)) < len(chosen):
-        raise InvalidArgument(f"indices={chosen} names a sub-environment twice: name each once")
+    if rows.min() < 0 or rows.max() >= num_envs:
+        raise InvalidArgument(f"indices={rows} must lie in 0 … {num_envs - 1} (num_envs={num_envs})")
+    if len(np.unique(rows)) < len(rows):
+        raise InvalidArgument(f"indices={rows} names a sub-environment twice: name each once")
+    return rows.astype(np.int64)
+
+
+def check_indices(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int) -> list[int]:
+    """The same as a list."""
+    chosen: list[int] = check_rows(indices, num_envs).tolist()
     return chosen

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import ENDED_DTYPE, Block, BufferPlan
+from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool
 from envfleet.kernels.params import merge_params
@@ -195,7 +196,7 @@ class CpuBatch(BatchBase):
             and actions.shape == self._action_shape
             and actions.flags.c_contiguous
         ):
-            actions = self._convert(actions)
+            actions = convert_actions(self.spec, actions, (self.num_envs,))
         out = self._pool.take()
         table = out.table
         table[NOW] = now = time.perf_counter_ns()
@@ -204,11 +205,11 @@ class CpuBatch(BatchBase):
             if count == 0:
                 return out.arrays, None
             if count < 0:
-                self._refuse(actions, -1 - count)
+                refuse_action(self.spec, actions, -1 - count)
             return out.arrays, self._collect([count], now)
         wrong = self._program.check(actions)
         if wrong < 0:
-            self._refuse(actions, -1 - wrong)
+            refuse_action(self.spec, actions, -1 - wrong)
         step_range = self._program.step_range
         counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
         return out.arrays, self._collect(counts, now) if any(counts) else None
@@ -231,29 +232,6 @@ class CpuBatch(BatchBase):
         finals = self._finals.arrays
         infos = {name: finals[f"final_i_{name}"][rows].reshape(-1, *shape) for name, shape in self._info_shapes.items()}
         return Ended(words, now, self.final_observations[rows], infos)
-
-    def _convert(self, actions: Any) -> NDArray[Any]:
-        array = np.asarray(actions)
-        if array.shape != self._action_shape:
-            raise InvalidArgument(
-                f"actions have shape {array.shape}, expected {self._action_shape}: one action per sub-environment, "
-                "first dimension first"
-            )
-        if not np.can_cast(array.dtype, self._action_dtype, "same_kind"):
-            raise InvalidArgument(
-                f"actions have dtype {array.dtype}, expected {self._action_dtype}: convert them with "
-                f"actions.astype(np.{self._action_dtype})"
-            )
-        converted = np.ascontiguousarray(array, self._action_dtype)
-        if converted.dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
-            self._refuse(array, int(np.nonzero(converted != array)[0][0]))
-        return converted
-
-    def _refuse(self, actions: NDArray[Any], row: int) -> None:
-        raise InvalidArgument(
-            f"the action of sub-environment {row} is {actions[row]!s}, which is not in {self.spec.action_space}; "
-            "nothing was stepped"
-        )
 
     # ------------------------------------------------------------------ what is kept
 

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.fleet_base import Lifecycle
-from envfleet.core.requests import check_mask
+from envfleet.core.requests import check_mask, check_rows
 from envfleet.core.rows import StepResult
 from envfleet.core.sending import Batch
-from envfleet.errors import CallPending, InvalidArgument, NothingPending, ResetNeeded
+from envfleet.errors import CallPending, EnvfleetError, InvalidArgument, NothingPending, ResetNeeded
 from envfleet.kernels.batches import require_cpu
 from envfleet.kernels.infos import info_columns, step_infos
 from envfleet.kernels.reaching import ReachableKernelFleet
-from envfleet.kernels.requests import check_rows, read_seeds
+from envfleet.kernels.requests import read_seeds
 from envfleet.kernels.rollouts.policies import Policy
 from envfleet.kernels.rollouts.rollout import Rollout, run_rollout
 
@@ -180,7 +180,13 @@ class KernelFleet(ReachableKernelFleet):
         self._check("rollout")
         start_s = time.perf_counter()
         batch = require_cpu(self._batch, "rollout")
-        rollout = run_rollout(batch, policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out)
+        try:
+            rollout = run_rollout(batch, policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out)
+        except EnvfleetError:  # refused, or not compiled: nothing was stepped
+            raise
+        except BaseException:  # as in `step`
+            self._state = Lifecycle.NEW
+            raise
         self._steps += num_steps * self.num_envs
         self._step_s += time.perf_counter() - start_s
         return rollout

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.fleet_base import Lifecycle
+from envfleet.core.requests import check_rows
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.fleet_base import KernelFleetBase
 from envfleet.kernels.plain import PlainRecord
-from envfleet.kernels.requests import check_rows
 from envfleet.kernels.rng import to_generator
 from envfleet.kernels.values import spread, to_values
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,21 +32,3 @@ def read_seeds(
         raise InvalidArgument("a seed is 2**64 or more: pass smaller ones; kernels keep seeds in 64 bits")
     values = np.array([0 if one is None else one for one in seeds], np.uint64)
     return values, np.array([one is not None for one in seeds])
-
-
-def check_rows(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int) -> NDArray[np.int64]:
-    """Different indices of sub-environments, at least one.
-
-    Raises:
-        InvalidArgument: They are not.
-    """
-    rows = np.asarray(indices)
-    if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
-        raise InvalidArgument(f"indices={indices!r}: pass a non-empty list of ints, or reset_mask for a mask of bools")
-    if rows.min() < 0 or rows.max() >= num_envs:
-        raise InvalidArgument(
-            f"indices from {rows.min()} to {rows.max()} must lie in 0 … {num_envs - 1} (num_envs={num_envs})"
-        )
-    if len(np.unique(rows)) < len(rows):
-        raise InvalidArgument("indices names a sub-environment twice: name each once")
-    return rows.astype(np.int64)

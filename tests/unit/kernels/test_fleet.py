@@ -329,3 +329,27 @@ def test_a_fleet_of_threads_goes_on_in_a_forked_child() -> None:
             fleet.step(ones(fleet))
             os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_actions_that_wrap_around_are_refused_wherever_they_are_given() -> None:
+    """256 as an int8 is 0, which is in the space."""
+    with envfleet.make(Switches, 2, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        wrong = np.zeros((2, 4), np.int64)
+        wrong[1, 2] = 256
+        with pytest.raises(InvalidArgument, match="sub-environment 1 is"):
+            fleet.step(wrong)
+        with pytest.raises(InvalidArgument, match="at step 0 the action of sub-environment 1 is"):
+            fleet.rollout(wrong[None], 1)
+
+
+def test_after_an_interrupted_rollout_a_reset_is_needed(walkers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(work: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(walkers._batch._crew, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            walkers.rollout("random", 2)
+    with pytest.raises(ResetNeeded):
+        walkers.step(ones(walkers))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.cuda.availability import import_cuda
 from envfleet.kernels.cuda.dlpack import CUDA, Borrowed
+from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 
 _LEGACY_STREAM = 1
@@ -59,7 +60,7 @@ class Actions:
 
     def _check_form(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_contiguous: bool) -> None:
         if shape != self._shape:
-            self._refuse_shape(shape)
+            raise InvalidArgument(f"actions have shape {shape}, expected {self._shape}: one action per sub-environment")
         if dtype != self._dtype:
             raise InvalidArgument(
                 f"actions on the device have dtype {dtype}, expected {self._dtype}: convert them there, as with "
@@ -68,30 +69,11 @@ class Actions:
         if not is_contiguous:
             raise InvalidArgument("actions on the device are not contiguous: pass actions.contiguous()")
 
-    def _refuse_shape(self, shape: tuple[int, ...]) -> None:
-        raise InvalidArgument(
-            f"actions have shape {shape}, expected {self._shape}: one action per sub-environment, first dimension first"
-        )
-
     def _take_host(self, actions: Any) -> NDArray[Any]:
-        array = np.asarray(actions)
-        if array.shape != self._shape:
-            self._refuse_shape(array.shape)
-        if not np.can_cast(array.dtype, self._dtype, "same_kind"):
-            raise InvalidArgument(
-                f"actions have dtype {array.dtype}, expected {self._dtype}: convert them with "
-                f"actions.astype(np.{self._dtype})"
-            )
-        given, array = array, np.ascontiguousarray(array, self._dtype)
+        array = convert_actions(self._spec, actions, self._shape[:1])
         wrong = self._find_wrong(array)
-        if array.dtype.kind in "iu":
-            wrong |= array != given  # what wraps around may look right
         if wrong.any():
-            row = int(np.flatnonzero(wrong.reshape(len(array), -1).any(1))[0])
-            raise InvalidArgument(
-                f"the action of sub-environment {row} is {given[row]!s}, which is not in {self._spec.action_space}; "
-                "nothing was stepped"
-            )
+            refuse_action(self._spec, array, int(np.argmax(wrong.reshape(len(array), -1).any(axis=1))))
         return array
 
     def _find_wrong(self, array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument, OutOfMemory
 from envfleet.kernels.batch import CpuBatch, Fused
 from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
+from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import compiling
 from envfleet.kernels.rollouts.policies import MLP, Policy
@@ -175,26 +176,11 @@ def _check_seed(seed: int | None) -> int:
 
 
 def _check_actions(batch: CpuBatch, fused: Fused, actions: Any, num_steps: int) -> NDArray[Any]:
-    expected = batch.spec.action
-    array = np.asarray(actions)
-    shape = (num_steps, batch.num_envs, *expected.shape)
-    if array.shape != shape or not np.can_cast(array.dtype, expected.dtype, "same_kind"):
-        raise InvalidArgument(
-            f"actions are {array.dtype} of shape {array.shape}, expected {expected.dtype} of shape (T, N, …) = {shape}"
-        )
-    array = np.ascontiguousarray(array, expected.dtype)
-    wrong = fused.program.check(array.reshape(-1, *expected.shape))
+    array = convert_actions(batch.spec, actions, (num_steps, batch.num_envs))
+    wrong = fused.program.check(array.reshape(-1, *batch.spec.action.shape))
     if wrong < 0:
-        _refuse(batch, array, -1 - wrong)
+        refuse_action(batch.spec, array, -1 - wrong)
     return array
-
-
-def _refuse(batch: CpuBatch, actions: NDArray[Any], place: int) -> None:
-    step, row = divmod(place, batch.num_envs)
-    raise InvalidArgument(
-        f"at step {step} the action of sub-environment {row} is {actions[step, row]!s}, which is not in "
-        f"{batch.spec.action_space}; nothing was stepped"
-    )
 
 
 def _run(
@@ -230,7 +216,7 @@ def _run(
     counts = fused.crew.run(work)
     if before is not None and min(counts) < 0:
         batch.load(before)
-        _refuse(batch, actions, min(-1 - count for count in counts if count < 0))
+        refuse_action(spec, actions, min(-1 - count for count in counts if count < 0))
     return [parts[start] for start in sorted(parts)]
 
 

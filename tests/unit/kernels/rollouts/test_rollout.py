@@ -260,7 +260,7 @@ def test_mistakes_step_nothing() -> None:
         actions[6, 2] = 0
         with pytest.raises(InvalidArgument, match="at step 6 the action of sub-environment 2 is 0, which is not in"):
             fleet.rollout(actions, 10)
-        with pytest.raises(InvalidArgument, match=r"shape \(10, 4\), expected int64 of shape \(T, N, …\) = \(9, 4\)"):
+        with pytest.raises(InvalidArgument, match=r"shape \(10, 4\), expected \(9, 4\): \(T, N, …\)"):
             fleet.rollout(actions, 9)
         with pytest.raises(InvalidArgument, match="is 4, which is not in"):
             fleet.rollout(too_much, 20)
