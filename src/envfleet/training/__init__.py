@@ -1,0 +1,1 @@
+"""From a configuration file to a trained agent: curriculum, opponents, one training loop, evaluation, records."""
