@@ -1,0 +1,252 @@
+"""What a training run tells those who watch it: records, plots, a progress bar, or code of your own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Began:
+    """The run begins, or goes on where it was interrupted.
+
+    Attributes:
+        run_name: Its name.
+        agent: Kind of the agent: `"SAC"`, …
+        num_envs: Sub-environments.
+        plan: Where they run, in a few words.
+        phases: Names of the phases of the curriculum, in order.
+        transitions: Already made: above 0 if the run was resumed.
+        episodes: Already ended, likewise.
+        updates: Already made, likewise.
+        folder: Where the run's files are; `None` if it writes none.
+    """
+
+    run_name: str
+    agent: str
+    num_envs: int
+    plan: str
+    phases: tuple[str, ...]
+    transitions: int = 0
+    episodes: int = 0
+    updates: int = 0
+    folder: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PhaseBegan:
+    """All sub-environments were reset and play by the rules of a phase now.
+
+    Attributes:
+        index: Of the phase, from 0.
+        name: Of the phase.
+        transitions: Of the whole run, so far.
+        episodes: Likewise.
+    """
+
+    index: int
+    name: str
+    transitions: int
+    episodes: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Episodes:
+    """The E episodes that ended in one round, as columns.
+
+    Attributes:
+        numbers: Of each in the whole run, from 0, int64 `(E,)`.
+        env_indices: The sub-environment of each, int64 `(E,)`.
+        returns: Sum of the environment's rewards, float64 `(E,)`.
+        shaped_returns: Sum of the rewards that were learned from, float64 `(E,)`.
+        lengths: Steps, int64 `(E,)`.
+        winners: 1 where the learner won, -1 where it lost, 0 for a draw or where nobody can win, int64 `(E,)`.
+        truncated: Whether time ended it, bool `(E,)`.
+        modes: Name of the environment's mode, one per episode; `""` where there are none.
+        opponents: Name of the opponent, one per episode; `""` where there is none.
+        phase: Index of the phase they were played in.
+        phase_name: Its name.
+        transitions: Of the whole run, after this round.
+        updates: Likewise, made before this round ended.
+    """
+
+    numbers: NDArray[np.int64]
+    env_indices: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    shaped_returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    winners: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+    modes: tuple[str, ...]
+    opponents: tuple[str, ...]
+    phase: int
+    phase_name: str
+    transitions: int
+    updates: int
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learned:
+    """Losses and other figures, means over the updates since the last such event.
+
+    It comes after a fixed number of transitions, so that runs which are alike tell it alike.
+
+    Attributes:
+        figures: By name, as the agent's `update` returns them.
+        updates: Of the whole run, so far.
+        transitions: Likewise.
+        phase: Index of the phase.
+    """
+
+    figures: Mapping[str, float]
+    updates: int
+    transitions: int
+    phase: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Where the seconds of a run went.
+
+    Attributes:
+        act: The learner's and its opponents' choices of actions.
+        env: Sending actions and taking in what came of them; on compiled and serial fleets also the steps themselves.
+        wait: Waiting for workers that were still stepping when there was nothing left to learn.
+        update: Remembering and gradient updates.
+        evaluation: Evaluations and checkpoints.
+    """
+
+    act: float = 0.0
+    env: float = 0.0
+    wait: float = 0.0
+    update: float = 0.0
+    evaluation: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.act + self.env + self.wait + self.update + self.evaluation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Progress:
+    """How far the run is; comes a few times per second, for eyes and not for records.
+
+    Attributes:
+        transitions: Of the whole run.
+        episodes: Likewise.
+        updates: Likewise.
+        phase: Index of the phase.
+        phase_name: Its name.
+        phase_share: How much of the phase is done, from 0 to 1.
+        run_share: How much of the run is done, from 0 to 1, by whatever will end it first.
+        steps_per_s: Transitions per second of the last moments.
+        elapsed_s: Seconds since the run began or was resumed.
+        times: Where they went.
+    """
+
+    transitions: int
+    episodes: int
+    updates: int
+    phase: int
+    phase_name: str
+    phase_share: float
+    run_share: float
+    steps_per_s: float
+    elapsed_s: float
+    times: Times
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The learner was evaluated, apart from training.
+
+    Attributes:
+        results: By name of the opponent (`"none"` where there is none): figures by name, such as `win_rate`,
+            `draw_rate`, `loss_rate`, `win_rate_low`, `win_rate_high`, `games`, `mean_return`.
+        transitions: Of the whole run, so far.
+        episodes: Likewise.
+        updates: Likewise.
+        phase: Index of the phase.
+        score: What the best checkpoint is chosen by.
+        is_best: Whether it is the best so far.
+    """
+
+    results: Mapping[str, Mapping[str, float]]
+    transitions: int
+    episodes: int
+    updates: int
+    phase: int
+    score: float
+    is_best: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Saved:
+    """A checkpoint is on the disk.
+
+    Attributes:
+        path: The agent's file.
+        transitions: Of the whole run, so far.
+        is_best: Whether it is also kept as the best so far.
+    """
+
+    path: Path
+    transitions: int
+    is_best: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ended:
+    """The run is over, and everything is saved.
+
+    Attributes:
+        reason: Why: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"interrupted"`.
+        transitions: Of the whole run.
+        episodes: Likewise.
+        updates: Likewise.
+        elapsed_s: Seconds since the run began or was resumed.
+        times: Where they went.
+    """
+
+    reason: str
+    transitions: int
+    episodes: int
+    updates: int
+    elapsed_s: float
+    times: Times
+
+
+Event = Began | PhaseBegan | Episodes | Learned | Progress | Evaluated | Saved | Ended
+
+
+class Observer(Protocol):
+    """Whoever wants to know what happens in a run.
+
+    A run calls `on_event` for each event, in order and from one thread. An observer that writes files flushes them in
+    `state_dict` and tells how long they are, so that a run which is resumed from that checkpoint can cut them to it.
+    """
+
+    def on_event(self, event: Event) -> None:
+        """Take notice of an event."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes, of numbers, text, arrays, lists and dicts; part of every checkpoint."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to where the run was when `state_dict` returned this; before `Began`."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left and let go of files; also after an error, in which case `Ended` never came."""
+        ...
