@@ -1,0 +1,129 @@
+"""From a file to a configuration, with errors that say where in it something is wrong."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.config.retired import modernise
+from envfleet.training.config.run import RunConfig
+
+_MOST_ERRORS = 8
+
+
+def read_config(path: str | Path) -> RunConfig:
+    """Read a configuration file.
+
+    Args:
+        path: A JSON file. Keys of the public files that never did anything are dropped with a warning.
+
+    Raises:
+        InvalidArgument: There is no such file, it is no JSON, or it says something that cannot be; the message has the
+            path of every key in question, what it is, and what is accepted.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): pass the path of a configuration") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
+    return parse_config(data, str(path))
+
+
+def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
+    """Make a configuration of nested dicts and lists, as a JSON file holds them.
+
+    Args:
+        data: The content.
+        source: What errors and warnings call it.
+
+    Raises:
+        InvalidArgument: As `read_config`.
+    """
+    if not isinstance(data, dict):
+        raise InvalidArgument(f'{source} holds a {type(data).__name__}, expected an object: {{"curriculum": …}}')
+    notes: list[str] = []
+    try:
+        data = modernise(data, notes)
+        config = RunConfig.model_validate(data)
+        config.agent_config()
+    except ValidationError as error:
+        raise InvalidArgument(_explain(error, data, source)) from None
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{source}: {error}") from None
+    for note in notes:
+        warnings.warn(f"{source}: {note}", UserWarning, stacklevel=2)
+    return config
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of configuration files, with a description of every key, for editors and other tools."""
+    schema = RunConfig.model_json_schema()
+    schema["properties"]["$schema"] = {"type": "string"}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _explain(error: ValidationError, data: Any, source: str) -> str:
+    problems = error.errors(include_url=False)
+    lines = [_line(problem, data) for problem in problems[:_MOST_ERRORS]]
+    if len(problems) > _MOST_ERRORS:
+        lines.append(f"and {len(problems) - _MOST_ERRORS} more")
+    if len(lines) == 1:
+        return f"{source}: {lines[0]}"
+    return "\n".join([f"{source} has {len(problems)} mistakes:", *(f"- {line}" for line in lines)])
+
+
+def _line(problem: ErrorDetails, data: Any) -> str:
+    keys = list(_real(problem["loc"], data))
+    context, kind, given = problem.get("ctx", {}), problem["type"], _short(problem["input"])
+    if kind == "unknown_key":
+        return f"{_path([*keys, context['key']])} {context['problem']}"
+    if kind == "missing":
+        return f"{_path(keys)} is missing: {_describe(problem)}"
+    if kind == "union_tag_not_found":
+        return f"{_path([*keys, 'type'])} is missing, expected one of {_tags()}"
+    if kind == "union_tag_invalid":
+        return f"{_path([*keys, 'type'])} is {context['tag']!r}, expected one of {_tags()}"
+    if kind == "value_error":
+        return f"{_path(keys) or 'it'} {context['error']}"
+    return f"{_path(keys)} is {given}: {_describe(problem)}"
+
+
+def _tags() -> str:
+    return "'none', 'basic_weak', 'basic_strong', 'self_play', 'snapshots', 'weighted_mixture'"
+
+
+def _describe(problem: ErrorDetails) -> str:
+    if problem["type"] == "missing":
+        return "add it"
+    text = problem["msg"]
+    return text.replace("Input should be", "expected").replace("dictionary or object to extract fields from", "object")
+
+
+def _real(location: Sequence[int | str], data: Any) -> list[int | str]:
+    """The keys of a location; pydantic puts the types of opponents between them."""
+    keys: list[int | str] = []
+    for number, part in enumerate(location):
+        is_there = isinstance(data, list) or (isinstance(data, dict) and part in data)
+        if is_there and isinstance(data, (dict, list)):
+            data = data[part]  # type: ignore[index]  # an int for lists, else a str
+            keys.append(part)
+        elif number == len(location) - 1 and isinstance(data, dict) and part != data.get("type"):
+            keys.append(part)
+    return keys
+
+
+def _path(keys: Sequence[int | str]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

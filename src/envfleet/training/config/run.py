@@ -1,0 +1,131 @@
+"""The whole configuration of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from envfleet.training.config.phases import Curriculum, Length
+from envfleet.training.config.section import Section
+
+if TYPE_CHECKING:
+    from envfleet.agents import ActionTable
+    from envfleet.training.config.agents import AgentConfig
+
+AgentName = Literal["SAC", "TD3", "DDDQN", "PPO"]
+Rate = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, strict=False, allow_inf_nan=False)]
+
+
+class Hyperparameters(Section):
+    """What agents of all kinds have."""
+
+    learning_rate: Positive | None = Field(default=None, description="Of Adam; null for the agent's own.")
+    batch_size: Length | None = Field(default=None, description="Transitions per update; null for the agent's own.")
+
+
+class Pool(Section):
+    """Snapshots of the learner that opponents of type `snapshots` are drawn from."""
+
+    snapshot_every: Length = Field(default=100_000, description="Transitions from one snapshot to the next.")
+    size: Length = Field(default=20, description="Snapshots that are kept; of more, the oldest goes.")
+
+
+class Training(Section):
+    """How a run goes; all counts are in transitions (steps of one sub-environment), whatever `num_envs` is."""
+
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        default=10_000, description="Transitions with uniformly random actions before the first update; PPO has none."
+    )
+    updates_per_step: Rate | None = Field(
+        default=1.0,
+        description="Gradient updates per transition; fractions add up. Null if updates_per_round is given.",
+    )
+    updates_per_round: Rate | None = Field(
+        default=None, description="Gradient updates per round (one step of all sub-environments) instead."
+    )
+    rollout_steps: Length = Field(default=128, description="Steps of every sub-environment between updates of PPO.")
+    reward_scale: Positive = Field(default=1.0, description="What the learner's reward is multiplied by.")
+    eval_frequency: Length | None = Field(
+        default=100_000, description="Transitions between evaluations; null for the end only."
+    )
+    eval_games: Length = Field(default=200, description="Games per evaluation and opponent.")
+    eval_weak_opponent: bool = Field(default=True, description="Whether the weak scripted player is played, too.")
+    checkpoint_frequency: Length | None = Field(
+        default=100_000, description="Transitions between checkpoints; null for the end only."
+    )
+    max_checkpoints: Length = Field(default=5, description="Latest checkpoints that are kept, beside the best.")
+    pool: Pool = Pool()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_updates(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("updates_per_round") is not None:
+            if data.get("updates_per_step") is not None:
+                raise ValueError(
+                    "has updates_per_step and updates_per_round, expected one of both: updates_per_step keeps the "
+                    "updates per transition whatever num_envs is"
+                )
+            return {**data, "updates_per_step": None}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.updates_per_step is None and self.updates_per_round is None:
+            raise ValueError("has neither updates_per_step nor updates_per_round: give one a number")
+        return self
+
+
+class AgentSection(Section):
+    """Who learns."""
+
+    type: AgentName
+    hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of the agent, by name.")
+    checkpoint_path: str | None = Field(
+        default=None, description="File of a saved agent whose weights are the first ones."
+    )
+    action_fineness: Length = Field(
+        default=1, description="DDDQN in hockey: levels of force in each direction of an axis."
+    )
+    action_combined: bool = Field(
+        default=False, description="DDDQN in hockey: whether an action may move several axes."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.type != "DDDQN" and (self.action_fineness, self.action_combined) != (1, False):
+            raise ValueError(
+                f"has an action_fineness or action_combined, but {self.type} does not choose among numbered actions: "
+                "leave it out, or take DDDQN"
+            )
+        return self
+
+
+class RunConfig(Section):
+    """A configuration file.
+
+    Read one with `read_config`, or make one of a dict with `parse_config`; both say what is wrong with it, and where.
+    """
+
+    curriculum: Curriculum
+    hyperparameters: Hyperparameters = Hyperparameters()
+    training: Training = Training()
+    agent: AgentSection
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="All randomness of the run derives from it.")
+
+    def agent_config(self) -> AgentConfig:
+        """The agent's own configuration: its hyperparameters, with the learning rate, batch size and warm-up of here.
+
+        Raises:
+            InvalidArgument: A hyperparameter is not known, or cannot have that value.
+        """
+        from envfleet.training.config.agents import agent_config
+
+        return agent_config(self)
+
+    def action_table(self) -> ActionTable | None:
+        """What DDDQN chooses from in hockey, actions of shape `(4,)`; `None` for others, who take the action space."""
+        from envfleet.training.config.agents import action_table_of
+
+        return action_table_of(self)
