@@ -1,0 +1,126 @@
+"""Help for a learner: terms of the environment that are added to its reward, with weights that change over a phase."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.training.config import Phase
+
+SHAPING_TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")
+"""Names in the infos of hockey, in the order of the columns of `terms`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A number that depends on how many episodes of a phase have begun before.
+
+    Attributes:
+        start: For the first `hold` episodes.
+        final: From `move` episodes later.
+        hold: Episodes.
+        move: Episodes over which it goes from one to the other, in a straight line.
+    """
+
+    start: float
+    final: float
+    hold: int
+    move: int
+
+    def at(self, episodes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The number for each of these episodes, counted from 0.
+
+        >>> Schedule(start=20.0, final=1.5, hold=600, move=400).at(np.array([0, 600, 800, 1000]))
+        array([20.  , 20.  , 10.75,  1.5 ])
+        """
+        progress = np.clip((episodes - self.hold) / self.move, 0.0, 1.0) if self.move else episodes >= self.hold
+        return self.start + (self.final - self.start) * np.asarray(progress, np.float64)
+
+
+class RewardShaper:
+    """Makes the learner's rewards of the environment's; each episode keeps the weights it began with.
+
+    The learner's reward is `reward_scale` times the sum of the environment's reward, the three terms by their
+    weights, and the bonus in the step that wins. The k-th episode of a phase to begin has the weights of k, whatever
+    the number of sub-environments is; those that begin together are numbered by row.
+
+    Args:
+        num_envs: Sub-environments.
+        reward_scale: What all is multiplied by.
+    """
+
+    def __init__(self, num_envs: int, reward_scale: float = 1.0) -> None:
+        self._scale = reward_scale
+        self._schedules: tuple[Schedule, ...] = ()
+        self._bonus: Schedule | None = None
+        self._begun = 0
+        self._weights = np.zeros((num_envs, len(SHAPING_TERMS)))
+        self._bonuses = np.zeros(num_envs)
+
+    @property
+    def needs_terms(self) -> bool:
+        """Whether `shape` looks at terms in this phase."""
+        return bool(self._schedules)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """What the terms of each running episode are multiplied by, `(num_envs, 3)`; a copy."""
+        return self._weights.copy()
+
+    def begin_phase(self, phase: Phase) -> None:
+        """Take the schedules of a phase; `begin_episodes` of all rows is to follow."""
+        shaping, bonus = phase.reward_shaping, phase.reward_bonus
+        self._begun = 0
+        self._schedules = ()
+        if shaping is not None:
+            ends = (
+                (shaping.CLOSENESS_START, shaping.CLOSENESS_FINAL),
+                (shaping.TOUCH_START, shaping.TOUCH_FINAL),
+                (shaping.DIRECTION_START, shaping.DIRECTION_FINAL),
+            )
+            self._schedules = tuple(Schedule(start, final, shaping.N, shaping.K) for start, final in ends)
+        self._bonus = None
+        if bonus is not None:
+            self._bonus = Schedule(bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
+
+    def begin_episodes(self, rows: NDArray[Any]) -> None:
+        """Fix the weights of episodes that begin in these sub-environments, int64 `(E,)`, in ascending order."""
+        numbers = self._begun + np.arange(len(rows))
+        self._begun += len(rows)
+        self._weights[rows] = 0.0
+        for column, schedule in enumerate(self._schedules):
+            self._weights[rows, column] = schedule.at(numbers)
+        self._bonuses[rows] = 0.0 if self._bonus is None else self._bonus.at(numbers)
+
+    def shape(
+        self, rewards: NDArray[np.float64], terms: NDArray[np.float64] | None, has_won: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Make the learner's rewards of one step.
+
+        Args:
+            rewards: The environment's, `(num_envs,)`.
+            terms: Columns of `SHAPING_TERMS`, `(num_envs, 3)`; `None` if not `needs_terms`.
+            has_won: Whether the learner won its game in this step, `(num_envs,)`.
+
+        Returns:
+            A new array, float64 `(num_envs,)`.
+        """
+        shaped = rewards + self._bonuses * has_won
+        if terms is not None:
+            shaped = shaped + (self._weights * terms).sum(axis=1)
+        scaled: NDArray[np.float64] = self._scale * shaped
+        return scaled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights of the running episodes and how many have begun; the phase is not part of it."""
+        return {"begun": self._begun, "weights": self._weights.copy(), "bonuses": self._bonuses.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was taken, after `begin_phase` of the same phase."""
+        self._begun = state["begun"]
+        self._weights[:] = state["weights"]
+        self._bonuses[:] = state["bonuses"]
