@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gymnasium
+
 from envfleet.kernels.registration import register
 
 _KERNELS = (
@@ -15,9 +17,17 @@ _KERNELS = (
     ("Hockey-v0", "hockey.kernel.game:Hockey", 251),
     ("HockeyOne-v0", "hockey.kernel.game:HockeyOne", 251),
 )
+_ON_BOX2D: tuple[tuple[str, str, int | None], ...] = (
+    ("Hockey-Box2D-v0", "hockey.env:HockeyEnv", None),
+    ("Hockey-One-Box2D-v0", "hockey.one_player:HockeyOneEnv", None),
+    ("Hockey-Two-Box2D-v0", "hockey.two_player:HockeyTwoEnv", 251),
+)
 
 
 def register_all() -> None:
     """Register them all under `envfleet/`."""
     for name, target, max_episode_steps in _KERNELS:
         register(f"envfleet/{name}", f"envfleet.envs.{target}", max_episode_steps=max_episode_steps)
+    for name, target, max_episode_steps in _ON_BOX2D:
+        entry_point = f"envfleet.envs.{target}"
+        gymnasium.register(f"envfleet/{name}", entry_point=entry_point, max_episode_steps=max_episode_steps)

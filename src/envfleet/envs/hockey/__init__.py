@@ -10,12 +10,14 @@ from envfleet.envs.hockey.one_player import HockeyOneEnv
 from envfleet.envs.hockey.opponents import BasicOpponent, HumanOpponent
 from envfleet.envs.hockey.registration import register
 from envfleet.envs.hockey.rules import PUBLIC_QUIRKS, Quirks
+from envfleet.envs.hockey.two_player import HockeyTwoEnv
 
 __all__ = [
     "PUBLIC_QUIRKS",
     "BasicOpponent",
     "HockeyEnv",
     "HockeyOneEnv",
+    "HockeyTwoEnv",
     "HumanOpponent",
     "Mode",
     "Quirks",

@@ -54,6 +54,7 @@ class HockeyEnv(env.HockeyEnv):
             holds: Both hold counters.
             puck_force: Force on the puck that acts in the next step (N).
         """
+        self._game.forget()
         poses = np.asarray(bodies, np.float64).reshape(3, 6).tolist()
         for body, pose in zip((*self._world.rackets, self._world.puck), poses, strict=True):
             body.place(pose)
@@ -62,6 +63,7 @@ class HockeyEnv(env.HockeyEnv):
 
     def set_puck_spin(self, angular_velocity: float) -> None:
         """Set the puck's angular velocity (rad/s), which no observation shows."""
+        self._game.forget()
         self._world.puck.body.angularVelocity = angular_velocity
 
 

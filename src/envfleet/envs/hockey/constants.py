@@ -32,7 +32,10 @@ class Mode(enum.IntEnum):
 
 TIME_LIMIT_STEPS = {Mode.NORMAL: 250, Mode.TRAIN_SHOOTING: 80, Mode.TRAIN_DEFENSE: 80}
 
+OBSERVATION_SIZE = 18  # numbers that one player sees, of which the last two are the hold counters
+
 # Control
+ACTION_SIZE = 4  # numbers of one player's action, of which the last is nothing without keep mode
 TRANSLATION_FORCE_N = 6000.0
 TORQUE_NM = 400.0
 MAX_ANGLE = math.pi / 3

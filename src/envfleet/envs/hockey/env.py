@@ -11,12 +11,12 @@ from gymnasium.utils import EzPickle
 from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey import control
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.rendering import Painter
+from envfleet.envs.hockey.game import Game, SavedGame
+from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
 from envfleet.envs.hockey.rules import Quirks, draw_start, read_mode
-from envfleet.envs.hockey.views import inform, observe, place
+from envfleet.envs.hockey.views import inform, observe
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # an instance variable in Gymnasium's Env
-        "render_modes": ["human", "rgb_array"],
+        "render_modes": [*RENDER_MODES],
         "render_fps": c.STEPS_PER_SECOND,
     }
 
@@ -77,22 +77,24 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         quirks: Quirks = Quirks(),  # noqa: B008  # frozen
     ) -> None:
         EzPickle.__init__(self, keep_mode, mode, render_mode=render_mode, quirks=quirks)
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise InvalidArgument(f"render_mode={render_mode!r}: pass 'human', 'rgb_array' or None")
+        self._screen = Screen(render_mode)
         self.keep_mode = keep_mode
         self.render_mode = render_mode
         self._quirks = quirks
         self._mode = read_mode(mode)
-        self._painter: Painter | None = None
         self._is_reversed = self._is_one_starting = True
         numbers = 18 if keep_mode or quirks.public_spaces else 16
-        self._world: World
+        self._game: Game
         self._dtype = np.float64 if quirks.public_spaces else np.float32
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (numbers,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2 * self.num_actions,), np.float32)
         numbered = 8 if keep_mode and not quirks.public_spaces else 7
         self.discrete_action_space: gymnasium.spaces.Discrete[Any] = gymnasium.spaces.Discrete(numbered)
         self._begin(is_one_starting=True)
+
+    @property
+    def _world(self) -> World:
+        return self._game.world
 
     @property
     def num_actions(self) -> int:
@@ -164,8 +166,6 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         return self._observation(0), self._info(0)
 
     def _begin(self, is_one_starting: bool, holds: Sequence[int] = (0, 0)) -> None:
-        from envfleet.envs.hockey.world import World
-
         if self._mode is Mode.NORMAL:
             self._is_one_starting = is_one_starting
         if self._quirks.order_alternates:
@@ -173,9 +173,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         self._time = 0
         self._limit = c.TIME_LIMIT_STEPS[self._mode]
         start = draw_start(self._mode, self._is_one_starting, self.np_random)
-        self._world = World(start, holds, keep_mode=self.keep_mode, is_reversed=self._is_reversed)
-        if start.aim is not None:
-            control.serve(self._world.puck, start.aim)
+        self._game = Game(SavedGame(start, (holds[0], holds[1]), self.keep_mode, self._is_reversed))
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step, 1/50 s.
@@ -190,18 +188,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         Raises:
             InvalidArgument: The action has another shape, or a number in it is none.
         """
-        numbers = self._clip(action)
-        width, rackets, puck, holds = self.num_actions, self._world.rackets, self._world.puck, self._world.holds
-        for player, racket in enumerate(rackets):
-            push_x, push_y, torque = numbers[player * width : player * width + 3]
-            control.push(racket, player, push_x, push_y)
-            control.turn(racket, torque)
-        control.slow_down(puck)
-        if self.keep_mode:
-            for player, racket in enumerate(rackets):
-                shot = numbers[player * width + 3]
-                holds[player] = control.hold(racket, puck, player, holds[player], shot)
-        self._world.step()
+        self._game.play(self._clip(action))
         is_late = self._time >= self._limit
         self._time += 1
         if self.render_mode == "human":
@@ -246,7 +233,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         Raises:
             InvalidArgument: The state has another shape, or a number in it is not finite.
         """
-        place(self._world, state, self.keep_mode)
+        self._game.place(state)
 
     def discrete_to_continuous_action(self, number: int) -> NDArray[np.float32]:
         """Return one player's action that has this number in the public table.
@@ -268,23 +255,11 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         Raises:
             InvalidArgument: There is no mode, or not this one.
         """
-        mode = self.render_mode if mode is None else mode
-        if mode not in self.metadata["render_modes"]:
-            raise InvalidArgument(f"render mode {mode!r}: make the environment with render_mode='rgb_array' or 'human'")
-        if self._painter is None:
-            self._painter = Painter()
-        poses = [(racket.position.x, racket.position.y, racket.body.angle) for racket in self._world.rackets]
-        puck = (self._world.puck.position.x, self._world.puck.position.y)
-        if mode == "rgb_array":
-            return self._painter.paint(poses, puck)
-        self._painter.show(poses, puck)
-        return None
+        return self._screen.draw(self._world, mode)
 
     def close(self) -> None:
         """Close the window, if there is one."""
-        if self._painter is not None:
-            self._painter.close()
-            self._painter = None
+        self._screen.close()
 
     def _observation(self, player: int) -> NDArray[Any]:
         return np.array(observe(self._world, player, self.keep_mode), np.float32).astype(self._dtype, copy=False)

@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.hockey import constants as c
+from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pygame
 
+    from envfleet.envs.hockey.world import World
+
 Pose = tuple[float, float, float]
+RENDER_MODES = ("human", "rgb_array")
 _SIZE = (c.PICTURE_WIDTH, c.PICTURE_HEIGHT)
 _SCALE = c.PIXELS_PER_METRE
 _CENTRE_RADIUS, _GOAL_RADIUS = 100, 75
@@ -36,6 +40,54 @@ def load_pygame() -> Any:
             "pip install 'envfleet[hockey]'"
         ) from error
     return pygame
+
+
+class Screen:
+    """Where an environment shows its games; nothing is loaded before the first picture.
+
+    Args:
+        render_mode: `"rgb_array"`, `"human"` or `None`.
+
+    Raises:
+        InvalidArgument: There is no such render mode.
+    """
+
+    def __init__(self, render_mode: str | None) -> None:
+        if render_mode not in (None, *RENDER_MODES):
+            raise InvalidArgument(f"render_mode={render_mode!r}: pass 'human', 'rgb_array' or None")
+        self._render_mode = render_mode
+        self._painter: Painter | None = None
+
+    def draw(self, world: World, mode: str | None = None) -> NDArray[np.uint8] | None:
+        """Draw a game.
+
+        Args:
+            world: The game.
+            mode: `"rgb_array"` or `"human"`; by default the screen's.
+
+        Returns:
+            The picture, shape `(480, 600, 3)`, uint8, for `"rgb_array"`, else nothing.
+
+        Raises:
+            InvalidArgument: There is no mode, or not this one.
+        """
+        mode = self._render_mode if mode is None else mode
+        if mode not in RENDER_MODES:
+            raise InvalidArgument(f"render mode {mode!r}: make the environment with render_mode='rgb_array' or 'human'")
+        if self._painter is None:
+            self._painter = Painter()
+        poses = [(racket.position.x, racket.position.y, racket.body.angle) for racket in world.rackets]
+        puck = (world.puck.position.x, world.puck.position.y)
+        if mode == "rgb_array":
+            return self._painter.paint(poses, puck)
+        self._painter.show(poses, puck)
+        return None
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self._painter is not None:
+            self._painter.close()
+            self._painter = None
 
 
 class Painter:

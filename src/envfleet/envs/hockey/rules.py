@@ -82,12 +82,29 @@ class Start(NamedTuple):
     aim: Point | None = None
 
 
-def draw_start(mode: Mode, is_one_starting: bool, rng: np.random.Generator) -> Start:
+def draw_mode(mode: Mode, shooting_share: float, defense_share: float, rng: np.random.Generator) -> Mode:
+    """Draw what a game is, from a mixture.
+
+    Args:
+        mode: What is played else.
+        shooting_share: Chance of `TRAIN_SHOOTING`.
+        defense_share: Chance of `TRAIN_DEFENSE`.
+        rng: Draws one number; none if there is no mixture.
+    """
+    if shooting_share + defense_share <= 0:
+        return mode
+    drawn = rng.random()
+    if drawn < shooting_share:
+        return Mode.TRAIN_SHOOTING
+    return Mode.TRAIN_DEFENSE if drawn < shooting_share + defense_share else mode
+
+
+def draw_start(mode: Mode, is_one_starting: bool | None, rng: np.random.Generator) -> Start:
     """Draw where a game begins.
 
     Args:
         mode: What is played.
-        is_one_starting: Whether player one gets the puck; matters in `NORMAL` only.
+        is_one_starting: Whether player one gets the puck; `None` draws that, too, last. Matters in `NORMAL` only.
         rng: Draws up to five numbers, one at a time.
     """
     x, y, width, height = c.CENTRE_X, c.CENTRE_Y, c.FIELD_WIDTH, c.FIELD_HEIGHT
@@ -100,8 +117,11 @@ def draw_start(mode: Mode, is_one_starting: bool, rng: np.random.Generator) -> S
     if mode is Mode.TRAIN_DEFENSE:
         puck = (x + rng.uniform(0, width / 3), y + 0.8 * rng.uniform(-height / 2, height / 2))
         return Start(racket_two, puck, (0.0, y + 0.6 * rng.uniform(-c.GOAL_HALF_HEIGHT, c.GOAL_HALF_HEIGHT)))
+    away, puck_y = rng.uniform(1, 2), y + rng.uniform(-1, 1)
+    if is_one_starting is None and mode is Mode.NORMAL:
+        is_one_starting = rng.random() < 0.5
     side = -1 if is_one_starting or mode is Mode.TRAIN_SHOOTING else 1
-    return Start(racket_two, (x + side * rng.uniform(1, 2), y + rng.uniform(-1, 1)))
+    return Start(racket_two, (x + side * away, puck_y))
 
 
 def reward_terms(

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from envfleet.envs.hockey.world import Body, World
 
 _POSE = 6  # numbers of one body
+_OTHERS = [
+    *range(6, 12),
+    *range(6),
+    12,
+    13,
+    14,
+    15,
+    17,
+    16,
+]  # whose numbers player two sees where player one sees its own
+_SIGNS = np.array([-1, -1, 1, -1, -1, 1] * 2 + [-1] * 4 + [1, 1], np.float32)
 
 
 def observe(world: World, player: int, keep_mode: bool) -> list[float]:
@@ -40,6 +51,23 @@ def observe(world: World, player: int, keep_mode: bool) -> list[float]:
     if keep_mode:
         numbers += [world.holds[player], world.holds[1 - player]]
     return numbers
+
+
+def observe_both(world: World, keep_mode: bool) -> NDArray[np.float32]:
+    """Observe with both players.
+
+    Args:
+        world: The game.
+        keep_mode: Whether the hold counters are seen; otherwise they are 0.
+
+    Returns:
+        Shape `(2, 18)`.
+    """
+    seen = np.zeros((2, c.OBSERVATION_SIZE), np.float32)
+    numbers = observe(world, 0, keep_mode)
+    seen[0, : len(numbers)] = numbers
+    np.multiply(seen[0, _OTHERS], _SIGNS, out=seen[1])
+    return seen
 
 
 def _pose(racket: Body, sign: float) -> tuple[float, ...]:

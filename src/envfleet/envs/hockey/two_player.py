@@ -1,0 +1,261 @@
+"""`HockeyTwoEnv`: the Box2D game with both players side by side, with the face of the compiled game."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, SupportsIndex
+
+import gymnasium
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey import settings
+from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.hockey.game import Game, SavedGame
+from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
+from envfleet.envs.hockey.rules import draw_mode, draw_start
+from envfleet.envs.hockey.scripted import scripted_action
+from envfleet.envs.hockey.views import inform, observe_both
+from envfleet.errors import InvalidArgument
+
+AGENT, WEAK, STRONG = 0, 1, 2
+_SETTINGS = ("mode", "keep_mode", "starter", "player_one", "player_two", "shooting_share", "defense_share")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedTwoPlayerGame:
+    """A saved `HockeyTwoEnv`; it pickles.
+
+    Attributes:
+        game: The game; `None` before the first.
+        mode: What is played in it.
+        time: Steps played.
+        phases: Of both scripted players' swings (radians).
+        settings: By name.
+        generator: State of the generator.
+    """
+
+    game: SavedGame | None
+    mode: int
+    time: int
+    phases: tuple[float, float]
+    settings: dict[str, Any]
+    generator: dict[str, Any]
+
+
+class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """Air hockey on Box2D with the face of the compiled `envfleet/Hockey-v0`, number by number.
+
+    Observations `(2, 18)` and actions `(2, 4)`, each as the player sees it; without keep mode hold counters are seen as
+    0 and shooting does nothing. Rewards are player one's; those of player two, and the terms of both, are in the infos.
+    The same seed gives the same games as the compiled one, scripted players included.
+
+    A goal ends a game as `terminated`, the limit of its mode as `truncated`: after 251 steps, or 81 in the training
+    modes.
+
+    Every argument but `render_mode` is an attribute, too, that can be set at any time. Who plays holds from the next
+    step on, all else from the next game on. In a fleet, `set_attr` does it.
+
+    Args:
+        mode: What is played: a `Mode`, its name or its number.
+        keep_mode: Whether rackets catch and hold the puck.
+        starter: Who gets the puck in `NORMAL`: 1 or 2, or 0 to draw it anew for every game.
+        player_one: Who has the left side: 0 the action, 1 the weak scripted player, 2 the strong one.
+        player_two: Likewise the right side.
+        shooting_share: Chance that a game is `TRAIN_SHOOTING`, whatever `mode` says.
+        defense_share: Likewise for `TRAIN_DEFENSE`.
+        render_mode: `"rgb_array"`, `"human"` or `None`.
+
+    Raises:
+        InvalidArgument: An argument is none of these.
+
+    Examples:
+        >>> env = HockeyTwoEnv(player_two=2)
+        >>> observation, info = env.reset(seed=1)
+        >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        >>> observation.shape, info["mode"], sorted(info)[:3]
+        ((2, 18), 0, ['mode', 'reward_closeness_to_puck', 'reward_closeness_to_puck_two'])
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # an instance variable in Gymnasium's Env
+        "render_modes": [*RENDER_MODES],
+        "render_fps": c.STEPS_PER_SECOND,
+    }
+    mode = settings.mode_setting()
+    keep_mode = settings.flag_setting()
+    starter = settings.starter_setting()
+    player_one = settings.player_setting()
+    player_two = settings.player_setting()
+    shooting_share = settings.share_setting()
+    defense_share = settings.share_setting()
+
+    def __init__(
+        self,
+        mode: Mode | str | SupportsIndex = Mode.NORMAL,
+        *,
+        keep_mode: bool = True,
+        starter: int = 0,
+        player_one: int = AGENT,
+        player_two: int = AGENT,
+        shooting_share: float = 0.0,
+        defense_share: float = 0.0,
+        render_mode: str | None = None,
+    ) -> None:
+        self.mode, self.keep_mode, self.starter = mode, keep_mode, starter
+        self.player_one, self.player_two = player_one, player_two
+        self.shooting_share, self.defense_share = shooting_share, defense_share
+        self.render_mode = render_mode
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, c.OBSERVATION_SIZE), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2, c.ACTION_SIZE), np.float32)
+        self._screen = Screen(render_mode)
+        self._game: Game | None = None
+        self._played, self._time = Mode.NORMAL, 0
+        self._phases = [0.0, 0.0]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin a game.
+
+        Args:
+            seed: Seeds the generator; without it, it goes on.
+            options: `"params"`: settings by name, from now on.
+
+        Returns:
+            What both players see, and the infos.
+
+        Raises:
+            InvalidArgument: An option or a setting is unknown or has a wrong value.
+        """
+        super().reset(seed=seed)
+        unknown = set(options or {}) - {"params"}
+        if unknown:
+            raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': settings by name")
+        self._set((options or {}).get("params", {}))
+        if self.shooting_share + self.defense_share > 1:
+            raise InvalidArgument(
+                f"shooting_share={self.shooting_share} and defense_share={self.defense_share} are more than all games: "
+                "their sum is 1 at most"
+            )
+        rng = self.np_random
+        self._played = draw_mode(Mode(self.mode), self.shooting_share, self.defense_share, rng)
+        start = draw_start(self._played, None if self.starter == 0 else self.starter == 1, rng)
+        self._phases = [rng.uniform(0.0, c.PHASE_RANGE) for _ in range(2)]
+        self._game = Game(SavedGame(start, (0, 0), self.keep_mode, is_reversed=True))
+        self._time = 0
+        if self.render_mode == "human":
+            self.render()
+        return observe_both(self._game.world, self._game.keep_mode), self._inform(self._game)
+
+    def _set(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if name not in _SETTINGS:
+                raise InvalidArgument(f"there is no setting {name!r}: there are {', '.join(_SETTINGS)}")
+            setattr(self, name, value)
+
+    def step(self, action: ArrayLike) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Play one step, 1/50 s.
+
+        Args:
+            action: Of both players, shape `(2, 4)`; clipped to [-1, 1]. A scripted player's is not looked at.
+
+        Returns:
+            What both players see, player one's reward, whether somebody has scored, whether time is up, and the infos.
+            One may step on after the end.
+
+        Raises:
+            InvalidArgument: The action has another shape, or a number in it is none.
+            gymnasium.error.ResetNeeded: No game has begun.
+        """
+        game = self._require_game()
+        actions = np.clip(np.asarray(action, np.float32), -1, 1)
+        if actions.shape != (2, c.ACTION_SIZE) or np.isnan(actions).any():
+            raise InvalidArgument(
+                f"action {actions} has shape {actions.shape}, expected numbers of shape {(2, c.ACTION_SIZE)}: pass one "
+                "row for each player"
+            )
+        strengths = (self.player_one, self.player_two)
+        if any(strengths):
+            self._swing(game, strengths, actions)
+        game.play(actions.reshape(-1))
+        is_late = self._time >= c.TIME_LIMIT_STEPS[self._played]
+        self._time += 1
+        if self.render_mode == "human":
+            self.render()
+        info, is_won = self._inform(game), game.world.winner != 0
+        reward = float(c.WIN_REWARD * info["winner"] + info["reward_closeness_to_puck"])
+        return observe_both(game.world, game.keep_mode), reward, is_won, is_late, info
+
+    def _swing(self, game: Game, strengths: tuple[int, int], actions: NDArray[np.float32]) -> None:
+        """Let the scripted players choose their rows of the actions."""
+        seen = observe_both(game.world, game.keep_mode)
+        for player, strength in enumerate(strengths):
+            if strength != AGENT:
+                self._phases[player] += self.np_random.uniform(0.0, c.PHASE_GROWTH)
+                actions[player] = scripted_action(seen[player].tolist(), strength == WEAK, True, self._phases[player])
+
+    def _inform(self, game: Game) -> dict[str, Any]:
+        limit = c.TIME_LIMIT_STEPS[self._played]
+        one, two = inform(game.world, 0, limit), inform(game.world, 1, limit)
+        del two["winner"]
+        return {
+            "mode": int(self._played),
+            **one,
+            "reward_two": float(c.WIN_REWARD * -one["winner"] + two["reward_closeness_to_puck"]),
+            **{f"{name}_two": value for name, value in two.items()},
+        }
+
+    def _require_game(self) -> Game:
+        if self._game is None:
+            raise gymnasium.error.ResetNeeded("no game has begun: call reset() first")
+        return self._game
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]  # an array or nothing
+        """Draw the game: `(480, 600, 3)`, uint8, if `render_mode` is `"rgb_array"`."""
+        return self._screen.draw(self._require_game().world)
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        self._screen.close()
+
+    # ------------------------------------------------------------------ saving
+
+    def get_state(self) -> SavedTwoPlayerGame:
+        """Save the game, the settings and the generator."""
+        return SavedTwoPlayerGame(
+            game=None if self._game is None else self._game.save(),
+            mode=int(self._played),
+            time=self._time,
+            phases=(self._phases[0], self._phases[1]),
+            settings={name: getattr(self, name) for name in _SETTINGS},
+            generator=dict(self.np_random.bit_generator.state),
+        )
+
+    def set_state(self, state: SavedTwoPlayerGame) -> None:
+        """Go on exactly where `get_state` was called, here or in another process; the game is played again so far.
+
+        Raises:
+            InvalidArgument: It is no such state.
+        """
+        if not isinstance(state, SavedTwoPlayerGame):
+            raise InvalidArgument(f"set_state needs what get_state returned, got a {type(state).__name__}")
+        self._game = None if state.game is None else Game(state.game)
+        self._played, self._time, self._phases = Mode(state.mode), state.time, [*state.phases]
+        self._set(state.settings)
+        self.np_random = np.random.Generator(np.random.PCG64())
+        self.np_random.bit_generator.state = state.generator
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.render_mode, self.get_state(), self._np_random_seed, self.spec)
+
+
+def _revive(
+    kind: type[HockeyTwoEnv], render_mode: str | None, state: SavedTwoPlayerGame, seed: int | None, spec: Any
+) -> HockeyTwoEnv:
+    env = kind(render_mode=render_mode)
+    env.spec = spec
+    env.set_state(state)
+    env._np_random_seed = seed  # noqa: SLF001  # Gymnasium's, and there is no other way to set it
+    return env
