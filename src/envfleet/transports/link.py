@@ -1,4 +1,4 @@
-"""The owner's side of one worker process: its pipes, its handle, and the file it writes its stack to."""
+"""The owner's side of one worker: for a process, its pipes, its handle, and the file it writes its stack to."""
 
 from __future__ import annotations
 
@@ -12,34 +12,106 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 
-from envfleet.core.messages import Reply
-from envfleet.transports.launch import StartMethod, WorkerHandle, launch
-from envfleet.transports.wire import LENGTH
+from envfleet.core.arrays import ArraysSpec
+from envfleet.core.layout import BlockLayout
+from envfleet.core.messages import Reply, Request
+from envfleet.core.transport import GroupPlan
+from envfleet.transports.handle import WorkerHandle
+from envfleet.transports.wire import LENGTH, encode_request
+
+Start = Callable[[list[int], list[int]], WorkerHandle]
+"""Starts a worker: the descriptors it gets, and the owner's ends of its pipes, which it must not hold."""
+
+
+class Handle(Protocol):
+    """A worker's process: is it there, how did it end, and how to end it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def sentinel_fd(self) -> int:
+        """Readable once it is gone; -1 where that is told otherwise."""
+        ...
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait until it is gone; return whether it is."""
+        ...
+
+    def exitcode(self) -> int | None:
+        """How it ended, if that can be known."""
+        ...
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+class WorkerLink(Protocol):
+    """What ties the owner to one worker. `is_dead` once its end was told."""
+
+    index: int
+    is_dead: bool
+
+    @property
+    def handle(self) -> Handle:
+        """Its process."""
+        ...
+
+    def send_plan(self, plan: GroupPlan, shared_layout: BlockLayout | None) -> None:
+        """Have it build its group; answered under sequence number 0."""
+        ...
+
+    def send_spec(self, spec: ArraysSpec) -> None:
+        """Give its group, which is built, the arrays."""
+        ...
+
+    def submit(self, request: Request, deadline_s: float = math.inf) -> None:
+        """Hand it a request, unless it is gone or `deadline_s` passes."""
+        ...
+
+    def read_reply(self) -> Reply | None:
+        """Read the reply that a record announced, or `None` if the worker died in the middle of it."""
+        ...
+
+    def interrupt(self) -> None:
+        """Ask it to give up the sub-environment named in its progress line."""
+        ...
+
+    def stack(self) -> str:
+        """Its Python stacks."""
+        ...
+
+    def hang_up(self) -> None:
+        """Tell it that nothing more will come; idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held for it, ending it by force if it still runs."""
+        ...
 
 
 class Link:
-    """The owner's ends of everything that ties it to one worker.
+    """The owner's ends of everything that ties it to a worker process on this machine.
 
     Args:
         index: The worker's index.
         fds: What the worker gets besides its own ends of the pipes: completion pipe, shared block, shared data if any.
-        start_method: How its process starts.
+        start: Starts its process.
         relieve: Reads what workers have completed, when one must be rid of a reply before it can read on.
-        close_in_fork: The owner's other descriptors, which a forked worker would inherit.
     """
 
-    def __init__(
-        self,
-        index: int,
-        fds: Sequence[int],
-        start_method: StartMethod,
-        relieve: Callable[[], None],
-        close_in_fork: Sequence[int],
-    ) -> None:
+    def __init__(self, index: int, fds: Sequence[int], start: Start, relieve: Callable[[], None]) -> None:
         self.index, self._relieve = index, relieve
         self.is_dead = False
         with contextlib.ExitStack() as undo:
@@ -47,26 +119,35 @@ class Link:
             self.reply_fd, reply_write = _pipe(undo)
             self.stack_fd = os.memfd_create("envfleet-stack") if hasattr(os, "memfd_create") else _unlinked_file()
             undo.callback(os.close, self.stack_fd)
-            self.handle: WorkerHandle = launch(
-                "envfleet.transports.worker:run",
-                pickle.dumps(index),
-                [request_read, reply_write, self.stack_fd, *fds],
-                start_method=start_method,
-                name=f"envfleet-{index}",
-                close_in_fork=[self.request_fd, self.reply_fd, *close_in_fork],
-            )
+            self.handle = start([request_read, reply_write, self.stack_fd, *fds], [self.request_fd, self.reply_fd])
             os.close(request_read)
             os.close(reply_write)
             undo.pop_all()
         os.set_blocking(self.request_fd, False)
         os.set_blocking(self.reply_fd, False)
 
-    def write_message(self, message: Any) -> None:
+    def send_plan(self, plan: GroupPlan, shared_layout: BlockLayout | None) -> None:
+        """Have the worker build its group; it answers under sequence number 0."""
+        self._write_message((plan, shared_layout))
+
+    def send_spec(self, spec: ArraysSpec) -> None:
+        """Have the worker map the arrays, before anything else."""
+        self._write_message(spec)
+
+    def submit(self, request: Request, deadline_s: float = math.inf) -> None:
+        """Write a request, unless the worker is gone or `deadline_s` passes."""
+        self._write(encode_request(request), deadline_s)
+
+    def interrupt(self) -> None:
+        """Raise inside the stuck sub-environment, by a signal."""
+        self.handle.send_signal(signal.SIGUSR2)
+
+    def _write_message(self, message: Any) -> None:
         """Write a pickled value with its length in front."""
         body = cloudpickle.dumps(message)
-        self.write(LENGTH.pack(len(body)) + body)
+        self._write(LENGTH.pack(len(body)) + body)
 
-    def write(self, data: bytes, deadline_s: float = math.inf) -> None:
+    def _write(self, data: bytes, deadline_s: float = math.inf) -> None:
         """Write all of `data`, unless the worker is gone, of which the sentinel tells, or `deadline_s` passes."""
         try:
             written = os.write(self.request_fd, data)
@@ -125,16 +206,7 @@ class Link:
 
     def stack(self) -> str:
         """The worker's Python stacks, as its signal handler writes them (also from within C code)."""
-        start = os.fstat(self.stack_fd).st_size
-        self.handle.send_signal(signal.SIGUSR1)
-        deadline_s, size = time.monotonic() + 1.0, start
-        while time.monotonic() < deadline_s:
-            time.sleep(0.02)
-            grown = os.fstat(self.stack_fd).st_size
-            if grown == size > start:
-                break
-            size = grown
-        return os.pread(self.stack_fd, size - start, start).decode(errors="replace")
+        return read_stack(self.stack_fd, lambda: self.handle.send_signal(signal.SIGUSR1))
 
     def hang_up(self) -> None:
         """End the request pipe: a worker that reads the end closes its sub-environments and ends; idempotent."""
@@ -148,6 +220,20 @@ class Link:
         os.close(self.reply_fd)
         os.close(self.stack_fd)
         self.handle.close()
+
+
+def read_stack(stack_fd: int, ask: Callable[[], None]) -> str:
+    """Read what a worker adds to its stack file when asked to, waiting for it for a second at most."""
+    start = os.fstat(stack_fd).st_size
+    ask()
+    deadline_s, size = time.monotonic() + 1.0, start
+    while time.monotonic() < deadline_s:
+        time.sleep(0.02)
+        grown = os.fstat(stack_fd).st_size
+        if grown == size > start:
+            break
+        size = grown
+    return os.pread(stack_fd, size - start, start).decode(errors="replace")
 
 
 def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:

@@ -8,10 +8,11 @@ system call, which also orders the memory they speak of.
 
 from __future__ import annotations
 
+import functools
 import os
-import signal
+import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.failures import build_error, shorten
@@ -21,10 +22,10 @@ from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, WorkerDied
-from envfleet.transports.launch import StartMethod, WorkerHandle, require_descriptors
-from envfleet.transports.link import Link
+from envfleet.transports.launch import StartMethod, WorkerHandle, launch, require_descriptors
+from envfleet.transports.link import Handle, Link, Start, WorkerLink
 from envfleet.transports.patience import Patience
-from envfleet.transports.wire import HAS_REPLY, RECORD, encode_request
+from envfleet.transports.wire import HAS_REPLY, RECORD
 
 DESCRIPTORS_PER_WORKER = 8
 """Pipe ends, sentinel and stack file of a worker, with room for the moment in which it starts."""
@@ -51,7 +52,7 @@ class ProcessTransport:
         require_descriptors(DESCRIPTORS_PER_WORKER * len(plans) + 16)
         self._plans, self._shared, self._start_method = list(plans), shared, start_method
         self.num_workers = len(self._plans)
-        self._links: list[Link] = []
+        self._links: list[WorkerLink] = []
         self._block: SharedBlock | None = None
         self._reasons: dict[int, EnvfleetError] = {}
         self._early: list[Completion] = []
@@ -65,27 +66,48 @@ class ProcessTransport:
         os.set_blocking(self._done_fd, False)
         self._poller = Patience()
         self._poller.register(self._done_fd)
-        for plan in self._plans:
-            self._links.append(self._open_link(plan))
-        return self._await_built([plan.options.worker for plan in self._plans], timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        for link in self._connect(self._plans, timeout_s):
+            self._links.append(link)
+            self._begin(link)
+        return self._await_built([plan.options.worker for plan in self._plans], deadline_s - time.monotonic())
 
     def attach(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays in shared memory; the workers map them before anything else."""
         self._spec = spec
         self._block = self._unsized.allocate(spec.block_layout().size_bytes)
         for link in self._links:
-            link.write_message(spec)
+            link.send_spec(spec)
         return self.rows_view(slice(None))
 
-    def _open_link(self, plan: GroupPlan) -> Link:
+    def _connect(self, plans: Sequence[GroupPlan], timeout_s: float) -> Iterator[WorkerLink]:
+        """Start a worker for each plan; yields them in order."""
+        for plan in plans:
+            yield self._link_to(plan.options.worker, functools.partial(self._launch, plan.options.worker))
+
+    def _link_to(self, worker: int, start: Start) -> Link:
+        """Start a worker of this machine, with its ends of the pipes and the shared memory."""
         fds = [self._done_write, self._unsized.fd]
         if self._shared.fd is not None:
             fds.append(self._shared.fd)
-        ours = [self._done_fd, *(fd for link in self._links for fd in (link.request_fd, link.reply_fd))]
-        link = Link(plan.options.worker, fds, self._start_method, self._relieve, ours)
-        link.write_message((plan, self._shared.layout))
-        self._poller.register(link.handle.sentinel_fd)
-        return link
+        return Link(worker, fds, start, self._relieve)
+
+    def _launch(self, worker: int, fds: list[int], ours: list[int]) -> WorkerHandle:
+        others = [fd for link in self._links if isinstance(link, Link) for fd in (link.request_fd, link.reply_fd)]
+        return launch(
+            "envfleet.transports.worker:run",
+            pickle.dumps(worker),
+            fds,
+            start_method=self._start_method,
+            name=f"envfleet-{worker}",
+            close_in_fork=[self._done_fd, *ours, *others],
+        )
+
+    def _begin(self, link: WorkerLink) -> None:
+        """Watch a new worker, and have it build its group."""
+        if link.handle.sentinel_fd >= 0:
+            self._poller.register(link.handle.sentinel_fd)
+        link.send_plan(self._plans[link.index], self._shared.layout)
 
     def _await_built(self, workers: Sequence[int], timeout_s: float) -> list[GroupInfo]:
         deadline_s = time.monotonic() + timeout_s
@@ -121,7 +143,7 @@ class ProcessTransport:
 
     def submit(self, worker: int, request: Request) -> Sequence[Completion]:
         """Write the request's header, and its payload if it has one, to the worker's pipe."""
-        self._links[worker].write(encode_request(request))
+        self._links[worker].submit(request)
         return ()
 
     def wait(self, timeout_s: float | None) -> Sequence[Completion]:
@@ -168,7 +190,7 @@ class ProcessTransport:
                 why = self._reasons.pop(link.index, None) or self._describe_death(link)
                 found.append(Completion(link.index, 0, ALL_ROWS, death=why))
 
-    def _describe_death(self, link: Link) -> WorkerDied:
+    def _describe_death(self, link: WorkerLink) -> WorkerDied:
         rows = self._plans[link.index].rows
         running = action = None
         if self._block is not None:
@@ -185,9 +207,12 @@ class ProcessTransport:
             self._retire(worker)
         self._links[worker].close()
         plan = self._plans[worker] = self._plans[worker].again(lost)
-        self._links[worker] = self._open_link(plan)
-        self._links[worker].write_message(self._spec)
-        self._await_built([worker], timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        (link,) = self._connect([plan], timeout_s)
+        self._links[worker] = link
+        self._begin(link)
+        link.send_spec(self._spec)
+        self._await_built([worker], deadline_s - time.monotonic())
 
     def _retire(self, worker: int) -> None:
         """Have an idle worker close its sub-environments and end."""
@@ -199,11 +224,12 @@ class ProcessTransport:
         last_words: list[Completion] = []
         self._read_records(last_words)
         self._early += [completion for completion in last_words if completion.worker != worker]
-        self._poller.unregister(link.handle.sentinel_fd)
+        if link.handle.sentinel_fd >= 0:
+            self._poller.unregister(link.handle.sentinel_fd)
 
     def interrupt(self, worker: int) -> None:
         """Raise inside the stuck sub-environment, by a signal."""
-        self._links[worker].handle.send_signal(signal.SIGUSR2)
+        self._links[worker].interrupt()
 
     def kill(self, worker: int, why: EnvfleetError) -> None:
         """End the process now."""
@@ -215,7 +241,7 @@ class ProcessTransport:
         return "" if self._links[worker].is_dead else self._links[worker].stack()
 
     @property
-    def handles(self) -> tuple[WorkerHandle, ...]:
+    def handles(self) -> tuple[Handle, ...]:
         """The worker processes."""
         return tuple(link.handle for link in self._links)
 
@@ -240,7 +266,7 @@ class ProcessTransport:
         waiting = {link.index for link in self._links if not link.is_dead}
         if time.monotonic() < deadline_s:
             for worker in waiting:
-                self._links[worker].write(encode_request(Request(Verb.CLOSE, 0)), deadline_s)
+                self._links[worker].submit(Request(Verb.CLOSE, 0), deadline_s)
         while waiting and (left_s := deadline_s - time.monotonic()) > 0:
             for completion in self.wait(left_s):
                 if completion.death is not None or (completion.seq == 0 and completion.row == ALL_ROWS):

@@ -7,6 +7,7 @@ import faulthandler
 import os
 import pickle
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -14,11 +15,12 @@ import cloudpickle
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted, make_failure
-from envfleet.core.layout import SpaceLayout
+from envfleet.core.layout import BlockLayout, SpaceLayout
 from envfleet.core.memory import SharedBlock
 from envfleet.core.messages import ALL_ROWS, Reply, Request, Verb
 from envfleet.core.serve import Server, serve
 from envfleet.core.shared import SharedArrays
+from envfleet.core.transport import GroupPlan
 from envfleet.errors import SubEnvError
 from envfleet.transports.patience import Patience
 from envfleet.transports.wire import HAS_REPLY, HEADER, LENGTH, RECORD, decode_request, encode_reply
@@ -98,24 +100,20 @@ def _build(channel: _Channel, block_fd: int, shared_fds: list[int], resources: c
     boot = channel.read_message()
     if boot is None:
         return None
-    try:
-        plan, shared_layout = cloudpickle.loads(boot)
-        options = plan.options
-        channel.first_index = options.first_index
-        shared = SharedArrays.local(None)
-        if shared_fds:
-            shared = SharedArrays.attach(shared_fds[0], shared_layout)
-            resources.callback(shared.close)
-        group = EnvGroup(plan.builders, options, shared.arrays)
-        info = group.describe()
-    except SubEnvError as error:
-        channel.complete(0, ALL_ROWS, Reply(failures=list(error.failures)))
+
+    def attach_shared(layout: BlockLayout | None) -> SharedArrays:
+        if layout is None:
+            return SharedArrays.local(None)
+        shared = SharedArrays.attach(shared_fds[0], layout)
+        resources.callback(shared.close)
+        return shared
+
+    group, plan, reply = build_group(boot, channel.worker, attach_shared)
+    if plan is not None:
+        channel.first_index = plan.options.first_index
+    channel.complete(0, ALL_ROWS, reply)
+    if group is None or plan is None:
         return None
-    except BaseException as error:  # noqa: BLE001 - whatever goes wrong here must reach the owner
-        failure = make_failure(error, verb="make", env_index=channel.first_index, worker=channel.worker)
-        channel.complete(0, ALL_ROWS, Reply(failures=[failure]))
-        return None
-    channel.complete(0, ALL_ROWS, Reply(value=info))
     message = channel.read_message()
     if message is None:
         group.close()
@@ -124,11 +122,40 @@ def _build(channel: _Channel, block_fd: int, shared_fds: list[int], resources: c
     block = resources.enter_context(SharedBlock.attach(block_fd, spec.block_layout().size_bytes))
     arrays = FleetArrays.bind(spec, block.buffer, slice(plan.rows.start, plan.rows.stop))
     group.attach(arrays, (SpaceLayout(spec.observation_space), SpaceLayout(spec.action_space)))
-    _allow_interrupts(arrays.progress[channel.worker])
-    return Server(group, channel.worker, options.first_index, channel.complete)
+    allow_interrupts(arrays.progress[channel.worker])
+    return Server(group, channel.worker, channel.first_index, channel.complete)
 
 
-def _allow_interrupts(progress: Any) -> None:
+def build_group(
+    boot: bytes, worker: int, attach_shared: Callable[[BlockLayout | None], SharedArrays]
+) -> tuple[EnvGroup | None, GroupPlan | None, Reply]:
+    """Build the group that the owner asks for.
+
+    Args:
+        boot: The pickled plan, and the layout of the shared data if there is any.
+        worker: Index of the worker.
+        attach_shared: Finds the shared data.
+
+    Returns:
+        The group and the plan, as far as it came to them, and what to tell the owner: what the group describes, or
+        what went wrong.
+    """
+    plan: GroupPlan | None = None
+    try:
+        plan, shared_layout = cloudpickle.loads(boot)
+        group = EnvGroup(plan.builders, plan.options, attach_shared(shared_layout).arrays)
+        return group, plan, Reply(value=group.describe())
+    except SubEnvError as error:
+        return None, plan, Reply(failures=list(error.failures))
+    except BaseException as error:  # noqa: BLE001 - whatever goes wrong here must reach the owner
+        first_index = 0 if plan is None else plan.options.first_index
+        failure = make_failure(error, verb="make", env_index=first_index, worker=worker)
+        return None, plan, Reply(failures=[failure])
+
+
+def allow_interrupts(progress: Any) -> None:
+    """Have SIGUSR2 raise inside the sub-environment that `progress` names to be interrupted."""
+
     def interrupt(signum: int, frame: Any) -> None:
         place = Progress.place(progress)
         if place and place == progress[Progress.INTERRUPT]:
