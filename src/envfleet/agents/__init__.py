@@ -16,7 +16,7 @@ from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
 from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer
 from envfleet.agents.sac import SAC, SACConfig
-from envfleet.agents.slabs import Collector, Slab
+from envfleet.agents.slabs import Collector, Slab, SlabWriter
 from envfleet.agents.td3 import TD3, TD3Config
 from envfleet.agents.transitions import Transitions, TransitionWriter
 
@@ -36,6 +36,7 @@ __all__ = [
     "ReplayBuffer",
     "SACConfig",
     "Slab",
+    "SlabWriter",
     "TD3Config",
     "TransitionWriter",
     "Transitions",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from envfleet.agents.transitions import TransitionWriter
+from envfleet.agents.saving import as_array
+from envfleet.agents.transitions import Transitions, TransitionWriter
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.rollouts.policies import MLP
@@ -75,6 +78,120 @@ class Actor(Protocol):
         ...
 
 
+class SlabWriter:
+    """Puts steps of N sub-environments together to slabs.
+
+    Args:
+        num_steps: T.
+        num_envs: N.
+        observation: Of one sub-environment, for its shape and dtype.
+        action_space: Of one sub-environment.
+    """
+
+    def __init__(
+        self, num_steps: int, num_envs: int, observation: NDArray[Any], action_space: spaces.Space[Any]
+    ) -> None:
+        self._shape, self._observation, self._space = (num_steps, num_envs), observation, action_space
+        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self._begin()
+
+    def _begin(self) -> None:
+        shape, space, whole = self._shape, self._space, np.zeros(0, np.int64)
+        self._step = 0
+        self._columns: dict[str, NDArray[Any]] = {
+            "observations": np.zeros((*shape, *self._observation.shape), self._observation.dtype),
+            "actions": np.zeros((*shape, *(space.shape or ())), space.dtype),
+            "rewards": np.zeros(shape),
+            "terminated": np.zeros(shape, np.bool_),
+            "truncated": np.zeros(shape, np.bool_),
+            "is_reset": np.ones(shape, np.bool_),
+        }
+        nothing = np.zeros((0, *self._observation.shape), self._observation.dtype)
+        self._ended: list[tuple[NDArray[Any], ...]] = [(whole, whole, nothing, np.zeros(0), whole)]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether T steps were added."""
+        return self._step == self._shape[0]
+
+    def add(
+        self,
+        observations: NDArray[Any],
+        actions: NDArray[Any],
+        results: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+        happened: Transitions,
+    ) -> None:
+        """Add a step of all sub-environments.
+
+        Args:
+            observations: Acted on, `(N, …)`.
+            actions: `(N, …)`.
+            results: Rewards, terminated and truncated, `(N,)` each.
+            happened: What a `TransitionWriter` made of it.
+        """
+        step, columns, rows = self._step, self._columns, happened.env_indices
+        columns["observations"][step], columns["actions"][step] = observations, actions
+        columns["rewards"][step], columns["terminated"][step], columns["truncated"][step] = results
+        columns["is_reset"][step, rows] = False
+        self._returns[rows] += happened.rewards
+        self._lengths[rows] += 1
+        rows = rows[happened.ended]
+        if len(rows):
+            finals = happened.next_observations[happened.ended]
+            self._ended.append((np.full(len(rows), step), rows, finals, self._returns[rows], self._lengths[rows]))
+            self._returns[rows], self._lengths[rows] = 0.0, 0
+        self._step += 1
+
+    def cut(self, last_observations: NDArray[Any]) -> None:
+        """End running episodes that nobody will finish, as truncated after their last step.
+
+        Args:
+            last_observations: Of all sub-environments after the last step, `(N, …)`.
+        """
+        if not self._step:
+            return
+        step, columns = self._step - 1, self._columns
+        rows = np.flatnonzero(self._lengths)
+        rows = rows[~columns["is_reset"][step, rows]]
+        columns["truncated"][step, rows] = True
+        finals = np.array(last_observations)[rows]
+        self._ended.append((np.full(len(rows), step), rows, finals, self._returns[rows], self._lengths[rows]))
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def take(self, last_observations: NDArray[Any]) -> Slab:
+        """The slab of all steps that were added; the next one begins.
+
+        Args:
+            last_observations: After the last step, `(N, …)`.
+        """
+        steps = {name: column[: self._step] for name, column in self._columns.items()}
+        names = ("ended_steps", "ended_rows", "final_observations", "returns", "lengths")
+        episodes = {
+            name: np.concatenate(column) for name, column in zip(names, zip(*self._ended, strict=True), strict=True)
+        }
+        self._begin()
+        return Slab(**steps, last_observations=np.array(last_observations), **episodes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: the steps of the slab that is not full yet."""
+        columns = {name: column[: self._step].copy() for name, column in self._columns.items()}
+        return {
+            "columns": columns,
+            "ended": [list(columns) for columns in self._ended],
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another was."""
+        self._begin()
+        self._step = len(state["columns"]["rewards"])
+        for name, column in state["columns"].items():
+            self._columns[name][: self._step] = as_array(column)
+        self._ended = [tuple(as_array(column) for column in columns) for columns in state["ended"]]
+        self._returns, self._lengths = as_array(state["returns"]), as_array(state["lengths"])
+
+
 class Collector:
     """Plays a fleet slab by slab; episodes go on from one slab to the next.
 
@@ -99,7 +216,7 @@ class Collector:
         self._current = np.array(observations)
         self._writer = TransitionWriter(fleet.num_envs, self._mode)
         self._writer.reset(self._current)
-        self._returns, self._lengths = np.zeros(fleet.num_envs), np.zeros(fleet.num_envs, np.int64)
+        self._slabs = SlabWriter(num_steps, fleet.num_envs, self._current[0], fleet.single_action_space)
 
     def collect(self, agent: Actor) -> Slab:
         """Play T steps.
@@ -116,44 +233,21 @@ class Collector:
         return self._step_through(agent)
 
     def _step_through(self, agent: Actor) -> Slab:
-        shape = (self._num_steps, self._fleet.num_envs)
-        space = self._fleet.single_action_space
-        observations = np.empty((*shape, *self._current.shape[1:]), self._current.dtype)
-        actions = np.empty((*shape, *(space.shape or ())), space.dtype)
-        rewards = np.zeros(shape)
-        terminated, truncated, is_reset = (np.zeros(shape, np.bool_) for _ in range(3))
-        ended: list[tuple[NDArray[Any], ...]] = [self._no_episodes()]
-        for step in range(self._num_steps):
-            observations[step] = self._current
-            actions[step] = agent.act_batch(self._current)
-            results = self._fleet.step(actions[step])
-            _, rewards[step], terminated[step], truncated[step], _ = results
-            happened = self._writer.step(actions[step], *results)
-            is_reset[step] = True
-            is_reset[step, happened.env_indices] = False
-            self._returns[happened.env_indices] += happened.rewards
-            self._lengths[happened.env_indices] += 1
+        fleet = self._fleet
+        for _ in range(self._num_steps):
+            actions = agent.act_batch(self._current)
+            results = fleet.step(actions)
+            happened = self._writer.step(actions, *results)
+            self._slabs.add(self._current, actions, results[1:4], happened)
             self._current = np.array(results[0])
-            rows = happened.env_indices[happened.ended]
-            if len(rows):
-                finals = happened.next_observations[happened.ended]
-                ended.append((np.full(len(rows), step), rows, finals, self._returns[rows], self._lengths[rows]))
-                self._returns[rows], self._lengths[rows] = 0.0, 0
-                self._reset(rows)
-        episodes = (np.concatenate(column) for column in zip(*ended, strict=True))
-        return Slab(
-            observations, self._current.copy(), actions, rewards, terminated, truncated, is_reset, *episodes
-        )  # fmt: skip
+            self._reset(happened.env_indices[happened.ended])
+        return self._slabs.take(self._current)
 
     def _reset(self, rows: NDArray[np.int64]) -> None:
         """Reset sub-environments if nobody else does."""
-        if self._mode is AutoresetMode.DISABLED:
+        if self._mode is AutoresetMode.DISABLED and len(rows):
             mask = np.zeros(self._fleet.num_envs, np.bool_)
             mask[rows] = True
             observations, _ = self._fleet.reset(options={"reset_mask": mask})
             self._current = np.array(observations)
             self._writer.reset(self._current[rows], rows)
-
-    def _no_episodes(self) -> tuple[NDArray[Any], ...]:
-        whole = np.zeros(0, np.int64)
-        return whole, whole, np.zeros((0, *self._current.shape[1:]), self._current.dtype), np.zeros(0), whole

@@ -1,0 +1,85 @@
+"""What episodes came to: sums while they run, columns when they end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.agents.saving import as_array
+from envfleet.envs.hockey.constants import Mode
+
+_MODES = {int(mode): mode.name for mode in Mode}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Results:
+    """E episodes that ended, as columns; see `envfleet.training.events.Episodes`."""
+
+    env_indices: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    shaped_returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    winners: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+    modes: tuple[str, ...]
+    opponents: tuple[str, ...]
+
+
+def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """A number of the last moment of episodes that ended, one for each of `rows`; 0 where there is none."""
+    last = infos.get("final_info", {})
+    return np.asarray(last[name])[rows] if name in last else np.zeros(len(rows), np.int64)
+
+
+class Running:
+    """Sums over the running episodes of N sub-environments.
+
+    Args:
+        num_envs: N.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._returns, self._shaped = np.zeros(num_envs), np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, np.int64)
+
+    def clear(self) -> None:
+        """Forget all running episodes."""
+        for sums in (self._returns, self._shaped, self._lengths):
+            sums[:] = 0
+
+    def add(self, rewards: NDArray[np.float64], shaped: NDArray[np.float64]) -> None:
+        """Add one step of all."""
+        self._returns += rewards
+        self._shaped += shaped
+        self._lengths += 1
+
+    def end(
+        self,
+        rows: NDArray[np.int64],
+        winners: NDArray[np.int64],
+        truncated: NDArray[np.bool_],
+        infos: Mapping[str, Any],
+        opponents: tuple[str, ...],
+    ) -> Results:
+        """Take the sums of episodes that ended, one for each of `rows`, and begin with 0 there."""
+        has_modes = "mode" in infos.get("final_info", {})
+        modes = (_MODES.get(int(mode), "") for mode in column(infos, "mode", rows)) if has_modes else ("" for _ in rows)
+        sums = (self._returns[rows], self._shaped[rows], self._lengths[rows])
+        results = Results(rows, *sums, winners, truncated, tuple(modes), opponents)
+        for running in (self._returns, self._shaped, self._lengths):
+            running[rows] = 0
+        return results
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        return {"returns": self._returns.copy(), "shaped": self._shaped.copy(), "lengths": self._lengths.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with other sums."""
+        self._returns, self._shaped, self._lengths = (
+            as_array(state[name]) for name in ("returns", "shaped", "lengths")
+        )
