@@ -1,0 +1,29 @@
+"""What a run leaves behind: its folder, tables, TensorBoard logs, plots; and the progress bar."""
+
+from envfleet.errors import MissingDependency
+
+try:
+    import polars as pl  # noqa: F401  # so that what is missing is said once, and how to get it
+except ImportError as error:
+    raise MissingDependency("records need polars, which is not installed: pip install 'envfleet[train]'") from error
+
+from envfleet.training.records.folder import RunFolder, config_hash
+from envfleet.training.records.history import RunHistory, read_history
+from envfleet.training.records.plots import plot_runs
+from envfleet.training.records.progress import ProgressBar
+from envfleet.training.records.reporting import Reporter, records_of
+from envfleet.training.records.tables import TableWriter
+from envfleet.training.records.tensorboard import TensorBoardWriter
+
+__all__ = [
+    "ProgressBar",
+    "Reporter",
+    "RunFolder",
+    "RunHistory",
+    "TableWriter",
+    "TensorBoardWriter",
+    "config_hash",
+    "plot_runs",
+    "read_history",
+    "records_of",
+]

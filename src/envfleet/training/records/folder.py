@@ -1,0 +1,159 @@
+"""The folder of a run: its name, what is in it, and what it began with."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.records.files import write_whole
+from envfleet.training.records.surroundings import describe_surroundings
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """Where the files of a run are.
+
+    Attributes:
+        path: The folder; its name is the run's.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls, base: str | Path, config: RunConfig, *, options: Mapping[str, Any], name: str | None = None
+    ) -> Self:
+        """Make the folder of a new run and write down what it begins with.
+
+        Args:
+            base: Folder of runs.
+            config: Goes to `config.json`, with all defaults filled in.
+            options: What else the run was told, of plain values, with `num_envs` among them; goes to
+                `environment.json`, with versions of packages and facts about the machine.
+            name: Of the run; `None` for agent, time, a hash of the whole configuration and `vec` with the number of
+                sub-environments, such as `SAC_2026-01-31_12-00-00_1f0c22ab_vec8`.
+
+        Raises:
+            InvalidArgument: There is a run of that name already.
+        """
+        path = _make_named(Path(base), name) if name else _make_unique(Path(base), config, int(options["num_envs"]))
+        folder = cls(path)
+        for part in (folder.plots, folder.checkpoints, folder.tensorboard):
+            part.mkdir()
+        write_whole(folder.config, config.model_dump_json(indent=2) + "\n")
+        found = {"options": dict(options), **describe_surroundings()}
+        write_whole(folder.environment, json.dumps(found, indent=2, default=str) + "\n")
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Find the folder of a run that was begun before.
+
+        Raises:
+            InvalidArgument: It is none.
+        """
+        folder = cls(Path(path))
+        if not folder.config.is_file():
+            raise InvalidArgument(
+                f"{path} is no folder of a run, there is no {folder.config.name} in it: pass the folder that "
+                "`envfleet train` named at its beginning"
+            )
+        return folder
+
+    def read_config(self) -> RunConfig:
+        """The configuration that the run began with.
+
+        Raises:
+            InvalidArgument: The file was changed to something that cannot be.
+        """
+        return parse_config(json.loads(self.config.read_text(encoding="utf-8")), str(self.config))
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The configuration."""
+        return self.path / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        """Options, versions, machine."""
+        return self.path / "environment.json"
+
+    @property
+    def episodes(self) -> Path:
+        """A row per episode."""
+        return self.path / "episodes.csv"
+
+    @property
+    def updates(self) -> Path:
+        """Losses and other figures."""
+        return self.path / "updates.csv"
+
+    @property
+    def evaluations(self) -> Path:
+        """A row per evaluation and opponent."""
+        return self.path / "evaluations.csv"
+
+    @property
+    def speed(self) -> Path:
+        """Steps per second, and where time went."""
+        return self.path / "speed.csv"
+
+    @property
+    def plots(self) -> Path:
+        """Folder of figures."""
+        return self.path / "plots"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of saved agents."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder that `tensorboard --logdir` takes."""
+        return self.path / "tensorboard"
+
+
+def config_hash(config: RunConfig) -> str:
+    """Eight hex digits that differ if anything in two configurations does."""
+    content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def _make_named(base: Path, name: str) -> Path:
+    if name in {".", ".."} or Path(name).name != name:
+        raise InvalidArgument(f"the run's name is {name!r}, expected the name of a folder, without a path: change it")
+    path = base / name
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise InvalidArgument(
+            f"{path} exists already: take another name, or go on with that run (--resume {path})"
+        ) from None
+    return path
+
+
+def _make_unique(base: Path, config: RunConfig, num_envs: int) -> Path:
+    time = dt.datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    stem, again = f"{config.agent.type}_{time}_{config_hash(config)}", 1
+    path = base / f"{stem}_vec{num_envs}"
+    while True:  # ends: every turn found one more folder
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            again += 1
+            path = base / f"{stem}-{again}_vec{num_envs}"
+        else:
+            return path

@@ -1,0 +1,96 @@
+"""What the files of a run say, for plots and whoever wants to look at it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from envfleet.training.records.folder import RunFolder
+
+_EPISODES = {
+    "episode": pl.Int64, "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "phase_name": pl.String,
+    "mode": pl.String, "opponent": pl.String, "env_index": pl.Int64, "return": pl.Float64,
+    "shaped_return": pl.Float64, "length": pl.Int64, "winner": pl.Int64, "truncated": pl.Int64,
+}  # fmt: skip
+_UPDATES = {
+    "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "figure": pl.String, "value": pl.Float64,
+}  # fmt: skip
+_EVALUATIONS = {
+    "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "opponent": pl.String,
+    "figure": pl.String, "value": pl.Float64,
+}  # fmt: skip
+_SPEED = {
+    "elapsed_s": pl.Float64, "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64,
+    "steps_per_s": pl.Float64, "act_s": pl.Float64, "env_s": pl.Float64, "wait_s": pl.Float64,
+    "update_s": pl.Float64, "evaluation_s": pl.Float64,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class RunHistory:
+    """The tables of a run, as polars data frames with the columns of its CSV files.
+
+    Attributes:
+        name: Of the run.
+        episodes: A row per episode.
+        updates: A row per figure of an update.
+        evaluations: A row per figure, opponent and evaluation.
+        speed: A row every few seconds.
+    """
+
+    name: str
+    episodes: pl.DataFrame
+    updates: pl.DataFrame
+    evaluations: pl.DataFrame
+    speed: pl.DataFrame
+
+    @property
+    def phases(self) -> list[tuple[str, int]]:
+        """Name and first transition of each phase that an episode was played in."""
+        begun = self.episodes.group_by("phase", maintain_order=True).agg(
+            pl.col("phase_name").first(), pl.col("transitions").min()
+        )
+        return [(name, begin) for name, begin in begun.select("phase_name", "transitions").iter_rows()]
+
+
+def read_history(path: str | Path) -> RunHistory:
+    """Read what a run has written so far, also while it runs or after it was killed.
+
+    Raises:
+        InvalidArgument: It is no folder of a run.
+    """
+    folder = RunFolder.open(path)
+    return RunHistory(
+        name=folder.path.resolve().name,
+        episodes=_read(folder.episodes, _EPISODES),
+        updates=_read(folder.updates, _UPDATES),
+        evaluations=_read(folder.evaluations, _EVALUATIONS),
+        speed=_read(folder.speed, _SPEED),
+    )
+
+
+def write_parquet(folder: RunFolder) -> Path:
+    """Write the episodes of a run once more, as `episodes.parquet`, which is smaller and quicker to read.
+
+    Returns:
+        The file.
+    """
+    path = folder.episodes.with_suffix(".parquet")
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    _read(folder.episodes, _EPISODES).write_parquet(unfinished)
+    unfinished.replace(path)
+    return path
+
+
+def _read(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
+    """The whole lines of a file."""
+    content = path.read_bytes() if path.is_file() else b""
+    content = content[: content.rfind(b"\n") + 1]
+    if content.count(b"\n", 0, 4096) < 2:
+        return pl.DataFrame(schema=schema)
+    return pl.read_csv(io.BytesIO(content), schema=schema)

@@ -1,0 +1,157 @@
+"""The progress bar of a run."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar as Bar
+from rich.table import Table
+from rich.text import Text
+
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, PhaseBegan, Progress
+
+_RECENT = 200  # episodes that return and win rate are means of
+_LINE_EVERY_S = 30.0  # where nothing can be redrawn
+
+
+class ProgressBar:
+    """Shows phase, transitions, speed, episodes, return, win rate, loss and the time that is left.
+
+    Where the output is no terminal, a line is written every half minute and at every evaluation instead.
+
+    Args:
+        console: Where to; `None` for standard error.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = Console(stderr=True, highlight=False) if console is None else console
+        self._live: Live | None = None
+        self._phases: tuple[str, ...] = ()
+        self._returns: collections.deque[float] = collections.deque(maxlen=_RECENT)
+        self._winners: collections.deque[int] = collections.deque(maxlen=_RECENT)
+        self._loss = ""
+        self._evaluation = ""
+        self._has_games = False
+        self._next_line = time.monotonic() + _LINE_EVERY_S
+        self._began_at_share: float | None = None
+
+    def on_event(self, event: Event) -> None:
+        """Take notice, and show how far the run is."""
+        match event:
+            case Began():
+                self._begin(event)
+            case Episodes():
+                self._returns.extend(event.returns.tolist())
+                self._winners.extend(event.winners.tolist())
+                self._has_games = any(event.opponents)
+            case Learned():
+                self._loss = _loss_of(event.figures)
+            case PhaseBegan():
+                self._returns.clear()
+                self._winners.clear()
+            case Evaluated():
+                self._evaluation = _describe_evaluation(event)
+                if self._live is None:
+                    self._console.print(self._evaluation, soft_wrap=True)
+            case Progress():
+                self._show(event)
+            case Ended():
+                self.close()
+
+    def _begin(self, event: Began) -> None:
+        self._phases = event.phases
+        how = "goes on" if event.transitions else "begins"
+        self._console.print(f"[bold]{event.run_name}[/bold] {how}: {event.agent}, {event.plan}", soft_wrap=True)
+        if event.folder is not None:
+            self._console.print(f"[dim]{event.folder}[/dim]", soft_wrap=True)
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def _show(self, event: Progress) -> None:
+        if self._began_at_share is None:
+            self._began_at_share = event.run_share
+        if self._live is not None:
+            self._live.update(self._picture(event))
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LINE_EVERY_S
+            parts = [f"{name} {value}" for name, value in self._figures(event)]
+            self._console.print(f"{event.run_share:.0%}  {', '.join(parts)}", soft_wrap=True)
+
+    def _figures(self, event: Progress) -> list[tuple[str, str]]:
+        phase = event.phase_name
+        if len(self._phases) > 1:
+            phase += f" ({event.phase + 1} of {len(self._phases)})"
+        figures = [
+            ("phase", phase),
+            ("transitions", f"{event.transitions:,}"),
+            ("steps/s", f"{event.steps_per_s:,.0f}"),
+            ("episodes", f"{event.episodes:,}"),
+        ]
+        if self._returns:
+            figures.append(("return", f"{sum(self._returns) / len(self._returns):.2f}"))
+        if self._has_games and self._winners:
+            wins = sum(winner > 0 for winner in self._winners)
+            figures.append(("won", f"{wins / len(self._winners):.0%}"))
+        if self._loss:
+            figures.append(("loss", self._loss))
+        left = self._left_s(event)
+        return [*figures, ("left", "…" if left is None else _duration(left))]
+
+    def _left_s(self, event: Progress) -> float | None:
+        """Seconds to the end if it goes on like this, `None` as long as nobody can tell."""
+        done = event.run_share - (self._began_at_share or 0.0)
+        return None if done <= 0.002 else event.elapsed_s * (1.0 - event.run_share) / done
+
+    def _picture(self, event: Progress) -> Group:
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            Bar(total=1.0, completed=event.run_share, width=40),
+            f"{event.run_share:4.0%}",
+            Text(_duration(event.elapsed_s), style="dim"),
+        )
+        figures = Table.grid(padding=(0, 3))
+        shown = self._figures(event)
+        figures.add_row(*(Text(name, style="dim") for name, _ in shown))
+        figures.add_row(*(value for _, value in shown))
+        return Group(head, figures, *([Text(self._evaluation, style="dim")] if self._evaluation else []))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: what is shown is not kept."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to take up."""
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _loss_of(figures: Mapping[str, float]) -> str:
+    """The figure that is called a loss, the critic's if there are several."""
+    names = [name for name in ("loss", "critic_loss", "value_loss") if name in figures]
+    return f"{figures[names[0]]:.3g}" if names else ""
+
+
+def _describe_evaluation(event: Evaluated) -> str:
+    parts = [
+        f"won {figures['win_rate']:.1%} against {opponent}"
+        if "win_rate" in figures and opponent != "none"
+        else f"return {figures.get('mean_return', 0.0):.2f}"
+        for opponent, figures in event.results.items()
+    ]
+    return f"evaluated at {event.transitions:,}: {', '.join(parts)}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"

@@ -1,0 +1,82 @@
+"""A run that never was: its events, for tests of what is recorded and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.events import (
+    Began,
+    Ended,
+    Episodes,
+    Evaluated,
+    Event,
+    Learned,
+    PhaseBegan,
+    Progress,
+    Times,
+)
+
+PHASES = ("shooting", "games")
+ROUNDS = 100
+TIMES = Times(act=2.0, env=3.0, wait=0.5, update=4.0, evaluation=0.5)
+
+
+def config(**rest: Any) -> RunConfig:
+    phases = [{"name": name, "episodes": ROUNDS, "opponent": {"type": "basic_weak"}} for name in PHASES]
+    return parse_config({"curriculum": {"phases": phases}, "agent": {"type": "SAC"}, **rest})
+
+
+def begin(folder: Path | None = None, transitions: int = 0) -> Began:
+    return Began("a run", "SAC", 2, "2 sub-environments", PHASES, transitions=transitions, folder=folder)
+
+
+def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]:
+    """What happens in these rounds, of two episodes each; the second half is another phase."""
+    for number in range(first, last):
+        rng = np.random.default_rng([seed, number])
+        progress, phase = number / ROUNDS, number * 2 // ROUNDS
+        counts = {"transitions": 160 * (number + 1), "updates": 80 * number}
+        if number == ROUNDS // 2:
+            yield PhaseBegan(1, PHASES[1], 160 * number, 2 * number)
+        winners = rng.choice([1, 0, -1], size=2, p=[0.1 + 0.8 * progress, 0.1, 0.8 - 0.8 * progress])
+        yield Episodes(
+            numbers=2 * number + np.arange(2),
+            env_indices=np.arange(2),
+            returns=10.0 * winners - rng.random(2),
+            shaped_returns=10.0 * winners + 5 * rng.random(2),
+            lengths=rng.integers(20, 80, 2),
+            winners=winners,
+            truncated=winners == 0,
+            modes=("NORMAL", "NORMAL"),
+            opponents=("weak", 'a "file", with commas'),
+            phase=phase,
+            phase_name=PHASES[phase],
+            **counts,
+        )
+        if number % 5 == 4:
+            figures = {"critic_loss": 1 / (1 + number), "entropy": float(rng.random())}
+            yield Learned(figures, phase=phase, **counts)
+        if number % 20 == 19:
+            results = {
+                name: {
+                    "win_rate": rate,
+                    "win_rate_low": rate - 0.1,
+                    "win_rate_high": min(rate + 0.07, 1.0),
+                    "games": 100.0,
+                }
+                for name, rate in (("weak", 0.2 + 0.7 * progress), ("strong", 0.1 + 0.6 * progress))
+            }
+            yield Evaluated(results, episodes=2 * number, phase=phase, score=progress, is_best=True, **counts)
+        yield Progress(
+            episodes=2 * number, phase=phase, phase_name=PHASES[phase], phase_share=0.5, run_share=progress,
+            steps_per_s=1000.0 + 500 * float(rng.random()), elapsed_s=10.0 * progress, times=TIMES, **counts,
+        )  # fmt: skip
+
+
+def end() -> Ended:
+    return Ended("completed", 160 * ROUNDS, 2 * ROUNDS, 80 * ROUNDS, 10.0, TIMES)
