@@ -1,0 +1,149 @@
+"""Hockey as a PettingZoo `ParallelEnv`; imported where it is used, for PettingZoo is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.rendering import RENDER_MODES
+from envfleet.envs.hockey.two_player import HockeyTwoEnv
+from envfleet.errors import InvalidArgument, MissingDependency
+
+try:
+    from pettingzoo import ParallelEnv
+except ImportError as error:
+    raise MissingDependency(f"PettingZoo cannot be imported ({error}): pip install 'envfleet[hockey]'") from error
+
+_AGENTS = ("player_one", "player_two")
+_TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")
+
+
+class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
+    """Two-player hockey with an agent for each player.
+
+    Either sees the field from its own side: observations `(18,)`, actions `(4,)`, as in `HockeyTwoEnv`. Rewards are
+    each player's own, and so are the infos: `winner` is 1 for the one that has won, -1 for the other.
+
+    Args:
+        render_mode: `"rgb_array"`, `"human"` or `None`.
+        **settings: Those of `HockeyTwoEnv`: `mode`, `keep_mode`, `starter`, and so on. The actions of an agent whose
+            place a scripted player has are not looked at.
+
+    Attributes:
+        env: The game, whose settings can be changed.
+
+    Raises:
+        InvalidArgument: A setting has a wrong value.
+
+    Examples:
+        >>> env = HockeyParallelEnv(mode="TRAIN_DEFENSE")
+        >>> observations, infos = env.reset(seed=1)
+        >>> actions = {agent: env.action_space(agent).sample() for agent in env.agents}
+        >>> observations, rewards, terminations, truncations, infos = env.step(actions)
+        >>> sorted(observations), observations["player_one"].shape
+        (['player_one', 'player_two'], (18,))
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "name": "hockey_v0",
+        "render_modes": [*RENDER_MODES],
+        "render_fps": c.STEPS_PER_SECOND,
+        "is_parallelizable": True,
+    }
+
+    def __init__(self, render_mode: str | None = None, **settings: Any) -> None:
+        self.env = HockeyTwoEnv(**settings, render_mode=render_mode)
+        self.render_mode = render_mode
+        self.possible_agents = [*_AGENTS]
+        self.agents: list[str] = []
+        box = gymnasium.spaces.Box
+        self.observation_spaces = {
+            agent: box(-np.inf, np.inf, (c.OBSERVATION_SIZE,), np.float32) for agent in self.possible_agents
+        }
+        self.action_spaces = {agent: box(-1.0, 1.0, (c.ACTION_SIZE,), np.float32) for agent in self.possible_agents}
+
+    def observation_space(self, agent: str) -> gymnasium.spaces.Box:
+        """That of one agent."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> gymnasium.spaces.Box:
+        """That of one agent; always the same object, which can be seeded."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
+        """Begin a game.
+
+        Args:
+            seed: Seeds the generator; without it, it goes on.
+            options: `"params"`: settings by name, from now on. Others mean nothing, as PettingZoo will have it.
+
+        Returns:
+            Observations and infos by agent.
+        """
+        known = {name: value for name, value in (options or {}).items() if name == "params"}
+        seen, info = self.env.reset(seed=seed, options=known)
+        self.agents = [*self.possible_agents]
+        return self._split(seen), self._inform(info)
+
+    def step(
+        self, actions: Mapping[str, NDArray[np.float32]]
+    ) -> tuple[
+        dict[str, NDArray[np.float32]],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Play one step, 1/50 s.
+
+        Args:
+            actions: By agent, each of shape `(4,)`.
+
+        Returns:
+            Observations, rewards, terminations, truncations and infos by agent; nothing once the game is over.
+
+        Raises:
+            InvalidArgument: An agent's action is missing or has a wrong shape.
+        """
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        missing = [agent for agent in self.agents if agent not in actions]
+        if missing:
+            raise InvalidArgument(f"there is no action for {missing}, only for {sorted(actions)}: pass one for each")
+        both = np.array([actions[agent] for agent in self.possible_agents], np.float32)
+        seen, reward, terminated, truncated, info = self.env.step(both)
+        agents = self.agents
+        if terminated or truncated:
+            self.agents = []
+        rewards = dict(zip(agents, (reward, info["reward_two"]), strict=True))
+        flags = (dict.fromkeys(agents, terminated), dict.fromkeys(agents, truncated))
+        return self._split(seen), rewards, *flags, self._inform(info)
+
+    def _split(self, seen: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        return dict(zip(self.possible_agents, seen, strict=True))
+
+    def _inform(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Each agent's own infos, under the names of player one's."""
+        return {
+            agent: {
+                "mode": info["mode"],
+                "winner": info["winner"] * (-1 if suffix else 1),
+                **{term: info[term + suffix] for term in _TERMS},
+            }
+            for agent, suffix in zip(self.possible_agents, ("", "_two"), strict=True)
+        }
+
+    def render(self) -> Any:
+        """Draw the game: `(480, 600, 3)`, uint8, if `render_mode` is `"rgb_array"`."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        self.env.close()
