@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,10 @@ from hypothesis import HealthCheck, settings
 # How long an example takes says nothing on a machine that is busy with something else.
 settings.register_profile("envfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("envfleet")
+
+# A shell that runs the tests in the background has Ctrl-C ignored, and every process started from here would, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_S = 5.0
 

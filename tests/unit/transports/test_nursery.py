@@ -173,10 +173,9 @@ def test_sigterm_to_the_group(start_owner: StartOwner) -> None:
 
 def test_interrupt_while_starting(method: StartMethod) -> None:
     code = f"""
-import itertools
 from envfleet.transports.launch import launch
 print("go", flush=True)
-handles = [launch("{TARGETS}:nothing", b"", [], start_method="{method}", name="t") for _ in itertools.count()]
+handles = [launch("{TARGETS}:nothing", b"", [], start_method="{method}", name="t") for _ in range(500)]
 """
     owner = start_python(code, start_new_session=True)
     assert owner.stdout is not None
