@@ -14,6 +14,7 @@ _KERNELS = (
     ("Acrobot-v1", "classic.acrobot:Acrobot", 500),
     ("GridWorld-v0", "gridworld:GridWorld", 100),
     ("GridWorldPixels-v0", "gridworld:GridWorldPixels", 100),
+    ("Turbofan-v0", "turbofan:Turbofan", 1000),
     ("Hockey-v0", "hockey.kernel.game:Hockey", 251),
     ("HockeyOne-v0", "hockey.kernel.game:HockeyOne", 251),
 )

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
-from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
+from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import read_seeds
 from envfleet.kernels.rng import from_generator, to_generator
@@ -35,7 +35,8 @@ class KernelEnv(gym.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as Gymnasium's
 
     def __init__(self, kernel: type[Kernel] | str, render_mode: str | None = None, **params: Any) -> None:
-        self._kernel = spec = read_kernel(find_kernel(kernel))
+        chosen, params = choose_kernel(kernel, params)
+        self._kernel = spec = read_kernel(chosen)
         if render_mode not in (None, "rgb_array"):
             raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
         self.render_mode = render_mode

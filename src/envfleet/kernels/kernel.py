@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -38,6 +38,7 @@ class Kernel:
         max_episode_steps: Episodes are truncated after so many steps; `None` for never.
         info_fields: Fields of the state that are told in the infos of every step and reset.
         render_fps: Frames per second, for players of videos.
+        variant_options: Names of options that choose another class, as they change its spaces; see `variant`.
 
     Examples:
         >>> class Walk(Kernel):
@@ -64,6 +65,12 @@ class Kernel:
     max_episode_steps: ClassVar[int | None] = None
     info_fields: ClassVar[tuple[str, ...]] = ()
     render_fps: ClassVar[int] = 30
+    variant_options: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def variant(cls, **options: Any) -> type[Kernel]:
+        """The class for some of `variant_options`; for the same options always the same class, which pickles."""
+        return cls
 
     class State:
         """The fields of the state."""
@@ -138,6 +145,25 @@ def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
     except (ImportError, AttributeError) as error:
         raise KernelError(f"there is no kernel {target!r} ({error}): write it as 'package.module:Name'") from error
     return found
+
+
+def choose_kernel(target: type[Kernel] | str, options: Mapping[str, Any]) -> tuple[type[Kernel], dict[str, Any]]:
+    """The kernel for what a person passed when making an environment.
+
+    Args:
+        target: The kernel, or `"module:Name"` of it.
+        options: By name: those of `variant_options`, and others.
+
+    Returns:
+        The class that the former choose, and the others.
+
+    Raises:
+        KernelError: There is no such kernel.
+    """
+    kernel = find_kernel(target)
+    chosen = {name: value for name, value in options.items() if name in kernel.variant_options}
+    others = {name: value for name, value in options.items() if name not in chosen}
+    return (kernel.variant(**chosen) if chosen else kernel), others
 
 
 _SIGNATURES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from envfleet.kernels.fleet import KernelFleet
-from envfleet.kernels.kernel import Kernel, find_kernel, read_kernel
+from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
 
 
 def make_vector(
@@ -20,8 +20,9 @@ def make_vector(
         **kwargs: Options of `KernelFleet` by their names; all others are parameters of the kernel.
     """
     options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-    spec = read_kernel(find_kernel(kernel))
-    return KernelFleet(spec, num_envs, params=kwargs, max_episode_steps=max_episode_steps, **options)
+    chosen, params = choose_kernel(kernel, kwargs)
+    spec = read_kernel(chosen)
+    return KernelFleet(spec, num_envs, params=params, max_episode_steps=max_episode_steps, **options)
 
 
 _OPTIONS = ("autoreset_mode", "workers", "copy", "env_spec", "render_mode", "device", "seed")

@@ -1,0 +1,156 @@
+"""Pictures of one engine's life: sensors over flights, rewards, and degradation where it was revealed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.turbofan.kernel import FAILURE, REPAIR, SOLD
+from envfleet.envs.turbofan.sensors import NAMES, NUM_SENSORS, UNITS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BLUE, _GREEN, _ORANGE, _RED = "#2f6db5", "#2e8b57", "#d9822b", "#c0392b"
+
+
+@dataclasses.dataclass
+class EngineLog:
+    """What happened to one engine, decision by decision; filled by `add`.
+
+    Attributes:
+        blocks: Sensor rows of each decision, `(rows, 9)`.
+        actions: One per decision.
+        rewards: One per decision.
+        reason: 0 while it runs, 1 sold, 2 failure.
+        degradation: At the end of each decision, where it was revealed.
+    """
+
+    blocks: list[NDArray[Any]] = dataclasses.field(default_factory=list)
+    actions: list[int] = dataclasses.field(default_factory=list)
+    rewards: list[float] = dataclasses.field(default_factory=list)
+    reason: int = 0
+    degradation: list[float] = dataclasses.field(default_factory=list)
+
+    def add(self, observation: NDArray[Any], action: int, reward: float, *, info: dict[str, Any] | None = None) -> None:
+        """Add one decision.
+
+        Args:
+            observation: What came of it, `(step_size, 9)` or `(9,)`.
+            action: The action.
+            reward: The block's reward.
+            info: The infos of that engine: `num_rows`, `reason`, and `degradation` if revealed.
+        """
+        info = info or {}
+        rows = np.asarray(observation).reshape(-1, NUM_SENSORS)
+        self.blocks.append(rows[: int(info.get("num_rows", len(rows)))])
+        self.actions.append(int(action))
+        self.rewards.append(float(reward))
+        self.reason = int(info.get("reason", self.reason))
+        if "degradation" in info:
+            self.degradation.append(float(info["degradation"]))
+
+    @property
+    def sensors(self) -> NDArray[Any]:
+        """All rows, `(flights, 9)`."""
+        return np.concatenate(self.blocks) if self.blocks else np.zeros((0, NUM_SENSORS), np.float32)
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Number of flights after each decision, `(decisions,)`."""
+        return np.cumsum([len(block) for block in self.blocks], dtype=np.int64)
+
+    @property
+    def repairs(self) -> NDArray[np.int64]:
+        """Flights at which it was repaired."""
+        starts = self.ends - [len(block) for block in self.blocks]
+        chosen: NDArray[np.int64] = starts[np.asarray(self.actions, np.int64) == REPAIR] + 1
+        return chosen
+
+
+def plot_sensors(log: EngineLog, *, names: Sequence[str] = NAMES) -> Figure:
+    """Draw sensors over flights, one panel each; repairs are dashed, the end is marked.
+
+    Args:
+        log: The engine's.
+        names: Which sensors.
+    """
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure = _figure(4.0 * columns, 1.9 * rows + 0.4)
+    panels = figure.subplots(rows, columns, sharex=True, squeeze=False)
+    flights = np.arange(1, len(log.sensors) + 1)
+    for panel, name in zip(panels.flat, names, strict=False):
+        k = NAMES.index(name)
+        panel.plot(flights, log.sensors[:, k], color=_BLUE, linewidth=1.0)
+        panel.set_title(f"{name} ({UNITS[k]})" if UNITS[k] else name, fontsize=9, loc="left")
+        panel.tick_params(labelsize=7)
+        panel.ticklabel_format(useOffset=False, style="plain")
+        _mark(panel, log)
+    for panel in panels.flat[len(names) :]:
+        panel.set_visible(False)
+    for panel in panels[-1]:
+        panel.set_xlabel("flights", fontsize=8)
+    _legend(figure, panels.flat[0])
+    return figure
+
+
+def plot_rewards(log: EngineLog) -> Figure:
+    """Draw the reward of each decision, and their sum."""
+    figure = _figure(8.0, 3.2)
+    panel = figure.subplots()
+    sizes = [max(1, len(block)) for block in log.blocks]
+    colors = [_BLUE if reward >= 0.0 else _RED for reward in log.rewards]
+    panel.bar(log.ends - np.asarray(sizes), log.rewards, sizes, align="edge", color=colors, alpha=0.6)
+    panel.plot(log.ends, np.cumsum(log.rewards), color="black", linewidth=1.2, label="sum")
+    panel.set_xlabel("flights")
+    panel.set_ylabel("reward")
+    _mark(panel, log)
+    _legend(figure, panel)
+    return figure
+
+
+def plot_degradation(log: EngineLog) -> Figure:
+    """Draw the hidden degradation at the end of each decision, of an engine of an environment with `reveal=True`.
+
+    Raises:
+        ValueError: It was not revealed.
+    """
+    if not log.degradation:
+        raise ValueError("the log has no degradation: make the environment with reveal=True and pass its infos to add")
+    figure = _figure(8.0, 3.2)
+    panel = figure.subplots()
+    panel.plot(log.ends, log.degradation, color=_BLUE)
+    panel.axhline(1.0, color=_RED, linewidth=0.8)
+    panel.set_ylim(0.0, max(1.05, max(log.degradation) * 1.05))
+    panel.set_xlabel("flights")
+    panel.set_ylabel("degradation (1: end of life)")
+    _mark(panel, log)
+    _legend(figure, panel)
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _mark(panel: Axes, log: EngineLog) -> None:
+    for number, flight in enumerate(log.repairs):
+        panel.axvline(flight, color=_ORANGE, linestyle="--", linewidth=0.9, label="repair" if number == 0 else None)
+    if log.reason == SOLD:
+        panel.axvline(log.ends[-1], color=_GREEN, linewidth=1.4, label="sale")
+    if log.reason == FAILURE:
+        panel.axvline(log.ends[-1], color=_RED, linewidth=1.4, label="failure")
+
+
+def _legend(figure: Figure, panel: Axes) -> None:
+    handles, labels = panel.get_legend_handles_labels()
+    if labels:
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
