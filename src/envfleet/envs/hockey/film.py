@@ -1,0 +1,103 @@
+"""Games as films: frames become a GIF or an MP4."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.hockey import constants as c
+from envfleet.errors import InvalidArgument, MissingDependency
+
+_SUFFIXES = (".gif", ".mp4")
+
+
+def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: float = c.STEPS_PER_SECOND) -> Path:
+    """Write frames to a file, one after the other, so that they need not all be in memory.
+
+    The file is there whole or not at all; one of that name is replaced. Missing folders are made.
+
+    Args:
+        path: Ends in `.gif` or `.mp4`, which decides the format.
+        frames: At least one, each uint8 `(height, width, 3)`, as `render()` returns them.
+        fps: Frames shown in a second; of a GIF rounded to whole hundredths of a second between frames, 50 a second at
+            most.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidArgument: The suffix is another, there is no frame, or frames differ in shape.
+        MissingDependency: imageio, or for MP4 imageio-ffmpeg, is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> frames = (np.full((48, 60, 3), level, np.uint8) for level in range(0, 250, 50))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_film(f"{folder}/fade.gif", frames, fps=10).stat().st_size > 100
+        True
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _SUFFIXES:
+        raise InvalidArgument(f"{path} ends in {path.suffix!r}: films are written as {' or '.join(_SUFFIXES)}")
+    if not fps > 0:
+        raise InvalidArgument(f"fps={fps!r}, expected a number above 0")
+    checked = _check(frames)
+    first = next(checked, None)
+    if first is None:
+        raise InvalidArgument(f"there are no frames for {path}: play a game with render_mode='rgb_array'")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    try:
+        with _open_writer(partial, fps) as writer:
+            writer.append_data(first)
+            for frame in checked:
+                writer.append_data(frame)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _check(frames: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
+    """The frames, each with an even number of rows and columns, which MP4 needs."""
+    shape: tuple[int, ...] | None = None
+    for number, given in enumerate(frames):
+        frame = np.asarray(given)
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+            raise InvalidArgument(
+                f"frame {number} is {frame.dtype} of shape {frame.shape}, expected uint8 of shape (height, width, 3): "
+                "render with render_mode='rgb_array'"
+            )
+        shape = frame.shape if shape is None else shape
+        if frame.shape != shape:
+            raise InvalidArgument(f"frame {number} has shape {frame.shape}, those before it {shape}: pass one size")
+        yield np.pad(frame, ((0, shape[0] % 2), (0, shape[1] % 2), (0, 0)), "edge")
+
+
+@contextlib.contextmanager
+def _open_writer(path: Path, fps: float) -> Iterator[Any]:
+    imageio = _import("imageio.v2")
+    if path.suffix.lower() == ".gif":
+        options: dict[str, Any] = {"duration": max(20, round(100 / fps) * 10), "loop": 0}
+    else:
+        _import("imageio_ffmpeg")
+        options = {"format": "FFMPEG", "fps": fps, "macro_block_size": 2}
+    with imageio.get_writer(path, mode="I", **options) as writer:
+        yield writer
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0].replace("_", "-")
+        raise MissingDependency(
+            f"films need {package}, which cannot be imported here ({error}): pip install 'envfleet[video]'"
+        ) from error
