@@ -7,6 +7,7 @@ children of `EnvfleetError`. Each class has a stable `code`, which survives a ch
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -100,6 +101,12 @@ class ObservationError(EnvfleetError, ValueError):
     """A sub-environment returned an observation that does not match its `observation_space`."""
 
     code = "bad_observation"
+
+
+class TrainingDiverged(EnvfleetError, ArithmeticError):
+    """A loss is no finite number any more; the message says which, and what to do."""
+
+    code = "training_diverged"
 
 
 class OutOfMemory(EnvfleetError, MemoryError):
@@ -219,6 +226,7 @@ class WorkerDied(EnvfleetError):
         env_index: The sub-environment it was running when it died, if known.
         pid: Its process.
         action: `repr` of the last action given to that sub-environment, if known.
+        how: What is known of its end beyond the exit code, or in place of it.
         is_repaired: Whether another worker has taken its place.
     """
 
@@ -232,9 +240,11 @@ class WorkerDied(EnvfleetError):
         env_index: int | None = None,
         pid: int | None = None,
         action: str | None = None,
+        *,
+        how: str | None = None,
     ) -> None:
         self.worker, self.env_indices, self.exitcode = worker, tuple(env_indices), exitcode
-        self.env_index, self.pid, self.action = env_index, pid, action
+        self.env_index, self.pid, self.action, self.how = env_index, pid, action, how
         self.is_repaired = False
         super().__init__(self.summary)
 
@@ -248,12 +258,17 @@ class WorkerDied(EnvfleetError):
         running = "" if self.env_index is None else f", while running sub-environment {self.env_index}"
         action = "" if self.action is None else f" (action {self.action})"
         return (
-            f"worker {self.worker} (pid {self.pid}) {describe_exit(self.exitcode)}{running}{action}; "
+            f"worker {self.worker} (pid {self.pid}) {self.how or describe_exit(self.exitcode)}{running}{action}; "
             f"it held sub-environments {list(self.env_indices)}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.worker, self.env_indices, self.exitcode, self.env_index, self.pid, self.action)
+        args = self.worker, self.env_indices, self.exitcode, self.env_index, self.pid, self.action
+        return functools.partial(type(self), how=self.how), args
+
+    def because(self, how: str) -> WorkerDied:
+        """The same, with more words for how it ended."""
+        return WorkerDied(self.worker, self.env_indices, self.exitcode, self.env_index, self.pid, self.action, how=how)
 
 
 class StepTimeout(EnvfleetError, TimeoutError):
@@ -282,6 +297,36 @@ class StepTimeout(EnvfleetError, TimeoutError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.worker, self.env_index, self.timeout_s, self.stack)
+
+
+class WorkersUnplaced(EnvfleetError, TimeoutError):
+    """Ray did not find a place for every worker of a fleet.
+
+    Attributes:
+        workers: Those without a place.
+        num_workers: How many there were to place.
+        timeout_s: The limit, `ray_options["place_timeout_s"]` or what is left of `start_timeout_s`.
+        asked: What each of them asks for.
+        cluster: What the cluster has, and what of that is free.
+        reason: What Ray says, if it gave up by itself.
+    """
+
+    code = "workers_unplaced"
+
+    def __init__(
+        self, workers: Sequence[int], num_workers: int, timeout_s: float, asked: str, cluster: str, reason: str | None
+    ) -> None:
+        self.workers, self.num_workers, self.timeout_s = tuple(workers), num_workers, timeout_s
+        self.asked, self.cluster, self.reason = asked, cluster, reason
+        outcome = f"within place_timeout_s={timeout_s:g}" if reason is None else f"because Ray says: {reason}"
+        super().__init__(
+            f"workers {list(workers)} of {num_workers} were not placed {outcome}. Each asks for {asked}; the cluster "
+            f"has {cluster}. Ask for less in ray_options, for fewer workers with more envs_per_worker, or raise "
+            'ray_options["place_timeout_s"] if nodes are being added'
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.workers, self.num_workers, self.timeout_s, self.asked, self.cluster, self.reason)
 
 
 class StartTimeout(EnvfleetError, TimeoutError):

@@ -17,14 +17,16 @@ from envfleet.errors import InvalidArgument
 from envfleet.making.assembly import Blueprint
 from envfleet.making.kernels import make_kernel_fleet, names_kernel
 from envfleet.making.planning import choose, fixed_plan
+from envfleet.making.ray import make_ray_fleet
 from envfleet.making.sources import EnvSource, builders_of, count_envs
+from envfleet.transports.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from envfleet.kernels.fleet import KernelFleet
     from envfleet.kernels.kernel import Kernel
 
-Backend = Literal["auto", "serial", "thread", "process"]
-BACKENDS = ("auto", "serial", "thread", "process", "kernel")
+Backend = Literal["auto", "serial", "thread", "process", "ray"]
+BACKENDS = ("auto", "serial", "thread", "process", "ray", "kernel")
 
 
 @overload
@@ -58,6 +60,7 @@ def make(
     step_timeout_s: float | None = None,
     start_timeout_s: float = 300.0,
     start_method: Literal["forkserver", "spawn", "fork"] | None = None,
+    ray_options: Mapping[str, Any] | None = None,
     seed: int | None = None,
     shared: Mapping[str, Any] | None = None,
     recycle_episodes: int | None = None,
@@ -85,6 +88,7 @@ def make(
     step_timeout_s: float | None = None,
     start_timeout_s: float = 300.0,
     start_method: Literal["forkserver", "spawn", "fork"] | None = None,
+    ray_options: Mapping[str, Any] | None = None,
     seed: int | None = None,
     shared: Mapping[str, Any] | None = None,
     recycle_episodes: int | None = None,
@@ -100,12 +104,13 @@ def make(
         env: A Gymnasium id or `EnvSpec` (with `**env_kwargs`), a callable that returns an environment, a callable that
             takes a seed and returns one, a list of callables, one per sub-environment, or a kernel.
         num_envs: How many; may be left out for a list, or if `workers` and `envs_per_worker` are given.
-        backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"kernel"`
-            (compiled code, for kernels only: returns a `KernelFleet`), or `"auto"`: `"kernel"` for a kernel, unless
-            an option asks for more than it has; for others it measures which is fastest here. `fleet.plan` says why.
+        backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"ray"`
+            (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only: returns a `KernelFleet`), or
+            `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others it measures which
+            of the first three is fastest here. `fleet.plan` says why.
         device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. With that backend only `workers`, `autoreset_mode`, `copy`,
             `seed` and `env_kwargs` mean something.
-        workers: Threads or processes; by default one per usable core.
+        workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster.
         envs_per_worker: Sub-environments of each.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
         copy: Whether returned arrays are the caller's own. If not, they are views, valid until the next-but-one call.
@@ -117,6 +122,9 @@ def make(
         start_timeout_s: Seconds in which all sub-environments must be built.
         start_method: How worker processes start: `"forkserver"` (default on Linux), `"spawn"` (default elsewhere) or
             `"fork"` (fast, but unsafe once there are threads or CUDA). None of them imports the main module again.
+        ray_options: With `"ray"`, what each worker asks for: `num_cpus`, `num_gpus`, `resources`, `memory`,
+            `placement_group`, `scheduling_strategy`, `runtime_env`, as Ray has them; `max_restarts` of one worker;
+            `shared_memory=False` to have no worker use the driver's memory; `place_timeout_s` (60).
         seed: Given to callables that take one (sub-environment `i` gets `seed + i`). The seeds of sub-environments that
             are restarted or recycled, and of spares, derive from it. `None` draws one.
         shared: Large read-only arrays by name, in memory once for all workers. Callables get those that they name among
@@ -138,6 +146,7 @@ def make(
         SubEnvError: A sub-environment could not be built.
         WorkerDied: A worker ended while building.
         StartTimeout: Not all were built within `start_timeout_s`.
+        WorkersUnplaced: Ray did not find a place for every worker.
 
     Examples:
         >>> fleet = make("CartPole-v1", num_envs=2, backend="serial")
@@ -155,6 +164,7 @@ def make(
         on_failure=None if on_failure == "raise" else on_failure,
         step_timeout_s=step_timeout_s,
         start_method=start_method,
+        ray_options=ray_options,
         shared=shared,
         recycle_episodes=recycle_episodes,
         recycle_bytes=recycle_bytes,
@@ -212,7 +222,10 @@ def make(
         ),
         start_method=start_method,
         same_bounds=observation_mode == "same",
+        ray_options=_ray_options(ray_options, backend),
     )
+    if backend == "ray":
+        return make_ray_fleet(blueprint, workers, envs_per_worker)
     if backend == "auto" and is_recycled:
         plan = fixed_plan("process", num_envs, workers, envs_per_worker, start_method, "recycling needs processes")
         return blueprint.build(plan)
@@ -230,6 +243,12 @@ def _check_seconds(**durations: float | None) -> None:
     for name, value in durations.items():
         if value is not None and not 0 < value < math.inf:
             raise InvalidArgument(f"{name}={value!r}: pass a number of seconds above 0")
+
+
+def _ray_options(given: Mapping[str, Any] | None, backend: str) -> RayOptions:
+    if given is not None and backend != "ray":
+        raise InvalidArgument(f'ray_options need backend="ray", got backend={backend!r}: leave them out')
+    return RayOptions.read(given)
 
 
 def _first_given(**options: Any) -> str | None:

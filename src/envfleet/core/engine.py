@@ -329,6 +329,7 @@ class Engine:
             int(line[Progress.STEPS]),
             int(line[Progress.BUSY_NS]) / 1e9,
             self.dispatcher.restarts[worker],
+            self.transport.place(worker),
         )
 
     def close(self, timeout_s: float) -> None:

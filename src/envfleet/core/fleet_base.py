@@ -156,7 +156,9 @@ class FleetBase(VectorEnv[Any, Any, Any]):
     def __repr__(self) -> str:
         name = self.spec.id if self.spec is not None else "custom environment"
         mode = self._engine.options.autoreset_mode.name
-        where = self.plan.describe()
+        where, note = self.plan.describe(), self._engine.transport.note
+        if note:
+            where = f"{where} ({note})"
         if self._owner is not None:
             where = f"part {self._rows.indices.start}–{self._rows.indices.stop - 1} of {where}"
         count = "1 sub-environment" if self.num_envs == 1 else f"{self.num_envs} sub-environments"

@@ -11,7 +11,7 @@ class Plan:
     """How a fleet's sub-environments are spread, and why.
 
     Attributes:
-        backend: `"serial"`, `"thread"` or `"process"`.
+        backend: `"serial"`, `"thread"`, `"process"` or `"ray"`.
         num_workers: Workers; 1 for `"serial"`.
         envs_per_worker: Sub-environments of each worker, in order.
         reason: Why this plan, in one sentence.
@@ -54,6 +54,7 @@ class WorkerStats:
         steps: Sub-environment steps it took.
         busy_s: Seconds it spent stepping.
         restarts: How often it was replaced, because it was lost or to recycle it.
+        place: Where it runs, and which way data takes to it.
     """
 
     index: int
@@ -62,6 +63,7 @@ class WorkerStats:
     steps: int
     busy_s: float
     restarts: int
+    place: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,6 +111,15 @@ class Transport(Protocol):
         """Process in which the worker runs."""
         ...
 
+    def place(self, worker: int) -> str:
+        """Where the worker runs and which way data takes, in a few words."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What there is to say of all workers that the plan does not tell; shown by the fleet."""
+        ...
+
     def close(self, timeout_s: float) -> list[Failure]:
         """End all workers: ask, wait up to `timeout_s`, then force; returns what their sub-environments raised."""
         ...

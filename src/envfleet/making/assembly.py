@@ -20,7 +20,11 @@ from envfleet.core.stats import Plan
 from envfleet.core.transport import GroupPlan, Transport
 from envfleet.transports.inline import InlineTransport
 from envfleet.transports.launch import StartMethod, default_start_method
+from envfleet.transports.ray.options import RayOptions
 from envfleet.transports.thread import ThreadTransport
+
+_APART = frozenset({"process", "ray"})
+"""Backends whose workers do not share the heap of this process."""
 
 GIVE_UP_S = 1.0
 """What sub-environments that were built have to close, when others could not be."""
@@ -36,6 +40,7 @@ class Blueprint:
         options: How the fleet behaves.
         start_method: How processes start; `None` for the platform's default.
         same_bounds: Whether observation spaces must be equal.
+        ray_options: What each worker asks of Ray.
         fleet_class: `Fleet` or a child of it.
     """
 
@@ -44,6 +49,7 @@ class Blueprint:
     options: EngineOptions
     start_method: StartMethod | None
     same_bounds: bool
+    ray_options: RayOptions = dataclasses.field(default_factory=RayOptions)
     fleet_class: type[Fleet] = Fleet
 
     def build(self, plan: Plan) -> Fleet:
@@ -54,10 +60,11 @@ class Blueprint:
             SubEnvError: One could not be built.
             WorkerDied: A worker ended while building.
             StartTimeout: Not all were built in time.
+            WorkersUnplaced: Ray did not find a place for every worker.
             OutOfMemory: The arrays do not fit.
         """
         groups = self._group_plans(plan)
-        shared = self.shared.to_processes() if plan.backend == "process" else self.shared
+        shared = self.shared.to_processes() if plan.backend in _APART else self.shared
         try:
             transport = self._transport(plan, groups, shared)
         except BaseException:
@@ -73,7 +80,7 @@ class Blueprint:
                 num_envs=len(self.builders),
                 num_workers=plan.num_workers,
                 has_finals=self.options.autoreset_mode is AutoresetMode.SAME_STEP,
-                has_columns=plan.backend == "process",
+                has_columns=plan.backend in _APART,
             )
             engine = Engine(transport, infos, spec, [group.rows for group in groups], self.options, plan, shared.close)
         except BaseException:
@@ -105,6 +112,10 @@ class Blueprint:
             return InlineTransport(groups, shared.arrays, self.options.step_timeout_s)
         if plan.backend == "thread":
             return ThreadTransport(groups, shared.arrays)
+        if plan.backend == "ray":
+            from envfleet.transports.ray.transport import RayTransport  # needs Ray
+
+            return RayTransport(groups, shared, self.ray_options)
         from envfleet.transports.process import ProcessTransport  # needs POSIX
 
         return ProcessTransport(groups, shared, plan.start_method or default_start_method())

@@ -133,6 +133,15 @@ class InlineTransport:
             for ident, frame in sys._current_frames().items()  # noqa: SLF001 - how the standard library offers it
         )
 
+    def place(self, worker: int) -> str:
+        """This thread."""
+        return "this thread"
+
+    @property
+    def note(self) -> str:
+        """Nothing: the plan says it all."""
+        return ""
+
     def pid(self, worker: int) -> int:
         """This process."""
         return os.getpid()

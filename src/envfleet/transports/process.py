@@ -48,7 +48,9 @@ class ProcessTransport:
 
     name = "process"
 
-    def __init__(self, plans: Sequence[GroupPlan], shared: SharedArrays, start_method: StartMethod) -> None:
+    def __init__(
+        self, plans: Sequence[GroupPlan], shared: SharedArrays, start_method: StartMethod = "forkserver"
+    ) -> None:
         require_descriptors(DESCRIPTORS_PER_WORKER * len(plans) + 16)
         self._plans, self._shared, self._start_method = list(plans), shared, start_method
         self.num_workers = len(self._plans)
@@ -60,17 +62,21 @@ class ProcessTransport:
 
     def start(self, timeout_s: float) -> list[GroupInfo]:
         """Start the processes and build the groups in them, all at once."""
+        self._open()
+        deadline_s = time.monotonic() + timeout_s
+        for link in self._connect(self._plans, timeout_s):
+            self._links.append(link)
+            self._begin(link)
+        return self._await_built([plan.options.worker for plan in self._plans], deadline_s - time.monotonic())
+
+    def _open(self) -> None:
+        """Make what all workers share."""
         self._unsized = UnsizedBlock()
         self._done_fd, self._done_write = os.pipe()
         self._is_open = True
         os.set_blocking(self._done_fd, False)
         self._poller = Patience()
         self._poller.register(self._done_fd)
-        deadline_s = time.monotonic() + timeout_s
-        for link in self._connect(self._plans, timeout_s):
-            self._links.append(link)
-            self._begin(link)
-        return self._await_built([plan.options.worker for plan in self._plans], deadline_s - time.monotonic())
 
     def attach(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays in shared memory; the workers map them before anything else."""
@@ -239,6 +245,15 @@ class ProcessTransport:
     def stack(self, worker: int) -> str:
         """The Python stacks of the process's threads, also while it is stuck in C code."""
         return "" if self._links[worker].is_dead else self._links[worker].stack()
+
+    def place(self, worker: int) -> str:
+        """This machine: processes share its memory."""
+        return "this machine, shared memory"
+
+    @property
+    def note(self) -> str:
+        """Nothing: the plan says it all."""
+        return ""
 
     @property
     def handles(self) -> tuple[Handle, ...]:

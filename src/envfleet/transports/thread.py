@@ -193,6 +193,15 @@ class ThreadTransport:
         )
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
+    def place(self, worker: int) -> str:
+        """A thread."""
+        return "a thread of this process"
+
+    @property
+    def note(self) -> str:
+        """Nothing: the plan says it all."""
+        return ""
+
     def pid(self, worker: int) -> int:
         """This process."""
         return os.getpid()
