@@ -10,7 +10,7 @@ except ImportError as error:
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.agent import Agent
 from envfleet.agents.dddqn import DDDQN, DDDQNConfig
-from envfleet.agents.loading import load_agent
+from envfleet.agents.loading import AGENTS, load_agent
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
@@ -21,6 +21,7 @@ from envfleet.agents.td3 import TD3, TD3Config
 from envfleet.agents.transitions import Transitions, TransitionWriter
 
 __all__ = [
+    "AGENTS",
     "DDDQN",
     "PPO",
     "SAC",

@@ -109,6 +109,9 @@ class SlabWriter:
         nothing = np.zeros((0, *self._observation.shape), self._observation.dtype)
         self._ended: list[tuple[NDArray[Any], ...]] = [(whole, whole, nothing, np.zeros(0), whole)]
 
+    def __len__(self) -> int:
+        return self._step
+
     @property
     def is_full(self) -> bool:
         """Whether T steps were added."""

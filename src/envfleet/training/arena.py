@@ -105,6 +105,16 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """The fleet inside."""
         return self._fleet
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether sub-environments step while this thread does something else."""
+        return self._fleet.plan.backend not in ("serial", "kernel")
+
+    @property
+    def plan(self) -> str:
+        """Where the sub-environments run, in a few words."""
+        return f"{self.spec.id if self.spec is not None else 'custom environment'}, {self._fleet.plan.describe()}"
+
     # ------------------------------------------------------------------ phases and resets
 
     def begin_phase(self, phase: Phase, entries: Sequence[Entry] = ()) -> None:

@@ -36,13 +36,13 @@ class UpdateSchedule:
         [0, 1, 1, 2]
     """
 
-    def __init__(self, *, per_transition: float | None = None, per_round: int | None = None, warmup: int = 0) -> None:
+    def __init__(self, *, per_transition: float | None = None, per_round: float | None = None, warmup: int = 0) -> None:
         given = [value for value in (per_transition, per_round) if value is not None]
         if len(given) != 1 or given[0] < 0:
             raise InvalidArgument(
                 f"updates per_transition={per_transition}, per_round={per_round}: pass one of the two, 0 or above"
             )
-        self._per_transition, self._per_round, self._warmup = per_transition, per_round, warmup
+        self._rate, self._is_by_round, self._warmup = given[0], per_round is not None, warmup
         self._seen = self._worth = self._made = 0
 
     def restart(self) -> None:
@@ -53,10 +53,8 @@ class UpdateSchedule:
     def count(self, transitions: int) -> None:
         """Count one round."""
         self._seen += transitions
-        if self._per_round is None:
-            self._worth += min(transitions, max(0, self._seen - self._warmup))
-        elif self._seen > self._warmup:
-            self._worth += 1
+        counted = min(transitions, max(0, self._seen - self._warmup))
+        self._worth += min(counted, 1) if self._is_by_round else counted
 
     def take(self) -> int:
         """How many updates are due; they are taken to be made."""
@@ -65,9 +63,7 @@ class UpdateSchedule:
         return due
 
     def _total(self) -> int:
-        if self._per_round is not None:
-            return self._worth * self._per_round
-        return math.floor(self._worth * (self._per_transition or 0.0) + _ROUNDING)
+        return math.floor(self._worth * self._rate + _ROUNDING)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` takes."""

@@ -1,0 +1,93 @@
+"""What a run leaves on the disk: agents that anybody may load, and all it needs to go on."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from envfleet.agents import Agent, saving
+from envfleet.errors import InvalidArgument
+
+RESUME, BEST = "resume.pt", "best.pt"
+_FLEET = "fleet"
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    `checkpoints/000000250000.pt` is the agent after 250,000 transitions, `checkpoints/best.pt` the best one so far:
+    weights alone, which load without executing anything (`load_agent`). `resume.pt` is the whole run at its last
+    checkpoint; it holds the sub-environments as they pickle themselves, so go on with runs of your own only. Every file
+    is replaced as a whole or not at all.
+
+    Args:
+        folder: Of the run.
+        max_kept: Agents to keep, the best one aside; the oldest goes.
+    """
+
+    def __init__(self, folder: Path, max_kept: int) -> None:
+        self._folder, self._max_kept = folder, max_kept
+        self._agents = folder / "checkpoints"
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest agent's file."""
+        numbered = self._numbered()
+        return numbered[-1] if numbered else None
+
+    @property
+    def best(self) -> Path | None:
+        """The best agent's file."""
+        path = self._agents / BEST
+        return path if path.is_file() else None
+
+    def save(self, agent: Agent[Any], transitions: int, state: Mapping[str, Any]) -> Path:
+        """Write the agent, and all that is needed to go on from here.
+
+        Args:
+            agent: Whose weights.
+            transitions: Of the run so far.
+            state: What `load` returns; `state["arena"]["fleet"]`, if it is there, may be anything that pickles.
+
+        Returns:
+            The agent's file.
+        """
+        path = self._agents / f"{transitions:012d}.pt"
+        agent.save(path, "weights")
+        arena = state["arena"]
+        pickled = np.frombuffer(pickle.dumps(arena.get(_FLEET)), np.uint8)
+        saving.write(self._folder / RESUME, {**state, "arena": {**arena, _FLEET: pickled}})
+        for old in self._numbered()[: -self._max_kept]:
+            old.unlink()
+        return path
+
+    def save_best(self, agent: Agent[Any]) -> Path:
+        """Write the agent as the best one so far."""
+        path = self._agents / BEST
+        agent.save(path, "weights")
+        return path
+
+    def load(self) -> dict[str, Any]:
+        """What `save` was given last.
+
+        Raises:
+            InvalidArgument: There is none, or it cannot be read.
+        """
+        path = self._folder / RESUME
+        if not path.is_file():
+            raise InvalidArgument(
+                f"{self._folder} has no {RESUME}: the run ended before its first checkpoint; begin a new one, with a "
+                "smaller checkpoint_frequency"
+            )
+        state = saving.read(path)
+        pickled: torch.Tensor = state["arena"][_FLEET]
+        state["arena"][_FLEET] = pickle.loads(pickled.numpy().tobytes())
+        return state
+
+    def _numbered(self) -> list[Path]:
+        return sorted(path for path in self._agents.glob("*.pt") if path.stem.isdigit())

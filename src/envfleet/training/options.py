@@ -1,0 +1,56 @@
+"""What a run is told beside its configuration: what may change without changing what is learned, and when to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal, get_args
+
+from envfleet.errors import InvalidArgument
+
+Engine = Literal["compiled", "box2d"]
+Backend = Literal["auto", "serial", "thread", "process", "kernel"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a run.
+
+    Attributes:
+        num_envs: Sub-environments.
+        engine: Of hockey: `"compiled"`, or `"box2d"`, which is the same game to the last bit and slower.
+        backend: Of the fleet; `None` chooses: `"kernel"` for what is compiled, `"process"` for many sub-environments
+            on Box2D, `"auto"` for many of others, `"serial"` for one.
+        workers: Threads or processes of the fleet; `None` for its own choice.
+        device: Where networks live and the replay buffer with them: `"cpu"`, `"cuda"`, `"cuda:1"`, …
+        on_failure: `"raise"`, or `"restart"`: a sub-environment that fails ends its episode as truncated and is
+            rebuilt.
+        max_minutes: The run stops after so many, evaluations included; `None` for never.
+        max_transitions: The run stops after so many; `None` for never.
+
+    Raises:
+        InvalidArgument: One of them cannot be.
+    """
+
+    num_envs: int = 1
+    engine: Engine = "compiled"
+    backend: Backend | None = None
+    workers: int | None = None
+    device: str = "cpu"
+    on_failure: Literal["raise", "restart"] = "raise"
+    max_minutes: float | None = None
+    max_transitions: int | None = None
+
+    def __post_init__(self) -> None:
+        count: Any = self.num_envs
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidArgument(f"num_envs={self.num_envs!r}: pass the number of sub-environments, from 1")
+        for name, choices in (("engine", get_args(Engine)), ("on_failure", ("raise", "restart"))):
+            if getattr(self, name) not in choices:
+                raise InvalidArgument(
+                    f"{name}={getattr(self, name)!r}: pass one of {', '.join(repr(choice) for choice in choices)}"
+                )
+        for name in ("max_minutes", "max_transitions"):
+            value: Any = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidArgument(f"{name}={value!r}: pass a number above 0, or leave it out")
