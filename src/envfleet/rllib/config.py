@@ -1,0 +1,145 @@
+"""PPO over packed sub-environments: its configuration and its algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.common import NumpyToTensor, TensorToNumpy
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.connectors.module_to_env import GetActions
+from ray.rllib.utils import force_list
+
+from envfleet.errors import InvalidArgument
+from envfleet.rllib.advantages import EstimateAdvantages
+from envfleet.rllib.connectors import PrepareActions, UnpackRollouts
+from envfleet.rllib.learner import PackedPPOLearner
+from envfleet.rllib.runner import PackedEnvRunner
+
+_PER_EPISODE = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+_VEC = "train with vec (envfleet.rllib.register_fleet and RLlib's own PPOConfig)"
+
+
+class PackedPPOConfig(PPOConfig):
+    """RLlib's `PPOConfig`, with N sub-environments per EnvRunner that cost RLlib about as much as one.
+
+    Everything means what it means in RLlib: `train_batch_size` and `minibatch_size` count samples,
+    `num_envs_per_env_runner` sub-environments, `episode_return_mean` is the mean over their episodes. The module,
+    RLlib's or yours, gets flat batches of observations. EnvRunners, Learners, evaluation, checkpoints and Tune are
+    RLlib's.
+
+    What there is no cheap way to offer is refused: callbacks per episode (`on_sample_end` gets the `PackedRollout`s),
+    stateful modules, several agents. Connector pieces must work on batches.
+
+        config = (
+            PackedPPOConfig()
+            .environment("envfleet/Pendulum-v1")
+            .env_runners(num_env_runners=0, num_envs_per_env_runner=1000)
+            .training(train_batch_size=100_000, minibatch_size=100_000, num_epochs=5)
+        )
+    """
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class or PackedPPO)
+        self.env_runner_cls = PackedEnvRunner
+        self.fleet_options: dict[str, Any] = {}
+        self.rows_per_pass: int | None = 8192
+        self.add_default_connectors_to_env_to_module_pipeline = False
+        self.add_default_connectors_to_module_to_env_pipeline = False
+        self.add_default_connectors_to_learner_pipeline = False
+
+    def packing(
+        self,
+        *,
+        fleet_options: Mapping[str, Any] = NotProvided,
+        rows_per_pass: int | None = NotProvided,
+    ) -> Self:
+        """Set what is not RLlib's.
+
+        Args:
+            fleet_options: Of `envfleet.make`, such as `{"backend": "process", "workers": 2}`.
+            rows_per_pass: The Learner takes larger minibatches through the network in parts of at most so many rows,
+                and adds up their gradients; `None` takes them whole.
+        """
+        if fleet_options is not NotProvided:
+            self.fleet_options = dict(fleet_options)
+        if rows_per_pass is not NotProvided:
+            if rows_per_pass is not None and rows_per_pass < 1:
+                raise InvalidArgument(f"rows_per_pass={rows_per_pass}: pass at least 1, or None for whole minibatches")
+            self.rows_per_pass = rows_per_pass
+        return self
+
+    def get_default_learner_class(self) -> type:
+        """PPO's learner that goes through large minibatches in parts."""
+        return PackedPPOLearner
+
+    def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> ConnectorV2:
+        """Your pieces, then tensors."""
+        pipeline = super().build_env_to_module_connector(env, spaces, device)
+        pipeline.append(NumpyToTensor(device=device))
+        return pipeline
+
+    def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> ConnectorV2:
+        """Draw actions, your pieces, then what the environments get."""
+        pipeline = super().build_module_to_env_connector(env, spaces)
+        pipeline.prepend(TensorToNumpy())
+        pipeline.prepend(GetActions())
+        pipeline.append(PrepareActions(normalize_actions=self.normalize_actions, clip_actions=self.clip_actions))
+        return pipeline
+
+    def build_learner_connector(
+        self, input_observation_space: Any, input_action_space: Any, device: Any = None
+    ) -> ConnectorV2:
+        """One flat batch, your pieces, tensors, then advantages."""
+        pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
+        pipeline.prepend(UnpackRollouts())
+        pipeline.append(NumpyToTensor(device=device))
+        pipeline.append(
+            EstimateAdvantages(
+                gamma=self.gamma,
+                lambda_=self.lambda_,
+                minibatch_size=self.minibatch_size,
+                is_shuffling=self.shuffle_batch_per_epoch and self.num_epochs > 1,
+                rows_per_pass=self.rows_per_pass,
+            )
+        )
+        return pipeline
+
+    def validate(self) -> None:
+        """Check the configuration.
+
+        Raises:
+            InvalidArgument: It asks for what packed sub-environments have not.
+        """
+        super().validate()
+        if not (self.enable_env_runner_and_connector_v2 and self.enable_rl_module_and_learner):
+            raise InvalidArgument("PackedPPOConfig needs RLlib's new API stack: leave api_stack() as it is")
+        if self.is_multi_agent:
+            raise InvalidArgument(f"packed sub-environments have one agent each, multi_agent() asks for more: {_VEC}")
+        if self.model_config.get("use_lstm"):
+            raise InvalidArgument(
+                "use_lstm=True makes the module stateful, and packed rollouts are learned from as single rows, not as "
+                f"sequences: leave it out, or {_VEC}"
+            )
+        for name in _PER_EPISODE:
+            is_overridden = any(
+                getattr(callback, name, None) is not getattr(RLlibCallback, name)
+                for callback in force_list(self.callbacks_class)
+            )
+            if is_overridden or getattr(self, f"callbacks_{name}"):
+                raise InvalidArgument(
+                    f"the callback {name} would be called per sub-environment, which packing is there to avoid: use "
+                    f"on_sample_end, which gets the PackedRollouts, or {_VEC}"
+                )
+
+
+class PackedPPO(PPO):
+    """RLlib's PPO with `PackedPPOConfig` as its default, so that Tune finds it."""
+
+    @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """A fresh `PackedPPOConfig`."""
+        return PackedPPOConfig()

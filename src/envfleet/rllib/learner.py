@@ -1,0 +1,90 @@
+"""PPO's learner without the work that changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.ppo.ppo import (
+    LEARNER_RESULTS_KL_KEY,
+    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
+    LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
+)
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
+
+_MEANS = (
+    POLICY_LOSS_KEY,
+    VF_LOSS_KEY,
+    LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
+    LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
+    ENTROPY_KEY,
+    LEARNER_RESULTS_KL_KEY,
+)
+
+
+class PackedPPOLearner(PPOTorchLearner):
+    """RLlib's PPO learner for batches of six figures.
+
+    A minibatch larger than `rows_per_pass` goes through the network in parts, whose gradients add up to that of the
+    whole: its activations stay in the processor's cache, and the memory for them is that of a part. The update is the
+    same but for rounding. Of the figures it logs, losses, entropy and KL are those of the whole minibatch; the
+    explained variance is the mean of the parts'.
+
+    A batch of one minibatch is not shuffled, which would only change the order of a sum.
+
+    A loss of your own (`compute_loss_for_module`) must be a mean over rows, as PPO's is; else set `rows_per_pass=None`.
+    """
+
+    def update(self, *args: Any, minibatch_size: int | None = None, **kwargs: Any) -> Any:
+        """Learn from rollouts; what is asked for is what RLlib's learners are asked for."""
+        training_data = kwargs.get("training_data")
+        episodes = kwargs.get("episodes") if training_data is None else training_data.episodes
+        if episodes:
+            num_samples = sum(map(len, episodes))
+            if minibatch_size is None or minibatch_size >= num_samples:
+                minibatch_size = num_samples
+                kwargs["shuffle_batch_per_epoch"] = False
+        return super().update(*args, minibatch_size=minibatch_size, **kwargs)
+
+    def _update(self, batch: dict[str, Any], **kwargs: Any) -> Any:
+        (module_id, whole), *others = batch.items()
+        limit = self.config.rows_per_pass
+        is_special = others or self._grad_scalers is not None or self._torch_compile_complete_update
+        if limit is None or len(whole) <= limit or is_special:
+            return super()._update(batch, **kwargs)
+        return self._update_in_parts(module_id, whole, -(-len(whole) // limit))
+
+    def _update_in_parts(self, module_id: str, whole: Any, num_parts: int) -> Any:
+        for optimiser in self._optimizer_parameters:
+            optimiser.zero_grad(set_to_none=True)
+        bounds = [len(whole) * part // num_parts for part in range(num_parts + 1)]
+        figures, total = dict.fromkeys(_MEANS, 0.0), torch.zeros((), device=self.device)
+        for start, stop in itertools.pairwise(bounds):
+            share = (stop - start) / len(whole)
+            part = {module_id: whole[start:stop]}
+            with self._synchronising(module_id, is_last=stop == len(whole)):
+                forward = self.module.forward_train(part)
+                losses = self.compute_losses(fwd_out=forward, batch=part)
+                (losses[module_id] * share).backward()
+            total += losses[module_id].detach() * share
+            for name in _MEANS:
+                figures[name] += float(_detached(self.metrics.peek((module_id, name), default=0.0))) * share
+        self.metrics.log_dict(figures, key=module_id, window=1)
+        gradients = self.postprocess_gradients({name: param.grad for name, param in self._params.items()})
+        self.apply_gradients(gradients)
+        return forward, {module_id: total}, {}
+
+    def _synchronising(self, module_id: str, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """With several Learners gradients are exchanged once per update, with the last part."""
+        module = self.module[module_id]
+        if is_last or not hasattr(module, "no_sync"):
+            return contextlib.nullcontext()
+        context: contextlib.AbstractContextManager[Any] = module.no_sync()
+        return context
+
+
+def _detached(figure: Any) -> Any:
+    return figure.detach() if isinstance(figure, torch.Tensor) else figure

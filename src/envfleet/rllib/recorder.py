@@ -1,0 +1,88 @@
+"""Writes a packed rollout step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tree
+from numpy.typing import NDArray
+
+from envfleet.rllib.rollout import PackedRollout
+
+
+class Recorder:
+    """Collects the steps of N sub-environments in arrays that are made at the first step and grow when they must.
+
+    Args:
+        num_envs: N.
+        expected_steps: T, if that is known.
+    """
+
+    def __init__(self, num_envs: int, expected_steps: int) -> None:
+        self._num_envs, self._capacity = num_envs, max(expected_steps, 1)
+        self._columns: dict[str, Any] = {}
+        self._finals: list[tuple[NDArray[np.int64], NDArray[np.int64], Any]] = []
+        self.num_steps = self.num_samples = 0
+
+    def add(self, **columns: Any) -> None:
+        """Write one step.
+
+        Args:
+            **columns: Arrays `(N, …)`, nested or not, the same names in each step; among them `valid`.
+        """
+        if not self._columns:
+            self._columns = {name: tree.map_structure(self._room, column) for name, column in columns.items()}
+        elif self.num_steps == self._capacity:
+            self._capacity *= 2
+            self._columns = tree.map_structure(self._grown, self._columns)
+        for name, column in columns.items():
+            tree.map_structure(self._write, self._columns[name], column)
+        self.num_steps += 1
+        self.num_samples += int(np.count_nonzero(columns["valid"]))
+
+    def add_finals(self, rows: NDArray[np.int64], observations: Any) -> None:
+        """Write the hidden last observations of episodes that the step just written truncated.
+
+        Args:
+            rows: Their sub-environments, `(K,)`.
+            observations: `(K, …)`.
+        """
+        steps = np.full(len(rows), self.num_steps - 1)
+        self._finals.append((steps, rows, tree.map_structure(np.array, observations)))
+
+    def finish(self, last_observations: Any) -> PackedRollout:
+        """Hand over what was written.
+
+        Args:
+            last_observations: After the last step, `(N, …)`.
+        """
+        columns = tree.map_structure(lambda column: column[: self.num_steps], self._columns)
+        named = {name: columns.pop(name) for name in ("observations", "actions", "rewards", "terminated", "truncated")}
+        if self._finals:
+            steps, rows, finals = zip(*self._finals, strict=True)
+            whole = [np.concatenate(steps), np.concatenate(rows)]
+            final_observations = tree.map_structure(lambda *parts: np.concatenate(parts), *finals)
+        else:
+            whole = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
+            final_observations = tree.map_structure(lambda column: column[:0], last_observations)
+        return PackedRollout(
+            **named,
+            valid=columns.pop("valid"),
+            extras=columns,
+            last_observations=tree.map_structure(np.array, last_observations),
+            cut_steps=whole[0],
+            cut_rows=whole[1],
+            final_observations=tree.map_structure(np.array, final_observations),
+        )
+
+    def _room(self, column: NDArray[Any]) -> NDArray[Any]:
+        return np.empty((self._capacity, *np.shape(column)), np.asarray(column).dtype)
+
+    def _grown(self, column: NDArray[Any]) -> NDArray[Any]:
+        grown = np.empty((self._capacity, *column.shape[1:]), column.dtype)
+        grown[: self.num_steps] = column[: self.num_steps]
+        return grown
+
+    def _write(self, column: NDArray[Any], row: NDArray[Any]) -> None:
+        column[self.num_steps] = row

@@ -1,0 +1,226 @@
+"""The EnvRunner of packed vectorization: N sub-environments, one bookkeeping."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+import numpy as np
+import tree
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+from ray.rllib.callbacks.utils import make_callback
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.env_context import EnvContext
+from ray.rllib.env.env_runner import ENV_STEP_FAILURE
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.metrics import (
+    ENV_TO_MODULE_CONNECTOR,
+    MODULE_TO_ENV_CONNECTOR,
+    RLMODULE_INFERENCE_TIMER,
+)
+
+from envfleet.core.fleet import Fleet
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.fleet import KernelFleet
+from envfleet.rllib.fleets import make_packed_fleet
+from envfleet.rllib.recorder import Recorder
+from envfleet.rllib.rollout import PackedRollout
+from envfleet.rllib.tally import Tally
+
+
+class _NoEpisode(SingleAgentEpisode):
+    """Stands where connector pieces expect episodes, and says why there are none."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidArgument(
+            "a connector piece asked for an episode, but packed sub-environments have none: write it for the batch "
+            "(batch['obs'] has all sub-environments), use envfleet.rllib.FlattenObservations in place of RLlib's, or "
+            "train with vec (envfleet.rllib.register_fleet and RLlib's own PPOConfig)"
+        )
+
+    get_observations = get_infos = get_actions = get_rewards = get_extra_model_outputs = _refuse
+    set_observations = set_actions = set_rewards = set_extra_model_outputs = _refuse
+
+
+class PackedEnvRunner(SingleAgentEnvRunner):
+    """Samples whole rollouts of a fleet; no object per sub-environment, no connector per episode.
+
+    Sub-environment *i* of EnvRunner *w* starts from a seed of its own. `sample(num_episodes=k)`, which evaluation uses,
+    plays `k` whole episodes, the same number in each sub-environment or one more in the first, and so prefers no short
+    ones.
+    """
+
+    env: Any
+
+    def make_env(self) -> None:
+        """Make the fleet, and close an earlier one."""
+        if self.env is not None:
+            self.env.close()
+        context = EnvContext(self.config.env_config, self.worker_index, num_workers=self.num_workers)
+        self.num_envs = self.config.num_envs_per_env_runner
+        self.env = make_packed_fleet(self.config.env, self.num_envs, context, self.config.fleet_options)
+        self._autoreset_mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._needs_initial_reset = True
+        self._stand_in = [_NoEpisode()]
+        self._tally = Tally(self.num_envs)
+        make_callback(
+            "on_environment_created",
+            callbacks_objects=self._callbacks,
+            callbacks_functions=self.config.callbacks_on_environment_created,
+            kwargs={
+                "env_runner": self,
+                "metrics_logger": self.metrics,
+                "env": self.env.unwrapped,
+                "env_context": context,
+            },
+        )
+
+    def make_module(self) -> None:
+        """Make the module.
+
+        Raises:
+            InvalidArgument: It is stateful.
+        """
+        super().make_module()
+        if self.module is not None and self.module.is_stateful():
+            raise InvalidArgument(
+                f"{type(self.module).__name__} is stateful, and packed rollouts are learned from as single rows, not "
+                "as sequences: use a module without state, or train with vec (envfleet.rllib.register_fleet and "
+                "RLlib's own PPOConfig)"
+            )
+
+    def get_metrics(self) -> Any:
+        """RLlib's metrics; returns and lengths are those of single sub-environments.
+
+        Of the episodes that ended since the last call, those are logged that RLlib's window has room for.
+        """
+        window = math.ceil(self.config.metrics_num_episodes_for_smoothing / (self.config.num_env_runners or 1))
+        for length, episode_return, duration_s in self._tally.take(max(window, 1)):
+            self._log_episode_metrics(length, episode_return, duration_s)
+        return self.metrics.reduce()
+
+    # ------------------------------------------------------------------ sampling
+
+    def _sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[PackedRollout]:
+        if force_reset or num_episodes is not None or self._needs_initial_reset:
+            self._reset(explore)
+        quotas = None
+        if num_episodes is not None:
+            self._needs_initial_reset = True
+            quotas = np.full(self.num_envs, num_episodes // self.num_envs)
+            quotas[: num_episodes % self.num_envs] += 1
+        expected = 256 if num_timesteps is None else -(-num_timesteps // self.num_envs)
+        recorder, num_ended = Recorder(self.num_envs, expected), 0
+        while quotas.any() if quotas is not None else recorder.num_samples < (num_timesteps or 0):
+            ended = self._step(recorder, quotas, explore, random_actions)
+            if ended is None:  # the fleet failed and was made again
+                self._reset(explore)
+                recorder, num_ended = Recorder(self.num_envs, expected), 0
+            else:
+                num_ended += ended
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=recorder.num_samples)
+        self._increase_sampled_metrics(recorder.num_samples, num_ended)
+        return [recorder.finish(self._seen)] if recorder.num_steps else []
+
+    def _reset(self, explore: bool) -> None:
+        self._shared_data: dict[str, Any] = {}
+        seed = None
+        if self._needs_initial_reset and self._seed is not None:  # RLlib's seeds of EnvRunners are neighbours
+            seed = self._seed + (self.worker_index or 0) * (self.num_envs - 1)
+        observations, _ = self._try_env_reset(seed=seed)
+        self._needs_initial_reset = False
+        self._tally.reset()
+        self._is_awaiting = np.zeros(self.num_envs, np.bool_)
+        self._see(observations, explore)
+
+    def _see(self, observations: Any, explore: bool) -> None:
+        """Keep observations for the next action, as the module sees them."""
+        self._cached_to_module = self._to_module(observations, explore)
+        self._seen = _to_numpy(self._cached_to_module[Columns.OBS])
+
+    def _to_module(self, observations: Any, explore: bool) -> dict[str, Any]:
+        batch: dict[str, Any] = self._env_to_module(
+            rl_module=self.module,
+            batch={Columns.OBS: observations},
+            episodes=self._stand_in,
+            explore=explore,
+            shared_data=self._shared_data,
+            metrics=self.metrics,
+            metrics_prefix_key=(ENV_TO_MODULE_CONNECTOR,),
+        )
+        return batch
+
+    def _act(self, num_samples: int, explore: bool) -> dict[str, Any]:
+        with self.metrics.log_time(RLMODULE_INFERENCE_TIMER):
+            if explore:
+                num_runners = self.config.num_env_runners or 1
+                steps = (self.num_env_steps_sampled_lifetime // num_runners + num_samples) * num_runners
+                outputs = self.module.forward_exploration(self._cached_to_module, t=steps)
+            else:
+                outputs = self.module.forward_inference(self._cached_to_module)
+        batch: dict[str, Any] = self._module_to_env(
+            rl_module=self.module,
+            batch=outputs,
+            episodes=self._stand_in,
+            explore=explore,
+            shared_data=self._shared_data,
+            metrics=self.metrics,
+            metrics_prefix_key=(MODULE_TO_ENV_CONNECTOR,),
+        )
+        return batch
+
+    def _step(
+        self, recorder: Recorder, quotas: NDArray[np.int64] | None, explore: bool, random_actions: bool
+    ) -> int | None:
+        """Step once and record it; returns how many episodes ended that count, `None` if the fleet failed."""
+        if random_actions:
+            outputs = {Columns.ACTIONS: self.env.action_space.sample()}
+        else:
+            outputs = self._act(recorder.num_samples, explore)
+        actions = outputs.pop(Columns.ACTIONS)
+        results = self._try_env_step(outputs.pop(Columns.ACTIONS_FOR_ENV, actions))
+        if results == ENV_STEP_FAILURE:
+            return None
+        observations, rewards, terminated, truncated, infos = results
+        valid = ~self._is_awaiting if quotas is None else ~self._is_awaiting & (quotas > 0)
+        recorder.add(
+            observations=self._seen, actions=actions, rewards=rewards.astype(np.float32), terminated=terminated,
+            truncated=truncated, valid=valid, **outputs,
+        )  # fmt: skip
+        ended = terminated | truncated
+        if self._autoreset_mode is AutoresetMode.SAME_STEP:
+            cut = np.flatnonzero(truncated & ~terminated)
+            if len(cut):
+                finals = self._to_module(_final_observations(self.env, infos, cut), explore)
+                recorder.add_finals(cut, _to_numpy(finals[Columns.OBS]))
+        else:
+            self._is_awaiting = ended
+        counted = ended & valid
+        self._tally.add(rewards, valid, ended, counted)
+        if quotas is not None:
+            quotas -= counted
+        self._see(observations, explore)
+        return int(np.count_nonzero(counted))
+
+
+def _to_numpy(tensors: Any) -> Any:
+    return tree.map_structure(lambda tensor: tensor.numpy(force=True), tensors)
+
+
+def _final_observations(env: VectorEnv[Any, Any, Any], infos: Any, rows: NDArray[np.int64]) -> Any:
+    """The last observations of episodes that just ended, batched."""
+    if isinstance(env, Fleet | KernelFleet):
+        return tree.map_structure(lambda column: column[rows], env.final_observations)
+    space = env.single_observation_space
+    return concatenate(space, [infos["final_obs"][row] for row in rows], create_empty_array(space, len(rows)))
