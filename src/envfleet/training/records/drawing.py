@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,30 +36,37 @@ _STYLE: dict[Any, Any] = {
 _BINS = 150
 
 
+def style() -> AbstractContextManager[None]:
+    """Make figures look as ours do while this is entered."""
+    import matplotlib as mpl
+
+    return mpl.rc_context(_STYLE)
+
+
 def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """Make a figure of `rows` times `columns` panels, `width` times `height` inches in all."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
     return figure, [panel for row in panels for panel in row]
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG."""
-    import matplotlib as mpl
-
     content = io.BytesIO()
-    with mpl.rc_context(_STYLE):
-        figure.savefig(content, format="png")
+    figure.savefig(content, format="png")
     write_whole(path, content.getvalue())
     return path
 
 
-def binned(frame: pl.DataFrame, *figures: pl.Expr) -> pl.DataFrame:
+def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFrame:
     """Put the rows of a table into bins of equal length on the axis of transitions, and reckon something for each.
+
+    Args:
+        frame: The table, with a column of transitions.
+        figures: What to reckon.
+        least: Rows that a bin has on average if there are fewer bins than fit into a figure.
 
     Returns:
         A row per bin that is not empty: `transitions` (the mean of its rows), then the figures.
@@ -66,7 +74,7 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr) -> pl.DataFrame:
     if frame.is_empty():
         return frame.select(pl.col("transitions").cast(pl.Float64), *(figure for figure in figures))
     last = max(int(frame["transitions"].max() or 1), 1)  # type: ignore[arg-type]  # of a column of integers
-    count = max(min(_BINS, len(frame) // 5), 1)
+    count = max(min(_BINS, len(frame) // least), 1)
     number = (pl.col("transitions") * count // (last + 1)).alias("bin")
     return frame.group_by(number).agg(pl.col("transitions").mean(), *figures).sort("bin").drop("bin")
 
@@ -75,13 +83,18 @@ def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
     """Draw a line where each phase but the first begins, and write all names on top."""
     if len(phases) < 2:
         return
-    for name, begin in phases:
-        if begin != phases[0][1]:
-            panel.axvline(begin, color="#777777", linewidth=0.8, linestyle=":")
-        panel.annotate(
-            name, (begin if begin != phases[0][1] else 0, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2),
-            textcoords="offset points", fontsize=7, color="#555555", va="top", rotation=90,
+    left, right = panel.get_xlim()
+    for number, (name, begin) in enumerate(phases):
+        place = begin if number else left
+        if not left <= place <= right:
+            continue
+        if number:
+            panel.axvline(place, color="#777777", linewidth=0.8, linestyle=":")
+        label = panel.annotate(
+            name, (place, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
+            fontsize=7, color="#555555", va="top", rotation=90,
         )  # fmt: skip
+        label.set_in_layout(False)
 
 
 def label_transitions(panel: Axes) -> None:

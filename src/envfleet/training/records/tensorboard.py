@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from envfleet.training.records.folder import RunFolder
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+_PROGRESS_EVERY_S = 2.0
 _COLUMNS = ("returns", "shaped_returns", "lengths", "winners")
 
 
@@ -27,6 +29,7 @@ class TensorBoardWriter:
         self._folder = folder.tensorboard
         self._writer: SummaryWriter | None = None
         self._recent: list[Episodes] = []
+        self._next_speed = 0.0
 
     def on_event(self, event: Event) -> None:
         """Write scalars."""
@@ -47,7 +50,8 @@ class TensorBoardWriter:
                     for name, value in figures.items()
                 }
                 self._add(scalars, event.transitions)
-            case Progress():
+            case Progress() if time.monotonic() >= self._next_speed:
+                self._next_speed = time.monotonic() + _PROGRESS_EVERY_S
                 self._add({"speed/steps_per_s": event.steps_per_s} | self._episode_means(), event.transitions)
             case Ended():
                 self._add(self._episode_means(), event.transitions)

@@ -1,0 +1,211 @@
+"""What there is to see of a run, or of several next to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from envfleet.training.records.drawing import (
+    COLOURS,
+    DRAW,
+    LOSS,
+    WIN,
+    binned,
+    label_transitions,
+    mark_phases,
+    new_figure,
+)
+from envfleet.training.records.history import RunHistory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Histories = Sequence[RunHistory]
+_SECONDS = {
+    "act_s": "acting",
+    "env_s": "environment",
+    "wait_s": "waiting",
+    "update_s": "learning",
+    "evaluation_s": "evaluation",
+}
+
+
+def draw_returns(histories: Histories) -> Figure | None:
+    """Draw means of the true and of the learner's returns, of a single run with the band that holds 80 % of them."""
+    if all(history.episodes.is_empty() for history in histories):
+        return None
+    figure, panels = new_figure(1, 2, 10, 3.6)
+    for panel, column, title in zip(
+        panels, ("return", "shaped_return"), ("Return", "Return that is learned from"), strict=True
+    ):
+        for history, colour in zip(histories, _colours(histories), strict=True):
+            value = pl.col(column)
+            curve = binned(
+                history.episodes,
+                value.mean().alias("mean"), value.quantile(0.1).alias("low"), value.quantile(0.9).alias("high"),
+            )  # fmt: skip
+            if len(histories) == 1:
+                panel.fill_between(
+                    curve["transitions"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0
+                )
+            panel.plot(curve["transitions"], curve["mean"], color=colour, label=history.name)
+        panel.set_title(title)
+        _finish(panel, histories)
+    _name_runs(figure, histories)
+    return figure
+
+
+def draw_win_rates(histories: Histories) -> Figure | None:
+    """Draw how training games end, over time and by phase: all ends of one run, or the wins of several."""
+    played = [history for history in histories if _has_games(history)]
+    if not played:
+        return None
+    figure, (over_time, by_phase) = new_figure(1, 2, 10, 3.6)
+    won, lost = (pl.col("winner") > 0).mean().alias("won"), (pl.col("winner") < 0).mean().alias("lost")
+    for number, (history, colour) in enumerate(zip(played, _colours(played), strict=True)):
+        curve = binned(history.episodes, won, lost)
+        phases = history.episodes.group_by("phase_name", maintain_order=True).agg(won, lost)
+        if len(played) > 1:
+            over_time.plot(curve["transitions"], curve["won"], color=colour, label=history.name)
+            width = 0.8 / len(played)
+            places = [index - 0.4 + (number + 0.5) * width for index in range(len(phases))]
+            by_phase.bar(places, phases["won"], width=width, color=colour)
+        else:
+            over_time.stackplot(curve["transitions"], *_shares(curve), colors=(WIN, DRAW, LOSS), alpha=0.85)
+            bottoms = pl.Series([0.0] * len(phases))
+            for share, shade, label in zip(_shares(phases), (WIN, DRAW, LOSS), ("won", "drawn", "lost"), strict=True):
+                by_phase.bar(range(len(phases)), share, bottom=bottoms, width=0.6, color=shade, alpha=0.85, label=label)
+                bottoms = bottoms + share
+    names = max((history.phases for history in played), key=len)
+    by_phase.set_xticks(range(len(names)), [name for name, _ in names])
+    for panel in (over_time, by_phase):
+        panel.set_ylim(0, 1)
+    by_phase.grid(visible=False)
+    by_phase.set_title("By phase")
+    over_time.set_title("Training games won" if len(played) > 1 else "How training games end")
+    _finish(over_time, played)
+    if len(played) == 1:
+        figure.legend(loc="outside right center", fontsize=8)
+    else:
+        _name_runs(figure, played)
+    return figure
+
+
+def draw_evaluations(histories: Histories) -> Figure | None:
+    """Draw win rates of evaluations with their 95 % intervals, a panel per opponent."""
+    rates = [_win_rates(history) for history in histories]
+    opponents = sorted({name for table in rates for name in table["opponent"].unique().to_list()})
+    if not opponents:
+        return None
+    figure, panels = new_figure(1, len(opponents), 4.6 * len(opponents) + 0.6, 3.6)
+    for panel, opponent in zip(panels, opponents, strict=True):
+        for history, table, colour in zip(histories, rates, _colours(histories), strict=True):
+            rows = table.filter(pl.col("opponent") == opponent).sort("transitions")
+            panel.plot(
+                rows["transitions"], rows["win_rate"], color=colour, marker="o", markersize=3, label=history.name
+            )
+            if {"win_rate_low", "win_rate_high"} <= set(rows.columns):
+                panel.fill_between(
+                    rows["transitions"],
+                    rows["win_rate_low"],
+                    rows["win_rate_high"],
+                    color=colour,
+                    alpha=0.2,
+                    linewidth=0,
+                )
+        panel.set_ylim(0, 1.02)
+        panel.set_title(f"Games won against {opponent}")
+        _finish(panel, histories)
+    _name_runs(figure, histories)
+    return figure
+
+
+def draw_losses(histories: Histories) -> Figure | None:
+    """Draw losses and other figures of updates, a panel for each."""
+    names = sorted({name for history in histories for name in history.updates["figure"].unique().to_list()})
+    if not names:
+        return None
+    columns = min(len(names), 3)
+    rows = -(-len(names) // columns)
+    figure, panels = new_figure(rows, columns, 3.8 * columns + 0.6, 2.6 * rows + 0.3)
+    for panel, name in zip(panels, names, strict=False):
+        for history, colour in zip(histories, _colours(histories), strict=True):
+            frame = history.updates.filter(pl.col("figure") == name)
+            curve = binned(frame, pl.col("value").mean(), least=1)
+            panel.plot(curve["transitions"], curve["value"], color=colour, label=history.name)
+        panel.set_title(name.replace("_", " "))
+        _finish(panel, histories)
+    for panel in panels[len(names) :]:
+        panel.set_axis_off()
+    _name_runs(figure, histories)
+    return figure
+
+
+def draw_speed(histories: Histories) -> Figure | None:
+    """Draw steps per second, and where the seconds went."""
+    timed = [history for history in histories if not history.speed.is_empty()]
+    if not timed:
+        return None
+    figure, (speed, shares) = new_figure(1, 2, 10, 3.4)
+    for history, colour in zip(timed, _colours(timed), strict=True):
+        speed.plot(history.speed["transitions"], history.speed["steps_per_s"], color=colour, label=history.name)
+    speed.set_ylim(bottom=0)
+    speed.set_title("Transitions per second")
+    _finish(speed, timed)
+    _draw_shares(shares, timed)
+    _name_runs(figure, timed)
+    return figure
+
+
+def _draw_shares(panel: Axes, histories: Histories) -> None:
+    """A bar per run, of what its time went to."""
+    last = [history.speed.row(-1, named=True) for history in histories]
+    totals = [sum(row[column] for column in _SECONDS) or 1.0 for row in last]
+    lefts = [0.0] * len(histories)
+    for (column, label), colour in zip(_SECONDS.items(), COLOURS, strict=False):
+        parts = [row[column] / total for row, total in zip(last, totals, strict=True)]
+        panel.barh(range(len(histories)), parts, left=lefts, color=colour, label=label, height=0.5)
+        lefts = [left + part for left, part in zip(lefts, parts, strict=True)]
+    for number, history in enumerate(histories):
+        panel.text(0, number - 0.28, history.name, fontsize=7, va="bottom", color="#555555")
+    panel.set_title("Where time went")
+    panel.set_xlim(0, 1)
+    panel.set_ylim(len(histories) - 0.4, -0.6)
+    panel.grid(visible=False)
+    panel.set_yticks([])
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
+
+
+def _colours(histories: Histories) -> list[str]:
+    return [COLOURS[index % len(COLOURS)] for index in range(len(histories))]
+
+
+def _shares(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """Won, drawn and lost, of columns `won` and `lost`."""
+    return frame["won"], 1 - frame["won"] - frame["lost"], frame["lost"]
+
+
+def _has_games(history: RunHistory) -> bool:
+    return bool(history.episodes.select((pl.col("opponent") != "").any() | (pl.col("winner") != 0).any()).item())
+
+
+def _win_rates(history: RunHistory) -> pl.DataFrame:
+    """A row per evaluation and opponent, with a column per figure; none without `win_rate`."""
+    table = history.evaluations.filter(pl.col("figure").str.starts_with("win_rate"))
+    return table.pivot("figure", index=["transitions", "opponent"], values="value", aggregate_function="last")
+
+
+def _finish(panel: Axes, histories: Histories) -> None:
+    label_transitions(panel)
+    if len(histories) == 1:
+        mark_phases(panel, histories[0].phases)
+
+
+def _name_runs(figure: Figure, histories: Histories) -> None:
+    """Say which colour is which run, if there are several."""
+    if len(histories) > 1:
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", fontsize=7, ncols=2)

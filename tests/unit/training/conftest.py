@@ -1,0 +1,14 @@
+"""What libraries of this room open once and keep, so that it is no leak of the test that needs it first."""
+
+from __future__ import annotations
+
+import io
+
+import polars as pl
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _polars_runtime() -> None:
+    """Polars opens the descriptors of its runtime with the first file that it reads."""
+    pl.read_csv(io.BytesIO(b"a\n1\n"))
