@@ -109,6 +109,12 @@ class TrainingDiverged(EnvfleetError, ArithmeticError):
     code = "training_diverged"
 
 
+class WireError(EnvfleetError, ValueError):
+    """Bytes from the network that are not what they should be, or a value that cannot be sent."""
+
+    code = "wire"
+
+
 class OutOfMemory(EnvfleetError, MemoryError):
     """There is not enough memory for the arrays a fleet shares with its workers."""
 

@@ -1,0 +1,116 @@
+"""Gymnasium's infos of a vector environment on the wire: only the rows that have something to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import WireError
+
+
+def infos_to_plain(infos: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Columns of infos as values that `pack` takes.
+
+    Args:
+        infos: Gymnasium's form: `{"name": column, "_name": mask, …}`; a column is an array `(num_envs, …)`, an array of
+            objects, or such a dict.
+        num_envs: How many sub-environments.
+
+    Returns:
+        By name: `{"rows": indices or None for all, "values": …}`, where values are an array or a list of those rows
+        (`"is_object": True` where the column was one of objects), or `{"rows": …, "columns": {…}}` for a dict. What
+        does not consist of numbers, texts and arrays is sent as text.
+    """
+    plain: dict[str, Any] = {}
+    for name, column in infos.items():
+        if _is_mask(name, infos):
+            continue
+        mask = infos.get(f"_{name}")
+        plain[name] = _column(column, None if mask is None else np.asarray(mask, np.bool_), num_envs)
+    return plain
+
+
+def _column(column: Any, mask: NDArray[np.bool_] | None, num_envs: int) -> dict[str, Any]:
+    rows = None if mask is None or mask.all() else np.flatnonzero(mask).astype(np.uint32)
+    if isinstance(column, Mapping):
+        # These have the dict's rows, whatever masks of their own they have.
+        inner = {key: _column(value, mask, num_envs) for key, value in column.items() if not _is_mask(key, column)}
+        return {"rows": rows, "columns": inner}
+    array = column if isinstance(column, np.ndarray) else _objects(column)
+    chosen = array if rows is None else array[rows]
+    if array.dtype.kind in "biuf":
+        return {"rows": rows, "values": chosen}
+    return {"rows": rows, "values": _stacked(chosen.tolist()), "is_object": True}
+
+
+def _is_mask(name: str, infos: Mapping[str, Any]) -> bool:
+    return name.startswith("_") and name[1:] in infos
+
+
+def _objects(values: Any) -> NDArray[Any]:
+    array = np.empty(len(values), object)
+    for k, value in enumerate(values):
+        array[k] = value
+    return array
+
+
+def _stacked(values: list[Any]) -> Any:
+    """One array of arrays that are alike, which is shorter; else a list of what can be sent."""
+    first = values[0] if values else None
+    if isinstance(first, np.ndarray) and first.dtype.kind in "biuf":
+        form = first.shape, first.dtype
+        if all(isinstance(value, np.ndarray) and (value.shape, value.dtype) == form for value in values):
+            return np.stack(values)
+    return [_sendable(value) for value in values]
+
+
+def _sendable(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
+        return value
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.kind in "biuf" else [_sendable(each) for each in value.tolist()]
+    if isinstance(value, Mapping):
+        return {str(key): _sendable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sendable(each) for each in value]
+    return repr(value)
+
+
+def infos_from_plain(plain: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """The inverse of `infos_to_plain`: rows that had nothing to tell hold zeros, or `None` among objects.
+
+    Raises:
+        WireError: It is something else.
+    """
+    infos: dict[str, Any] = {}
+    try:
+        for name, column in plain.items():
+            rows = column["rows"]
+            mask = np.ones(num_envs, np.bool_)
+            if rows is not None:
+                mask[...] = False
+                mask[rows] = True
+            infos[name], infos[f"_{name}"] = _dense(column, num_envs), mask
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise WireError(f"the infos cannot be read: {type(error).__name__}: {error}") from error
+    return infos
+
+
+def _dense(column: Mapping[str, Any], num_envs: int) -> Any:
+    rows = column["rows"]
+    if "columns" in column:
+        return {key: _dense(value, num_envs) for key, value in column["columns"].items()}
+    values = column["values"]
+    if column.get("is_object"):
+        array = np.full(num_envs, None, object)
+        for row, value in zip(range(num_envs) if rows is None else rows, values, strict=True):
+            array[row] = value
+        return array
+    if rows is None:
+        return np.array(values)
+    dense = np.zeros((num_envs, *values.shape[1:]), values.dtype)
+    dense[rows] = values
+    return dense
