@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -109,11 +110,18 @@ def play(
         InvalidArgument: There is no such player, side or engine.
     """
     rink = rink or Rink()
-    _check_choice("side", side, get_args(Side))
     ready = [one if isinstance(one, Seated) else seat_player(one) for one in (player, opponent)]
-    seating = Seating(games, rink.num_envs)
+    seating, plan = Seating(games, rink.num_envs), plan_games(games, seed, side)
+    with rink.open(seating.num_envs) as fleet:
+        _Table(fleet, seating, plan, ready).play()
+    return plan
+
+
+def plan_games(games: int, seed: int = 0, side: Side = "both") -> Games:
+    """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
+    _check_choice("side", side, get_args(Side))
     numbers = np.arange(games)
-    plan = Games(
+    return Games(
         seeds=np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1),
         is_left=numbers % 2 == 0 if side == "both" else np.full(games, side == "left"),
         is_starting=numbers // 2 % 2 == 0,
@@ -122,9 +130,18 @@ def play(
         opponent_returns=np.zeros(games),
         lengths=np.zeros(games, np.int64),
     )
-    with rink.open(seating.num_envs) as fleet:
-        _Table(fleet, seating, plan, ready).play()
-    return plan
+
+
+def table_params(strengths: Sequence[int], is_left: bool, is_starting: bool) -> dict[str, int]:
+    """What an environment for two has to know of a game.
+
+    Args:
+        strengths: Of the player and the opponent: 1 or 2 for scripted players, else 0.
+        is_left: Whether the player has the left goal.
+        is_starting: Whether the player has the puck first.
+    """
+    one, two = strengths if is_left else reversed(strengths)
+    return {"starter": 1 if is_left == is_starting else 2, "player_one": one, "player_two": two}
 
 
 class _Table:
@@ -163,8 +180,7 @@ class _Table:
         for left, starting in itertools.product((True, False), repeat=2):
             chosen = (is_left == left) & (is_starting == starting)
             if chosen.any():
-                one, two = self._strengths if left else reversed(self._strengths)
-                params = {"starter": 1 if left == starting else 2, "player_one": one, "player_two": two}
+                params = table_params(self._strengths, left, starting)
                 seeds = [int(seed) for seed in self._games.seeds[numbers[chosen]]]
                 begun = self._fleet.reset_envs(rows[chosen], seeds, {"params": params})[0]
                 observations[rows[chosen]] = begun

@@ -13,10 +13,13 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.seating import Policy
 
 Player = str | Path | Policy
-"""`"weak"` or `"strong"`, the path of a checkpoint, or anything with `act_batch`."""
+"""`"weak"` or `"strong"`, the path of a checkpoint or of a run, or anything with `act_batch`."""
 
 SCRIPTED = {"weak": 1, "strong": 2}
 """Scripted players by name, and the numbers that environments know them by."""
+
+RESUME_FILE = "resume.pt"
+"""What a run needs to go on, beside its checkpoints; no player."""
 
 _VIEW = (18,)
 
@@ -40,7 +43,7 @@ def seat_player(player: Player, name: str | None = None, *, device: str = "cpu")
     """Make a player ready to play hockey.
 
     Args:
-        player: Who.
+        player: Who; of the folder of a run, its best checkpoint.
         name: To show; by default the scripted player's, the file's, or the kind of the agent.
         device: Where the networks of a checkpoint live.
 
@@ -52,16 +55,11 @@ def seat_player(player: Player, name: str | None = None, *, device: str = "cpu")
     if isinstance(player, str) and player in SCRIPTED:
         return Seated(name or player, SCRIPTED[player])
     if isinstance(player, (str, Path)):
-        path = Path(player)
-        if not path.is_file():
-            raise InvalidArgument(
-                f"there is no player {str(player)!r}, expected {' or '.join(map(repr, SCRIPTED))} or the file of a "
-                "checkpoint: check the path"
-            )
+        path = _file_of(player)
         agent: Any = load_agent(path, num_envs=1, device=device)
         shown = name or path.stem
     else:
-        agent, shown = player, name or getattr(player, "name", type(player).__name__)
+        agent, shown = player, name or str(getattr(player, "name", type(player).__name__))
     if not callable(getattr(agent, "act_batch", None)):
         raise InvalidArgument(
             f"a player of type {type(agent).__name__} has no act_batch(observations, deterministic): pass an agent, "
@@ -73,3 +71,15 @@ def seat_player(player: Player, name: str | None = None, *, device: str = "cpu")
             "an agent that was trained on hockey"
         )
     return Seated(shown, policy=cast(Policy, agent))
+
+
+def _file_of(player: str | Path) -> Path:
+    path = Path(player)
+    if path.is_dir():
+        path = path / "checkpoints" / "best.pt"
+    if not path.is_file():
+        raise InvalidArgument(
+            f"there is no player {str(path)!r}, expected {' or '.join(map(repr, SCRIPTED))}, the file of a checkpoint "
+            "or the folder of a run: check the path"
+        )
+    return path

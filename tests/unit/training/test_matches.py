@@ -170,13 +170,15 @@ def test_players_are_found(tmp_path: Any) -> None:
     found = seat_player(tmp_path / "mine.pt")
     assert (found.name, found.strength) == ("mine", 0)
     assert_same(play(found, "weak", 5), play(agent, "weak", 5))
+    agent.save(tmp_path / "checkpoints" / "best.pt")
+    assert seat_player(tmp_path).name == "best"
     assert seat_player(BasicOpponent(weak=False)).strength == 2
 
 
 @pytest.mark.parametrize(
     ("player", "said"),
     [
-        ("stronk", "there is no player 'stronk', expected 'weak' or 'strong' or the file"),
+        ("stronk", "there is no player 'stronk', expected 'weak' or 'strong', the file"),
         (3, "a player of type int has no act_batch"),
         (PPO(spaces.Box(-1, 1, (3,)), MOVE), "PPO sees observations of shape \\(3,\\), a hockey player sees \\(18,\\)"),
         (PPO(VIEW, spaces.Discrete(3)), "a player's actions have shape \\(1,\\), expected \\(N, 4\\)"),

@@ -1,0 +1,109 @@
+"""Ratings of frozen players, from games that were played to rate them.
+
+Weng and Lin 2011, "A Bayesian approximation method for online ranking" (Bradley-Terry, full pairs), from `openskill`.
+Scripted players are anchors: their ratings stand fixed, so that those of different tournaments can be compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from openskill.models import BradleyTerryFull, BradleyTerryFullRating
+
+from envfleet.errors import InvalidArgument
+
+ANCHORS: Mapping[str, float] = {"weak": 22.0, "strong": 25.0}
+"""Fixed ratings of the scripted players: 3.0 apart, as strong scores 62.5 % against weak, draws counting half."""
+
+_ANCHOR_SIGMA = 0.1
+_RANKS = {1: [0, 1], 0: [0, 0], -1: [1, 0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rating:
+    """How strong a player is.
+
+    Attributes:
+        name: Of the player.
+        mu: The rating; 25 is the strong scripted player's.
+        sigma: Its standard deviation.
+        games: It is taken from.
+        is_anchor: Whether it stands fixed.
+    """
+
+    name: str
+    mu: float
+    sigma: float
+    games: int
+    is_anchor: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One game.
+
+    Attributes:
+        one: Name of a player.
+        two: Name of the other.
+        outcome: 1 if `one` won, -1 if `two` did, 0 for a draw.
+    """
+
+    one: str
+    two: str
+    outcome: int
+
+
+def rate(names: Sequence[str], results: Iterable[Result], anchors: Mapping[str, float] = ANCHORS) -> list[Rating]:
+    """Rate players.
+
+    Players do not change between the games, so a rating becomes surer with each. The order of the games matters
+    little if those of all pairs take turns.
+
+    Args:
+        names: Of the players.
+        results: Of their games, in the order in which they count.
+        anchors: Fixed ratings by name; those of players that are not among `names` are not looked at.
+
+    Returns:
+        A rating for each name, in that order.
+
+    Raises:
+        InvalidArgument: Somebody played against itself, or is not among `names`; or an outcome is none.
+    """
+    model = BradleyTerryFull(tau=0.0)
+    ratings = {
+        name: model.rating(anchors[name], _ANCHOR_SIGMA) if name in anchors else model.rating() for name in names
+    }
+    counts = dict.fromkeys(names, 0)
+    for result in results:
+        _check(result, ratings)
+        pair = (result.one, result.two)
+        rated = model.rate([[ratings[name]] for name in pair], ranks=[*map(float, _RANKS[result.outcome])])
+        for name, (rating,) in zip(pair, rated, strict=True):
+            counts[name] += 1
+            if name not in anchors:
+                ratings[name] = rating
+    return [Rating(name, ratings[name].mu, ratings[name].sigma, counts[name], name in anchors) for name in names]
+
+
+def expected_score(one: Rating, two: Rating) -> float:
+    """What `one` is expected to score in a game against `two`: its chance to win and half of that to draw.
+
+    Examples:
+        >>> expected_score(Rating("strong", 25.0, 0.1, 0), Rating("weak", 22.0, 0.1, 0))
+        0.624...
+    """
+    spread = math.sqrt(one.sigma**2 + two.sigma**2 + 2 * BradleyTerryFull().beta ** 2)
+    return 1 / (1 + math.exp((two.mu - one.mu) / spread))
+
+
+def _check(result: Result, ratings: Mapping[str, BradleyTerryFullRating]) -> None:
+    if result.one == result.two:
+        raise InvalidArgument(f"{result.one!r} played against itself: such a game tells nothing, leave it out")
+    for name in (result.one, result.two):
+        if name not in ratings:
+            raise InvalidArgument(f"{name!r} is not among the players {', '.join(ratings)}: name all who played")
+    if result.outcome not in _RANKS:
+        raise InvalidArgument(f"outcome {result.outcome!r}, expected 1, 0 or -1: pass who won")

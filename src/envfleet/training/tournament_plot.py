@@ -1,0 +1,69 @@
+"""A tournament as a picture: ratings, and who scored how much against whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from envfleet.errors import MissingDependency
+from envfleet.training.records.drawing import COLOURS, new_figure, save_figure, style
+from envfleet.training.tournament import Tournament
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_NUMBERS = 16  # players, above which numbers in the cells could not be read
+
+
+def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
+    """Draw ratings with two standard deviations, and the matrix of scores.
+
+    Args:
+        tournament: To draw.
+        path: Of the PNG.
+
+    Returns:
+        The path.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl  # noqa: F401  # so that what is missing is said once, and how to get it
+    except ImportError as error:
+        raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
+    count = len(tournament.ratings)
+    with style():
+        figure, (left, right) = new_figure(1, 2, 7 + 0.5 * count, 2.2 + 0.36 * count)
+        _draw_ratings(left, tournament)
+        _draw_scores(right, tournament)
+        return save_figure(figure, Path(path))
+
+
+def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
+    for place, rating in enumerate(tournament.ratings):
+        colour = "#777777" if rating.is_anchor else COLOURS[0]
+        reach = 0.0 if rating.is_anchor else 2 * rating.sigma
+        panel.errorbar(rating.mu, place, xerr=reach, fmt="o", color=colour, capsize=3, markersize=5)
+    panel.set_yticks(range(len(tournament.names)), tournament.names)
+    panel.set_ylim(len(tournament.names) - 0.5, -0.5)
+    panel.set_xlabel("rating and 2 standard deviations; scripted players in grey stand fixed")
+    panel.set_title("Ratings")
+
+
+def _draw_scores(panel: Axes, tournament: Tournament) -> None:
+    count = len(tournament.names)
+    shares = (tournament.wins + tournament.draws / 2) / tournament.games
+    np.fill_diagonal(shares, np.nan)
+    panel.imshow(shares, vmin=0, vmax=1, cmap="PuOr_r", aspect="auto")
+    panel.set_xticks(range(count), tournament.names, rotation=45, ha="right", rotation_mode="anchor")
+    panel.set_yticks(range(count), tournament.names)
+    panel.grid(visible=False)
+    panel.set_title("Score of the row against the column (a draw is half)")
+    for row, column in np.ndindex(count, count) if count <= _MOST_NUMBERS else ():
+        if row != column:
+            share = shares[row, column]
+            colour = "white" if abs(share - 0.5) > 0.35 else "black"
+            panel.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=7, color=colour)
