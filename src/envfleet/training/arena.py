@@ -193,7 +193,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._running.add(rewards, shaped)
         results = None
         if len(rows):
-            results = self._running.end(rows, winners[rows], truncated[rows], infos, self._opponents.names(rows))
+            names = self._opponents.names(rows) if self._is_game else ("",) * len(rows)
+            results = self._running.end(rows, winners[rows], truncated[rows], infos, names)
             self._begin_episodes(rows, winners[rows])
         finals = self._mine(self._fleet.final_observations)
         return ArenaStep(self._mine(observations), shaped, terminated, truncated, finals, infos, results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
+from envfleet.training.announcer import Announcer
 from envfleet.training.arena import Arena
+from envfleet.training.budget import Budget
 from envfleet.training.building import make_agent, make_arena
 from envfleet.training.checkpoints import Checkpoints
 from envfleet.training.config import Phase, RunConfig
@@ -21,12 +22,12 @@ from envfleet.training.events import (
     Ended,
     Episodes,
     Evaluated,
-    Event,
     Learned,
     Observer,
     PhaseBegan,
     Progress,
     Saved,
+    Times,
 )
 from envfleet.training.examining import Examination, Examiner
 from envfleet.training.learners import make_learner
@@ -37,7 +38,6 @@ from envfleet.training.sources import entries_of, needs_pool
 from envfleet.training.stopwatch import Stopwatch
 from envfleet.training.tally import Tally
 
-_PROGRESS_EVERY_S = 0.25
 _LEARNED_EVERY = 1_000  # transitions
 
 
@@ -74,7 +74,9 @@ class Trainer:
         observers: Sequence[Observer] = (),
     ) -> None:
         self.config, self.options = config, options or RunOptions()
-        self._name, self._folder, self._observers = name, folder, tuple(observers)
+        self._name, self._folder = name, folder
+        self._announcer = Announcer(observers)
+        self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
         root = np.random.SeedSequence(config.seed)
         for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
         self._env_seed, self._opponents_seed = _int_of(for_envs), for_opponents
@@ -94,8 +96,7 @@ class Trainer:
         self._tally = Tally()
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
-        self._began_s = self._shown_s = time.monotonic()
-        self._shown_transitions = 0
+        self._first_transitions = 0
 
     def _make_arena(self) -> Arena:
         place = self._curriculum.phase.environment
@@ -116,23 +117,17 @@ class Trainer:
             TrainingDiverged: A loss is no number; the last checkpoint is from before.
             SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
         """
-        self._began_s = self._shown_s = time.monotonic()
         self._begin()
         while (reason := self._why_stop(should_stop)) is None:
             self.round()
-        self._note(self._learner.end_phase() if reason == "completed" else {})
+        self._tally.add_figures(self._learner.end_phase() if reason == "completed" else {})
         self._end(reason)
         return reason
 
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
-        options = self.options
         if self._curriculum.is_finished:
             return "completed"
-        if options.max_transitions is not None and self.transitions >= options.max_transitions:
-            return "max_transitions"
-        if options.max_minutes is not None and time.monotonic() - self._began_s >= 60 * options.max_minutes:
-            return "max_minutes"
-        return "interrupted" if should_stop() else None
+        return self._budget.spent(self.transitions) or ("interrupted" if should_stop() else None)
 
     def round(self) -> None:
         """One step of all sub-environments, and what is learned meanwhile."""
@@ -142,11 +137,11 @@ class Trainer:
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
-        self._note(self._learner.learn())
+        self._tally.add_figures(self._learner.learn())
         watch.lap("update")
         step = arena.recv()
         watch.lap("wait" if arena.has_workers else "env")
-        self._note(self._learner.take(actions, step))
+        self._tally.add_figures(self._learner.take(actions, step))
         watch.lap("update")
         self._observations = step.observations
         before = self.transitions
@@ -163,7 +158,7 @@ class Trainer:
         self._tally.add_returns(results.returns)
         numbers = self.episodes + np.arange(count)
         self.episodes += count
-        self._tell(
+        self._announcer.tell(
             Episodes(
                 numbers=numbers,
                 phase=self._curriculum.index,
@@ -190,17 +185,14 @@ class Trainer:
             self.evaluate()
         if is_due(training.checkpoint_frequency) and not self._curriculum.is_finished:
             self.save()
-        if time.monotonic() - self._shown_s >= _PROGRESS_EVERY_S:
+        if self._announcer.is_progress_due:
             self._tell_progress()
-
-    def _note(self, figures: Mapping[str, float]) -> None:
-        if figures:
-            self._tally.add_figures(figures)
 
     # ------------------------------------------------------------------ phases
 
     def _begin(self) -> None:
-        self._tell(
+        self._budget.begin()
+        self._announcer.tell(
             Began(
                 run_name=self._name,
                 agent=self.agent.name,
@@ -216,7 +208,8 @@ class Trainer:
         if not self._has_begun:
             self._begin_phase(self._env_seed)
             self._has_begun = True
-        self._shown_transitions = self.transitions
+        self._first_transitions = self.transitions
+        self._announcer.begin(self.transitions)
 
     def _begin_phase(self, seed: int | None = None) -> None:
         phase = self._curriculum.phase
@@ -225,7 +218,7 @@ class Trainer:
         self._enter(phase)
         self._observations, _ = self._arena.reset(seed=seed)
         self._learner.reset(self._observations)
-        self._tell(PhaseBegan(self._curriculum.index, phase.name, self.transitions, self.episodes))
+        self._announcer.tell(PhaseBegan(self._curriculum.index, phase.name, self.transitions, self.episodes))
 
     def _enter(self, phase: Phase) -> None:
         entries = entries_of(phase.opponent, self.agent, self._pool, device=self.options.device)
@@ -237,7 +230,7 @@ class Trainer:
         self._curriculum.advance()
         if self._curriculum.is_finished:
             return
-        self._note(self._learner.end_phase())
+        self._tally.add_figures(self._learner.end_phase())
         self._tell_figures()
         phase, seed = self._curriculum.phase, None
         if phase.clear_buffer:
@@ -254,20 +247,20 @@ class Trainer:
         self._watch.start()
         found = self._examiner.examine(self.agent)
         is_best = self._tally.take_score(found.score, self.transitions)
-        self._tell(
+        self._announcer.tell(
             Evaluated(
                 results=found.results,
                 transitions=self.transitions,
                 episodes=self.episodes,
                 updates=self.agent.num_updates,
-                phase=min(self._curriculum.index, len(self._curriculum.phases) - 1),
+                phase=self._phase_index,
                 score=found.score,
                 is_best=is_best,
             )
         )
         self._tally.examination = found
         if is_best and self._checkpoints is not None:
-            self._tell(Saved(self._checkpoints.save_best(self.agent), self.transitions, is_best=True))
+            self._announcer.tell(Saved(self._checkpoints.save_best(self.agent), self.transitions, is_best=True))
         self._watch.lap("evaluation")
         return found
 
@@ -277,7 +270,7 @@ class Trainer:
             return
         self._watch.start()
         path = self._checkpoints.save(self.agent, self.transitions, self.state_dict())
-        self._tell(Saved(path, self.transitions, is_best=False))
+        self._announcer.tell(Saved(path, self.transitions, is_best=False))
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> None:
@@ -286,13 +279,13 @@ class Trainer:
             self.evaluate()
         self.save()
         self._tell_progress()
-        self._tell(
+        self._announcer.tell(
             Ended(
                 reason=reason,
                 transitions=self.transitions,
                 episodes=self.episodes,
                 updates=self.agent.num_updates,
-                elapsed_s=time.monotonic() - self._began_s,
+                elapsed_s=self._budget.elapsed_s,
                 times=self._watch.times,
             )
         )
@@ -310,7 +303,7 @@ class Trainer:
             "pool": self._pool.state_dict(),
             "arena": {} if self._curriculum.is_finished else self._arena.state_dict(),
             "tally": self._tally.state_dict(),
-            "observers": [observer.state_dict() for observer in self._observers],
+            "observers": self._announcer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -328,8 +321,7 @@ class Trainer:
         self._curriculum.load_state_dict(state["curriculum"])
         self._pool.load_state_dict(state["pool"])
         self._tally.load_state_dict(state["tally"])
-        for observer, saved in zip(self._observers, state["observers"], strict=True):
-            observer.load_state_dict(saved)
+        self._announcer.load_state_dict(state["observers"])
         self._has_begun = True
         if not self._curriculum.is_finished:
             self._load_arena(state)
@@ -347,33 +339,39 @@ class Trainer:
     def close(self) -> None:
         """Close the sub-environments and the observers."""
         self._arena.close()
-        for observer in self._observers:
-            observer.close()
+        self._announcer.close()
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ figures
 
-    def _tell(self, event: Event) -> None:
-        for observer in self._observers:
-            observer.on_event(event)
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last 100 episodes, without shaping; NaN before the first."""
+        return self._tally.mean_return
+
+    @property
+    def evaluation(self) -> Mapping[str, Mapping[str, float]]:
+        """Figures of the last evaluation, by opponent."""
+        return {} if self._tally.examination is None else self._tally.examination.results
+
+    @property
+    def times(self) -> Times:
+        """Where the seconds of this sitting went."""
+        return self._watch.times
+
+    @property
+    def steps_per_s(self) -> float:
+        """Transitions per second of this sitting, without evaluations and checkpoints."""
+        seconds = self.times.total - self.times.evaluation
+        return (self.transitions - self._first_transitions) / seconds if seconds else 0.0
 
     def _tell_figures(self) -> None:
         figures = self._tally.take_figures()
         if figures:
-            phase = min(self._curriculum.index, len(self._curriculum.phases) - 1)
-            self._tell(Learned(figures, self.agent.num_updates, self.transitions, phase))
+            self._announcer.tell(Learned(figures, self.agent.num_updates, self.transitions, self._phase_index))
 
     def _tell_progress(self) -> None:
-        now_s, curriculum, options = time.monotonic(), self._curriculum, self.options
-        elapsed_s = now_s - self._began_s
-        shares = [curriculum.share]
-        if options.max_transitions is not None:
-            shares.append(self.transitions / options.max_transitions)
-        if options.max_minutes is not None:
-            shares.append(elapsed_s / (60 * options.max_minutes))
-        index = min(curriculum.index, len(curriculum.phases) - 1)
-        rate = (self.transitions - self._shown_transitions) / max(now_s - self._shown_s, 1e-9)
-        self._shown_s, self._shown_transitions = now_s, self.transitions
-        self._tell(
+        curriculum, index = self._curriculum, self._phase_index
+        self._announcer.tell(
             Progress(
                 transitions=self.transitions,
                 episodes=self.episodes,
@@ -381,12 +379,17 @@ class Trainer:
                 phase=index,
                 phase_name=curriculum.phases[index].name,
                 phase_share=1.0 if curriculum.is_finished else curriculum.phase_share,
-                run_share=min(max(shares), 1.0),
-                steps_per_s=rate,
-                elapsed_s=elapsed_s,
+                run_share=max(curriculum.share, self._budget.share(self.transitions)),
+                steps_per_s=self._announcer.take_speed(self.transitions),
+                elapsed_s=self._budget.elapsed_s,
                 times=self._watch.times,
             )
         )
+
+    @property
+    def _phase_index(self) -> int:
+        """Of the phase, and of the last one when all are done."""
+        return min(self._curriculum.index, len(self._curriculum.phases) - 1)
 
 
 def _int_of(seed: np.random.SeedSequence) -> int:

@@ -1,0 +1,257 @@
+"""The front doors: train by a file, by a configuration, or go on with a run that was interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from envfleet.training.checkpoints import Checkpoints
+from envfleet.training.config import RunConfig, parse_config, read_config
+from envfleet.training.events import Observer
+from envfleet.training.examining import STRONG, WEAK
+from envfleet.training.options import Backend, Engine, RunOptions
+from envfleet.training.records import ProgressBar, RunFolder, records_of
+from envfleet.training.stopping import stop_requests
+from envfleet.training.trainer import Trainer
+
+RUNS = "results/runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What came of a run.
+
+    Attributes:
+        run_name: Its name, which is that of its folder.
+        run_dir: The folder.
+        reason: Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"interrupted"`.
+        total_steps: Transitions, over all sub-environments, and over all sittings if the run was resumed.
+        total_episodes: Likewise.
+        total_updates: Likewise.
+        mean_reward: Mean return of the last 100 episodes of training, without shaping.
+        win_rate: Against the strong scripted player, in the last evaluation; `None` where nobody plays against it.
+        win_rate_weak: Likewise against the weak one.
+        evaluation: All figures of the last evaluation, by opponent.
+        steps_per_s: Transitions per second of this sitting, without evaluations.
+        seconds: Where those of this sitting went: `act`, `env`, `wait`, `update`, `evaluation`.
+        checkpoint: The last agent's file.
+        best_checkpoint: The file of the agent that was best in an evaluation.
+    """
+
+    run_name: str
+    run_dir: Path
+    reason: str
+    total_steps: int
+    total_episodes: int
+    total_updates: int
+    mean_reward: float
+    win_rate: float | None
+    win_rate_weak: float | None
+    evaluation: Mapping[str, Mapping[str, float]]
+    steps_per_s: float
+    seconds: Mapping[str, float]
+    checkpoint: Path | None
+    best_checkpoint: Path | None
+
+
+def train(  # noqa: PLR0913  # every option is keyword-only
+    config: RunConfig | Mapping[str, Any] | str | Path,
+    *,
+    num_envs: int = 1,
+    engine: Engine = "compiled",
+    backend: Backend | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    seed: int | None = None,
+    max_minutes: float | None = None,
+    max_transitions: int | None = None,
+    on_failure: Literal["raise", "restart"] = "raise",
+    base_output_dir: str | Path = RUNS,
+    run_name: str | None = None,
+    verbose: bool = True,
+    observers: Sequence[Observer] = (),
+) -> RunResult:
+    """Train an agent, and leave a folder with checkpoints, tables, logs and plots.
+
+    Ctrl-C ends the run in order; `resume` goes on with it.
+
+    Args:
+        config: A configuration, its content as a dict, or the path of its file.
+        num_envs: Sub-environments.
+        engine: Of hockey: `"compiled"`, or `"box2d"`, which is the same game to the last bit and slower.
+        backend: Of the fleet; `None` chooses.
+        workers: Threads or processes of the fleet; `None` for its own choice.
+        device: Where networks live: `"cpu"`, `"cuda"`, …
+        seed: Instead of the configuration's.
+        max_minutes: Stop after so many.
+        max_transitions: Stop after so many.
+        on_failure: What happens if a sub-environment fails: `"raise"` or `"restart"`.
+        base_output_dir: Folder of runs.
+        run_name: `None` for agent, time, a hash of the configuration, and `vec` with the number of sub-environments.
+        verbose: Whether a progress bar is shown.
+        observers: More who are told what happens; see `envfleet.training.events`.
+
+    Raises:
+        InvalidArgument: The configuration or an option cannot be.
+        TrainingDiverged: A loss is no number any more.
+    """
+    given = config if isinstance(config, RunConfig) else _read(config)
+    if seed is not None:
+        given = _change(given, {"seed": seed})
+    options = RunOptions(
+        num_envs=num_envs,
+        engine=engine,
+        backend=backend,
+        workers=workers,
+        device=device,
+        on_failure=on_failure,
+        max_minutes=max_minutes,
+        max_transitions=max_transitions,
+    )
+    folder = RunFolder.create(base_output_dir, given, options=dataclasses.asdict(options), name=run_name)
+    return _run(given, options, folder, verbose, observers, is_resumed=False)
+
+
+def resume(
+    run: str | Path,
+    *,
+    max_minutes: float | None = None,
+    max_transitions: int | None = None,
+    device: str | None = None,
+    verbose: bool = True,
+    observers: Sequence[Observer] = (),
+) -> RunResult:
+    """Go on with a run from its last checkpoint, whatever ended it.
+
+    On a CPU with one thread (`torch.set_num_threads(1)`) it ends with the same weights and the same `episodes.csv` as
+    if it had not been interrupted, to the last bit.
+
+    Args:
+        run: Its folder. The checkpoint in it is unpickled: resume runs of your own only.
+        max_minutes: Stop after so many more.
+        max_transitions: Stop after so many of the whole run.
+        device: Where networks live; `None` for where they did.
+        verbose: Whether a progress bar is shown.
+        observers: More who are told what happens.
+
+    Raises:
+        InvalidArgument: There is no such run, or no checkpoint in it.
+    """
+    folder = RunFolder.open(run)
+    saved: dict[str, Any] = json.loads(folder.environment.read_text(encoding="utf-8"))["options"]
+    saved |= {"max_minutes": max_minutes, "max_transitions": max_transitions}
+    if device is not None:
+        saved["device"] = device
+    return _run(folder.read_config(), RunOptions(**saved), folder, verbose, observers, is_resumed=True)
+
+
+def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people were promised
+    config_path: str | Path,
+    base_output_dir: str | Path = RUNS,
+    run_name: str | None = None,
+    verbose: bool = True,
+    eval_freq_steps: int | None = None,
+    eval_num_games: int | None = None,
+    eval_weak_opponent: bool | None = None,
+    device: str = "cpu",
+    checkpoint_path: str | Path | None = None,
+    num_envs: int = 1,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train by a configuration file; `num_envs` is the only thing to change for speed.
+
+    Args:
+        config_path: The file.
+        base_output_dir: Folder of runs.
+        run_name: As in `train`.
+        verbose: Whether a progress bar is shown.
+        eval_freq_steps: Transitions between evaluations; `None` for what the file says.
+        eval_num_games: Games of each, against each opponent; likewise.
+        eval_weak_opponent: Whether the weak scripted player is played, too; likewise.
+        device: Where networks live: `"cpu"`, `"cuda"`, `"cuda:1"`, …
+        checkpoint_path: File of an agent whose weights are the first ones; likewise.
+        num_envs: Sub-environments.
+        **options: More of `train`'s: `engine`, `backend`, `seed`, `max_minutes`, …
+
+    Returns:
+        The fields of `RunResult` by name, files as text.
+
+    Raises:
+        InvalidArgument: The configuration or an option cannot be.
+    """
+    asked = {
+        "eval_frequency": eval_freq_steps,
+        "eval_games": eval_num_games,
+        "eval_weak_opponent": eval_weak_opponent,
+    }
+    changes: dict[str, Any] = {"training": {name: value for name, value in asked.items() if value is not None}}
+    if checkpoint_path is not None:
+        changes["agent"] = {"checkpoint_path": str(checkpoint_path)}
+    config = _change(read_config(config_path), changes)
+    result = train(
+        config,
+        num_envs=num_envs,
+        device=device,
+        base_output_dir=base_output_dir,
+        run_name=run_name,
+        verbose=verbose,
+        **options,
+    )
+    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(result).items()}
+
+
+def _read(config: Mapping[str, Any] | str | Path) -> RunConfig:
+    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
+
+
+def _change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """The configuration with some keys of it, or of its sections, changed and checked."""
+    data = config.model_dump(mode="json")
+    for name, value in changes.items():
+        data[name] = {**data[name], **value} if isinstance(value, Mapping) else value
+    return parse_config(data, "the configuration with the arguments")
+
+
+def _run(
+    config: RunConfig,
+    options: RunOptions,
+    folder: RunFolder,
+    verbose: bool,
+    observers: Sequence[Observer],
+    *,
+    is_resumed: bool,
+) -> RunResult:
+    told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
+    checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
+    state = checkpoints.load() if is_resumed else None
+    trainer = Trainer(config, options, name=folder.name, folder=folder.path, observers=told)
+    with contextlib.closing(trainer), stop_requests() as should_stop:
+        if state is not None:
+            trainer.load_state_dict(state)
+        reason = trainer.run(should_stop)
+        return _result(trainer, folder, checkpoints, reason)
+
+
+def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:
+    evaluation = trainer.evaluation
+    rates = {name: figures.get("win_rate") for name, figures in evaluation.items()}
+    return RunResult(
+        run_name=folder.name,
+        run_dir=folder.path,
+        reason=reason,
+        total_steps=trainer.transitions,
+        total_episodes=trainer.episodes,
+        total_updates=trainer.agent.num_updates,
+        mean_reward=trainer.mean_return,
+        win_rate=rates.get(STRONG),
+        win_rate_weak=rates.get(WEAK),
+        evaluation=evaluation,
+        steps_per_s=trainer.steps_per_s,
+        seconds=dataclasses.asdict(trainer.times),
+        checkpoint=checkpoints.latest,
+        best_checkpoint=checkpoints.best,
+    )
