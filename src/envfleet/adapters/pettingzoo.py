@@ -1,0 +1,271 @@
+"""PettingZoo's parallel environments as fleets whose rows are agents. PettingZoo itself is not imported.
+
+Examples:
+    >>> from envfleet.adapters.pettingzoo import AgentFleet
+    >>> from envfleet.envs.hockey.parallel import HockeyParallelEnv
+    >>> fleet = AgentFleet.make(HockeyParallelEnv, num_games=3, backend="serial")
+    >>> observations, infos = fleet.reset(seed=0)
+    >>> observations.shape, fleet.agent_names
+    ((6, 18), ('player_one', 'player_two'))
+    >>> observations, rewards, terminated, truncated, infos = fleet.step(fleet.action_space.sample())
+    >>> rewards.shape, infos["winner"].tolist()
+    ((6,), [0, 0, 0, 0, 0, 0])
+    >>> fleet.close()
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from envfleet.adapters.pettingzoo_game import ParallelGame
+from envfleet.core.fleet import Fleet
+from envfleet.errors import InvalidArgument
+from envfleet.make import make
+
+_OWN = ("reward", "terminated", "truncated", "is_active")
+_FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class AgentFleet(VectorEnv[Any, Any, Any]):
+    """N games of A agents as a vector environment of N * A rows: row `g * A + a` is agent `a` of game `g`.
+
+    To a learner every row is a sub-environment with its own observations, rewards, flags and `infos["episode"]`. A game
+    is reset when all of its agents have ended, in the way of the fleet's autoreset mode. Agents that end before the
+    others wait: their rows are zeros and `infos["is_active"]` is false there; such rows, and in `NEXT_STEP` those of a
+    reset, are no transitions.
+
+    Args:
+        games: A fleet of `ParallelGame`. It belongs to this object from now on: `close` closes it.
+
+    Attributes:
+        games: The fleet, for all that concerns whole games: `call`, `set_attr`, `get_state`, `stats()`, ….
+        num_games: N.
+        agent_names: The agents of one game, by their place in it.
+
+    Raises:
+        InvalidArgument: The agents' spaces are no arrays, nor dicts or tuples of them.
+    """
+
+    def __init__(self, games: Fleet) -> None:
+        self.games = games
+        self.num_games = games.num_envs
+        self.agent_names: tuple[str, ...] = games.get_attr("agent_names")[0]
+        self.num_envs = self.num_games * len(self.agent_names)
+        self.single_observation_space = games.get_attr("agent_observation_space")[0]
+        self.single_action_space = games.get_attr("agent_action_space")[0]
+        for space in (self.single_observation_space, self.single_action_space):
+            _check_space(space)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata, self.render_mode = games.metadata, games.render_mode
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+
+    @classmethod
+    def make(cls, make_env: Callable[[], Any], num_games: int, **make_kwargs: Any) -> Self:
+        """Make games and adapt them.
+
+        Args:
+            make_env: Makes a `ParallelEnv`; called where the game is run.
+            num_games: How many.
+            **make_kwargs: For `envfleet.make`: `backend`, `workers`, `autoreset_mode`, ….
+
+        Raises:
+            InvalidArgument: From `envfleet.make`, or the agents' spaces cannot be used.
+            SubEnvError: A game could not be made, from what it raised.
+        """
+        games = make(functools.partial(ParallelGame, make_env), num_games, **make_kwargs)
+        try:
+            return cls(games)
+        except BaseException:
+            games.close(terminate=True)
+            raise
+
+    # ------------------------------------------------------------------ reset and step
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin new games.
+
+        Args:
+            seed: Game `g` gets `seed + g`; or one for each game.
+            options: For the games. `"reset_mask"`, bool `(num_envs,)`, says which rows; those of a game go together.
+
+        Returns:
+            Observations and infos of all rows.
+
+        Raises:
+            InvalidArgument: A mask that parts the agents of a game.
+        """
+        mask = np.ones(self.num_envs, np.bool_)
+        if options is not None and "reset_mask" in options:
+            mask = np.asarray(options["reset_mask"])
+            by_game = self._by_game(mask, "reset_mask")
+            if (by_game.any(axis=1) != by_game.all(axis=1)).any():
+                raise InvalidArgument("reset_mask parts the agents of a game: the rows of a game are reset together")
+            options = {**options, "reset_mask": by_game[:, 0]}
+        observations, infos = self.games.reset(seed=seed, options=options)
+        self._returns[mask], self._lengths[mask] = 0.0, 0
+        return self._by_row(self.single_observation_space, observations), self._spread(infos)
+
+    def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Step all games.
+
+        Args:
+            actions: One per row, in the form of `action_space`; those of rows that wait are not looked at.
+
+        Returns:
+            Observations, rewards (float64), terminated, truncated, each with a row per agent, and infos.
+
+        Raises:
+            InvalidArgument: Not one action per row.
+            SubEnvError: A game raised.
+        """
+        observations, _, _, is_late, infos = self.games.step(self._to_games(self.single_action_space, actions))
+        rewards, _ = self._gather(infos, "reward", np.dtype(np.float64))
+        terminated, has_flags = self._gather(infos, "terminated", np.dtype(np.bool_))
+        truncated, _ = self._gather(infos, "truncated", np.dtype(np.bool_))
+        is_active, _ = self._gather(infos, "is_active", np.dtype(np.bool_))
+        lost = np.repeat(is_late, len(self.agent_names)) & ~has_flags  # a game that failed, and began anew
+        truncated |= lost
+        spread = {**self._spread(infos), "is_active": is_active | lost, "_is_active": np.ones(self.num_envs, np.bool_)}
+        self._count(spread, rewards, terminated | truncated)
+        return self._by_row(self.single_observation_space, observations), rewards, terminated, truncated, spread
+
+    def _count(self, infos: dict[str, Any], rewards: NDArray[Any], ended: NDArray[Any]) -> None:
+        """Sum up the episodes of the rows, and tell those that ended."""
+        self._returns += rewards
+        self._lengths += infos["is_active"]
+        for name in ("episode", "_episode"):  # those of the games
+            infos.pop(name, None)
+        if ended.any():
+            infos["episode"] = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
+            infos["_episode"] = ended.copy()
+            self._returns[ended], self._lengths[ended] = 0.0, 0
+
+    # ------------------------------------------------------------------ games and rows
+
+    def _by_game(self, values: NDArray[Any], what: str) -> NDArray[Any]:
+        if values.ndim == 0 or len(values) != self.num_envs:
+            raise InvalidArgument(
+                f"{what} has shape {values.shape}, expected {self.num_envs} rows: {self.num_games} games × "
+                f"{len(self.agent_names)} agents"
+            )
+        return values.reshape(self.num_games, len(self.agent_names), *values.shape[1:])
+
+    def _to_games(self, space: Any, actions: Any) -> Any:
+        """(N * A, …) -> (N, A, …) of every array."""
+        if isinstance(space, spaces.Dict):
+            return {name: self._to_games(inner, actions[name]) for name, inner in space.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._to_games(inner, part) for inner, part in zip(space, actions, strict=True))
+        return self._by_game(np.asarray(actions), "an array of actions")
+
+    def _by_row(self, space: Any, values: Any) -> Any:
+        """(N, A, …) -> (N * A, …) of every array."""
+        if isinstance(space, spaces.Dict):
+            return {name: self._by_row(inner, values[name]) for name, inner in space.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._by_row(inner, part) for inner, part in zip(space, values, strict=True))
+        return values.reshape(self.num_envs, *values.shape[2:])
+
+    def _gather(
+        self, infos: Mapping[str, Any], name: str, dtype: np.dtype[Any] | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One of the agents' infos by row, and which rows have it.
+
+        With a `dtype`, of games that ended and were reset in the same step: that of the end.
+        """
+        columns = [(agent, infos, f"{agent}.{name}") for agent in self.agent_names]
+        if dtype is not None:
+            columns += [(agent, infos.get("final_info", {}), key) for agent, _, key in columns]
+        found = [(self.agent_names.index(agent), source, key) for agent, source, key in columns if key in source]
+        shown = np.zeros((self.num_games, len(self.agent_names)), np.bool_)
+        kinds = [source[key] for _, source, key in found]
+        shape = kinds[0].shape[1:] if kinds else ()
+        values = np.zeros((*shown.shape, *shape), dtype or np.result_type(*kinds))
+        for place, source, key in found:
+            mask = source[f"_{key}"]
+            values[mask, place] = source[key][mask]
+            shown[mask, place] = True
+        return values.reshape(self.num_envs, *shape), shown.reshape(self.num_envs)
+
+    def _spread(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Infos of games as infos of rows."""
+        rows: dict[str, Any] = {}
+        prefixes = tuple(f"{agent}." for agent in self.agent_names)
+        for key in infos:
+            bare = key.removeprefix("_")
+            prefix = next((prefix for prefix in prefixes if bare.startswith(prefix)), None)
+            if prefix is None:
+                rows[key] = self._repeat(key, infos[key])
+                continue
+            name = bare.removeprefix(prefix)
+            if name not in rows and name not in _OWN:
+                rows[name], rows[f"_{name}"] = self._gather(infos, name)
+        return rows
+
+    def _repeat(self, key: str, value: Any) -> Any:
+        """An info of whole games, for the rows of each."""
+        if key == "final_obs":
+            rows = np.full(self.num_envs, None, object)
+            for game in np.flatnonzero([one is not None for one in value]):
+                first = game * len(self.agent_names)
+                for place, one in enumerate(iterate(self.games.single_observation_space, value[game])):
+                    rows[first + place] = one
+            return rows
+        if isinstance(value, Mapping):
+            return self._spread(value)
+        return np.repeat(value, len(self.agent_names), axis=0)
+
+    # ------------------------------------------------------------------ the rest
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One picture per game."""
+        return self.games.render()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every game, or get an attribute; one result per game."""
+        return self.games.call(name, *args, **kwargs)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every game."""
+        return self.games.get_attr(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every game: one value for all, or a list of one per game."""
+        self.games.set_attr(name, values)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the games."""
+        self.games.close(**kwargs)
+
+
+def _check_space(space: Any) -> None:
+    inner: Any = ()
+    if isinstance(space, spaces.Dict):
+        inner = space.values()
+    elif isinstance(space, spaces.Tuple):
+        inner = space.spaces
+    elif not isinstance(space, _FLAT_SPACES):
+        raise InvalidArgument(
+            f"an agent's space is {space}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of "
+            "them: rows of an array are handed from games to agents"
+        )
+    for one in inner:
+        _check_space(one)

@@ -1,0 +1,113 @@
+"""One PettingZoo game as an ordinary Gymnasium environment, which every backend can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from envfleet.errors import InvalidArgument
+
+
+class ParallelGame(gym.Env[Any, Any]):
+    """A PettingZoo `ParallelEnv` as a `gymnasium.Env`: what its agents see and do lies along a first axis.
+
+    Agents are those of `possible_agents`, in that order, and must share their spaces. An agent that ends before the
+    others sees zeros from then on, earns nothing, and its action is not looked at; the episode goes on until all have
+    ended.
+
+    The reward is the sum over the agents. Infos have each agent's share, under its name and a dot: `reward`,
+    `terminated`, `truncated`, `is_active` (whether it took part in this step), and the agent's own infos, as in
+    `"player_0.reward"`.
+
+    Args:
+        make_env: Makes the `ParallelEnv`.
+
+    Attributes:
+        agent_names: The agents.
+        agent_observation_space: Of one agent.
+        agent_action_space: Of one agent.
+
+    Raises:
+        InvalidArgument: It is no `ParallelEnv`, or its agents' spaces differ.
+    """
+
+    def __init__(self, make_env: Callable[[], Any]) -> None:
+        self._game = game = make_env()
+        if not hasattr(game, "possible_agents"):
+            raise InvalidArgument(
+                f"{make_env!r} made a {type(game).__name__}, which has no possible_agents: pass a callable that makes "
+                "a PettingZoo ParallelEnv; pettingzoo.utils.aec_to_parallel makes one of a turn-based environment"
+            )
+        self.agent_names: tuple[str, ...] = tuple(game.possible_agents)
+        self.agent_observation_space = self._shared_space("observation_space", game.observation_space)
+        self.agent_action_space = self._shared_space("action_space", game.action_space)
+        self.observation_space = batch_space(self.agent_observation_space, len(self.agent_names))
+        self.action_space = batch_space(self.agent_action_space, len(self.agent_names))
+        self.render_mode = getattr(game, "render_mode", None)
+        self.metadata = dict(game.metadata)
+
+    def _shared_space(self, name: str, space_of: Callable[[str], gym.Space[Any]]) -> gym.Space[Any]:
+        first, *others = self.agent_names
+        space = space_of(first)
+        for agent in others:
+            if space_of(agent) != space:
+                raise InvalidArgument(
+                    f"{name} of {agent!r} is {space_of(agent)}, that of {first!r} {space}: agents are rows of one "
+                    "array, so give them the same space, for example by padding (supersuit.pad_observations_v0, "
+                    "pad_action_space_v0)"
+                )
+        return space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game; both arguments are the game's."""
+        super().reset(seed=seed)
+        observations, infos = self._game.reset(seed=seed, options=options)
+        return self._batch(observations), self._inform(infos)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step all agents that are left.
+
+        Args:
+            action: Of every agent, in the form of `action_space`.
+
+        Returns:
+            Observations of all; the sum of rewards; whether the game is over, as terminated unless time was up for all
+            that were left, and as truncated else; infos.
+        """
+        playing = [*self._game.agents]
+        given = zip(self.agent_names, iterate(self.action_space, action), strict=True)
+        actions = {agent: one for agent, one in given if agent in playing}
+        observations, rewards, terminations, truncations, infos = self._game.step(actions)
+        info = self._inform(infos)
+        for agent in self.agent_names:
+            info[f"{agent}.reward"] = float(rewards.get(agent, 0.0))
+            info[f"{agent}.terminated"] = bool(terminations.get(agent, False))
+            info[f"{agent}.truncated"] = bool(truncations.get(agent, False))
+            info[f"{agent}.is_active"] = agent in playing
+        is_over = not self._game.agents
+        is_late = is_over and all(truncations.get(agent, False) for agent in playing)
+        total = float(sum(rewards.values()))
+        return self._batch(observations), total, is_over and not is_late, is_late, info
+
+    def _batch(self, observations: dict[str, Any]) -> Any:
+        """Observations of all agents along a first axis; zeros for those that have ended."""
+        space, count = self.agent_observation_space, len(self.agent_names)
+        nothing = create_empty_array(space, n=1, fn=np.zeros)
+        missing = next(iter(iterate(batch_space(space, 1), nothing)))
+        parts: Sequence[Any] = [observations.get(agent, missing) for agent in self.agent_names]
+        return concatenate(space, parts, create_empty_array(space, n=count, fn=np.zeros))
+
+    def _inform(self, infos: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        return {f"{agent}.{name}": value for agent, own in infos.items() for name, value in own.items()}
+
+    def render(self) -> Any:
+        """The game's own picture."""
+        return self._game.render()
+
+    def close(self) -> None:
+        """Close the game."""
+        self._game.close()
