@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents import PPO, Agent, OffPolicyAgent, SlabWriter, Transitions, TransitionWriter
+from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument, TrainingDiverged
 from envfleet.training.arena import ArenaStep
 from envfleet.training.config import RunConfig
@@ -167,7 +168,7 @@ class SlabLearner:
         self._writer.load_state_dict(state["writer"])
         if self._slabs is not None and state["slabs"] is not None:
             self._slabs.load_state_dict(state["slabs"])
-        self._current = np.array(state["current"])
+        self._current = as_array(state["current"])
 
 
 def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
