@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.game import Game, SavedGame
+from envfleet.envs.hockey.game import Game, SavedGame, SavedHockey
 from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
 from envfleet.envs.hockey.rules import Quirks, draw_start, read_mode
 from envfleet.envs.hockey.views import inform, observe
@@ -222,18 +222,35 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         """Return player two's reward; `info_two` is what `get_info_agent_two` returned."""
         return self.get_reward(info_two)
 
-    def set_state(self, state: ArrayLike) -> None:
-        """Put rackets and puck where an observation of player one says, with its hold counters.
-
-        What an observation does not show stays as it is: the puck's spin, contacts, the clock, and who has scored.
-
-        Args:
-            state: The observation, shape `(18,)`, or `(16,)` without keep mode.
+    def get_state(self) -> SavedHockey:
+        """Save the game with all that no observation shows, and the generator; what it returns pickles.
 
         Raises:
-            InvalidArgument: The state has another shape, or a number in it is not finite.
+            StateUnsupported: The game has gone on for more than 100,000 steps and placements.
         """
-        self._game.place(state)
+        generator = dict(self.np_random.bit_generator.state)
+        return SavedHockey(self._game.save(), self._mode, self._limit, self._time, self._is_one_starting, generator)
+
+    def set_state(self, state: ArrayLike | SavedHockey) -> None:
+        """Go on with a saved game, or put rackets and puck where an observation of player one says.
+
+        What an observation does not show stays as it is: the puck's spin, contacts, the clock, and who has scored. A
+        saved game is played again so far, and then goes on exactly, here or in another process.
+
+        Args:
+            state: What `get_state` returned, or an observation, shape `(18,)`, or `(16,)` without keep mode.
+
+        Raises:
+            InvalidArgument: The observation has another shape, or a number in it is not finite.
+        """
+        if not isinstance(state, SavedHockey):
+            self._game.place(state)
+            return
+        self._game, self._is_reversed = Game(state.game), state.game.is_reversed
+        self._mode, self._limit, self._time = state.mode, state.limit, state.time
+        self._is_one_starting = state.is_one_starting
+        self.np_random = np.random.Generator(np.random.PCG64())
+        self.np_random.bit_generator.state = state.generator
 
     def discrete_to_continuous_action(self, number: int) -> NDArray[np.float32]:
         """Return one player's action that has this number in the public table.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +34,29 @@ class SavedGame:
     keep_mode: bool
     is_reversed: bool
     events: tuple[NDArray[np.floating], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedHockey:
+    """A saved `HockeyEnv`.
+
+    Attributes:
+        game: The game.
+        mode: What is played from the next reset on.
+        limit: The time limit of this game (steps).
+        time: Steps played.
+        is_one_starting: Whether player one began the last game in `NORMAL`.
+        generator: State of the generator.
+        opponent: Of `HockeyOneEnv`: a copy of the opponent.
+    """
+
+    game: SavedGame
+    mode: c.Mode
+    limit: int
+    time: int
+    is_one_starting: bool
+    generator: Any
+    opponent: Any = None
 
 
 class Game:

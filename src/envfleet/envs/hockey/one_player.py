@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from typing import Any, SupportsIndex
 
 import gymnasium
@@ -11,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.env import HockeyEnv, Info
+from envfleet.envs.hockey.game import SavedHockey
 from envfleet.envs.hockey.opponents import BasicOpponent
 from envfleet.envs.hockey.rules import Quirks
 from envfleet.errors import InvalidArgument
@@ -62,6 +65,16 @@ class HockeyOneEnv(HockeyEnv):
         if seed is not None and isinstance(self.opponent, BasicOpponent):
             self.opponent.seed(np.random.SeedSequence(seed, spawn_key=(_OPPONENT_STREAM,)))
         return super().reset(one_starting, mode, seed, options)
+
+    def get_state(self) -> SavedHockey:
+        """Save the game, as `HockeyEnv.get_state` does, and the opponent."""
+        return dataclasses.replace(super().get_state(), opponent=copy.deepcopy(self.opponent))
+
+    def set_state(self, state: ArrayLike | SavedHockey) -> None:
+        """Go on with a saved game and its opponent, or place bodies, as `HockeyEnv.set_state` does."""
+        super().set_state(state)
+        if isinstance(state, SavedHockey):
+            self.opponent = copy.deepcopy(state.opponent)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step against the opponent.

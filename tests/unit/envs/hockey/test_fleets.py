@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from typing import Any
 
 import gymnasium
@@ -44,3 +45,25 @@ def test_ids_work_in_processes() -> None:
         observations, _ = fleet.reset(seed=0)
         assert observations.shape == (2, 18)
         assert fleet.step(fleet.action_space.sample())[0].shape == (2, 18)
+
+
+@pytest.mark.parametrize("kind", [HockeyEnv, HockeyOneEnv])
+def test_saved_games_go_on_exactly_in_another_process(kind: Any) -> None:
+    """A pickle of such an environment holds its arguments only, and a fleet once took it for a saved state."""
+
+    def play_on(fleet: Any) -> list[np.ndarray]:
+        rng = np.random.default_rng(1)
+        actions = rng.uniform(-1, 1, (120, *fleet.action_space.shape)).astype(np.float32)
+        return [np.column_stack(fleet.step(one)[:2]) for one in actions]
+
+    make_env = functools.partial(kind, mode="TRAIN_SHOOTING")
+    with envfleet.make(make_env, num_envs=2, backend="serial") as fleet:
+        fleet.reset(seed=3)
+        fleet.apply(lambda env: env.unwrapped.set_state(np.arange(18) % 4 / 8))
+        play_on(fleet)
+        state = pickle.loads(pickle.dumps(fleet.get_state()))
+        expected = play_on(fleet)
+    with envfleet.make(make_env, num_envs=2, backend="process", workers=2) as fleet:
+        fleet.set_state(state)
+        for step, (one, other) in enumerate(zip(play_on(fleet), expected, strict=True)):
+            np.testing.assert_array_equal(one, other, str(step))
