@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from envfleet.cli import playing, training
 from envfleet.cli.console import make_console, progress_bar, readable_errors
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
 
@@ -190,6 +191,10 @@ def envs(
                 "imported: envfleet envs --import ale_py."
             )
         show_catalogue(entries, make_console())
+
+
+training.register(app)
+playing.register(app)
 
 
 @app.command()

@@ -34,12 +34,13 @@ def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
         import matplotlib as mpl  # noqa: F401  # so that what is missing is said once, and how to get it
     except ImportError as error:
         raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
-    count = len(tournament.ratings)
+    count, path = len(tournament.ratings), Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with style():
         figure, (left, right) = new_figure(1, 2, 7 + 0.5 * count, 2.2 + 0.36 * count)
         _draw_ratings(left, tournament)
         _draw_scores(right, tournament)
-        return save_figure(figure, Path(path))
+        return save_figure(figure, path)
 
 
 def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
