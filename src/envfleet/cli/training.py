@@ -1,0 +1,165 @@
+"""The commands that train: `envfleet train`, `envfleet plot`."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from envfleet.cli.console import make_console, readable_errors
+from envfleet.errors import InvalidArgument
+
+_OF_THE_RUN = ("num_envs", "engine", "backend", "workers", "seed", "on_failure", "out", "name")
+
+
+def register(app: typer.Typer) -> None:
+    """Give the command line these commands."""
+    app.command()(train)
+    app.command()(plot)
+
+
+def train(  # noqa: PLR0913 (one parameter per option)
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="A configuration, a JSON file.", show_default=False)
+    ] = None,
+    *,
+    num_envs: Annotated[
+        int | None, typer.Option("--num-envs", "-n", min=1, help="Sub-environments; 1 if not given.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="Of hockey: compiled, or box2d, the same game and slower.", show_default="compiled"),
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Of the fleet: auto, serial, thread, process, kernel.", show_default="chosen")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-w", min=1, help="Threads or processes of the fleet.", show_default="chosen"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Of the networks: cpu, cuda, cuda:1.", show_default="cpu")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the configuration's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of runs.", show_default="results/runs")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the run; made of agent, time and configuration else.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Stop after so many.")] = None,
+    max_transitions: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    on_failure: Annotated[
+        str | None, typer.Option(help="If a sub-environment fails: raise or restart.", show_default="raise")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder, from its last checkpoint.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print CONFIG with all defaults, and the agent's, and end.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Train an agent by CONFIG; Ctrl-C saves, and --resume goes on."""
+    with readable_errors():
+        given = {
+            "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
+            "seed": seed, "out": out, "name": name, "max_minutes": max_minutes, "max_transitions": max_transitions,
+            "on_failure": on_failure,
+        }  # fmt: skip
+        options = {option: value for option, value in given.items() if value is not None}
+        if resume is not None:
+            result = _resume(config, resume, options, verbose=not quiet)
+        elif config is None:
+            raise InvalidArgument(
+                "no CONFIG is given: pass a JSON file, such as configs/quickstart.json, or --resume RUN"
+            )
+        elif print_config:
+            _print_config(config)
+            return
+        else:
+            result = _train(config, options, verbose=not quiet)
+        from envfleet.cli.run_report import show_result
+
+        show_result(result, make_console())
+        if result.reason == "interrupted":
+            raise typer.Exit(130)
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.", show_default=False)],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder for the figures; the run's own if there is one run.", show_default="plots"
+        ),
+    ] = None,
+) -> None:
+    """Draw the figures of a run as it is now, or of several runs into the same ones."""
+    with readable_errors():
+        from envfleet.training.records import plot_runs
+
+        console = make_console()
+        files = plot_runs(runs, out)
+        for file in files:
+            console.print(escape(str(file)), soft_wrap=True)
+        if not files:
+            console.print("There is nothing to draw yet.")
+
+
+def _train(config: Path, options: dict[str, Any], *, verbose: bool) -> Any:
+    from envfleet.training import train as run
+
+    if "out" in options:
+        options["base_output_dir"] = options.pop("out")
+    if "name" in options:
+        options["run_name"] = options.pop("name")
+    with _plain_warnings():
+        from envfleet.training.config import read_config
+
+        read = read_config(config)
+    return run(read, verbose=verbose, **options)
+
+
+def _resume(config: Path | None, run: Path, options: dict[str, Any], *, verbose: bool) -> Any:
+    if config is not None:
+        raise InvalidArgument(f"CONFIG is {str(config)!r}, but {run} goes on with its own: leave CONFIG out")
+    fixed = [f"--{option.replace('_', '-')}" for option in _OF_THE_RUN if option in options]
+    if fixed:
+        raise InvalidArgument(
+            f"{', '.join(fixed)} with --resume, but a run goes on with what it began with: leave it out"
+        )
+    from envfleet.training import resume
+
+    return resume(run, verbose=verbose, **options)
+
+
+def _print_config(path: Path) -> None:
+    import dataclasses
+    import json
+
+    from envfleet.training.config import read_config
+
+    with _plain_warnings():
+        config = read_config(path)
+    content = config.model_dump(mode="json")
+    content["agent"]["hyperparameters"] = {
+        name: value
+        for name, value in dataclasses.asdict(config.agent_config()).items()
+        if name not in ("warmup", "learning_rate", "batch_size")
+    }
+    agent = dataclasses.asdict(config.agent_config())
+    content["hyperparameters"] = {name: agent.get(name) for name in content["hyperparameters"]}
+    typer.echo(json.dumps(content, indent=2))
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show warnings as lines of their own, without the place in the code that they come from."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        typer.secho(f"Note: {warning.message}", err=True, fg="yellow")

@@ -1,0 +1,142 @@
+"""`envfleet train` and `envfleet plot`, as a person types them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from envfleet import training
+from envfleet.cli.app import app
+from envfleet.training.config import parse_config, read_config
+
+CONFIG: dict[str, Any] = {
+    "curriculum": {
+        "phases": [
+            {
+                "name": "balance",
+                "transitions": 256,
+                "environment": {"id": "CartPole-v1"},
+                "opponent": {"type": "none"},
+            }
+        ]
+    },
+    "training": {"rollout_steps": 32, "eval_games": 2, "max_episode_steps": 500},
+    "agent": {"type": "PPO", "hyperparameters": {"hidden": [8], "num_epochs": 1}},
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _polars_runtime() -> None:
+    """Polars opens the descriptors of its runtime with the first file that it reads."""
+    pl.read_csv(io.BytesIO(b"a\n1\n"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "pole.json"
+    path.write_text(json.dumps(CONFIG), encoding="utf-8")
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    runner = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"})
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def flat(text: str) -> str:
+    """Take a panel's frame and line breaks away."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", text)
+
+
+def test_a_run_is_trained_and_plotted(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    result = invoke("train", config, "-n", 4, "--backend", "serial", "--out", out, "--name", "mine", "--seed", 7)
+    assert result.exit_code == 0, result.output
+    assert "Note: " + str(config) + ": training.max_episode_steps=500 has no effect" in result.stderr
+    assert "mine begins: PPO" in result.stderr
+    assert "mine has completed its curriculum" in result.stdout
+    assert "256 transitions" in result.stdout
+    assert "mean return" in result.stdout  # of the evaluation
+    assert read_config(out / "mine" / "config.json").seed == 7
+    drawn = invoke("plot", out / "mine", "--out", tmp_path / "figures")
+    assert drawn.exit_code == 0
+    files = [Path(line) for line in drawn.stdout.splitlines()]
+    assert tmp_path / "figures" / "losses.png" in files
+    assert all(file.is_file() for file in files)
+
+
+def test_a_run_that_was_stopped_goes_on(config: Path, tmp_path: Path) -> None:
+    stopped = invoke("train", config, "-n", 4, "--out", tmp_path, "--name", "mine", "--max-transitions", 64, "-q")
+    assert (stopped.exit_code, stopped.exception) == (0, None)
+    assert f"Go on        envfleet train --resume {tmp_path / 'mine'}" in stopped.stdout
+    resumed = invoke("train", "--resume", tmp_path / "mine", "-q")
+    assert "has completed its curriculum" in resumed.stdout
+    assert "256 transitions" in resumed.stdout
+
+
+def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = training.RunResult(
+        run_name="mine", run_dir=tmp_path / "mine", reason="interrupted", total_steps=12_345, total_episodes=1,
+        total_updates=1, mean_reward=0.0, win_rate=None, win_rate_weak=None, evaluation={}, steps_per_s=1.0,
+        seconds={}, checkpoint=None, best_checkpoint=None,
+    )  # fmt: skip
+    monkeypatch.setattr(training, "train", lambda config, **options: result)
+    told = invoke("train", config, "-q")
+    assert told.exit_code == 130
+    line = f"Interrupted after 12,345 transitions; all is saved. Go on: envfleet train --resume {tmp_path / 'mine'}"
+    assert told.stdout.strip() == line
+
+
+def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from envfleet.cli.run_report import show_result
+
+    rates = {"win_rate": 0.9, "draw_rate": 0.06, "loss_rate": 0.04, "win_rate_low": 0.85, "win_rate_high": 0.94}
+    result = training.RunResult(
+        run_name="mine", run_dir=Path("runs/mine"), reason="max_minutes", total_steps=5_000_000, total_episodes=40_000,
+        total_updates=900, mean_reward=7.5, win_rate=0.9, win_rate_weak=None,
+        evaluation={"basic_strong": {**rates, "games": 200.0}}, steps_per_s=80_000.0,
+        seconds={"act": 20.0, "env": 30.0, "wait": 0.0, "update": 50.0, "evaluation": 0.1},
+        checkpoint=Path("runs/mine/checkpoints/1.pt"), best_checkpoint=Path("runs/mine/checkpoints/best.pt"),
+    )  # fmt: skip
+    text = io.StringIO()
+    show_result(result, Console(file=text, width=120))
+    shown = flat(text.getvalue())
+    assert "mine has used its time" in shown
+    assert "basic_strong 90.0% 6.0% 4.0% 85.0% to 94.0% 200" in shown
+    assert "Time: learning 50%, environment 30%, acting 20% " in shown
+    assert "Best agent runs/mine/checkpoints/best.pt" in shown
+
+
+def test_the_whole_configuration_is_printed(config: Path) -> None:
+    printed = invoke("train", config, "--print-config")
+    content = json.loads(printed.stdout)
+    assert content["agent"]["hyperparameters"]["num_minibatches"] == 4
+    assert content["training"]["reward_scale"] == 1.0
+    whole = parse_config(content)
+    assert whole.agent_config() == parse_config({**CONFIG, "training": {}}).agent_config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no CONFIG is given: pass a JSON file"),
+        (("CONFIG", "--resume", "runs/mine"), "goes on with its own: leave CONFIG out"),
+        (("--resume", "runs/mine", "-n", 4, "--seed", 1), "--num-envs, --seed with --resume, but a run goes on with"),
+        (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),
+        (("no.json",), "no.json cannot be read (No such file or directory)"),
+        (("CONFIG", "--engine", "bullet"), "engine='bullet': pass one of 'compiled', 'box2d'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_a_panel(arguments: tuple[object, ...], message: str, config: Path) -> None:
+    result = invoke("train", *(config if argument == "CONFIG" else argument for argument in arguments))
+    assert result.exit_code == 2
+    assert message in flat(result.stderr)
