@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels.rollouts.policies import MLP
 
 _PART = 1 << 16  # rows
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,9 @@ class PPOConfig:
     """Hyperparameters of `PPO`.
 
     Attributes:
-        learning_rate: Of Adam.
+        learning_rate: Of Adam, at first.
+        learning_rate_end: Of Adam after `learning_rate_transitions`, in a straight line until then; `None`: it stays.
+        learning_rate_transitions: See there.
         gamma: Discount per step.
         gae_lambda: 0 trusts the critic's values alone, 1 the rewards alone.
         clip: How far the chance of an action may move from 1 times its old chance before it stops to pay.
@@ -48,9 +51,13 @@ class PPOConfig:
         hidden: Widths of the hidden layers of actor and critic.
         activation: After every hidden layer: `"tanh"` or `"relu"`.
         initial_log_std: Of continuous actions before the tanh.
+        precision: Of products of matrices while learning: `"float32"` or `"bfloat16"`, which takes half the time where
+            the processor has such products (AVX512-BF16, AMX, GPUs). Weights, losses and acting stay in float32.
     """
 
     learning_rate: float = 3e-4
+    learning_rate_end: float | None = None
+    learning_rate_transitions: int = 10_000_000
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
@@ -65,17 +72,20 @@ class PPOConfig:
     hidden: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
     initial_log_std: float = 0.0
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        check_above(self, 0, "learning_rate", "clip", "num_epochs", "num_minibatches")
+        check_above(self, 0, "learning_rate", "learning_rate_transitions", "clip", "num_epochs", "num_minibatches")
         check_between(self, 0, 1, "gamma", "gae_lambda")
         check_between(self, 0, math.inf, "value_weight", "entropy_weight")
         check_widths(self)
-        for name in ("max_grad_norm", "target_kl"):
+        for name in ("max_grad_norm", "target_kl", "learning_rate_end"):
             if getattr(self, name) is not None:
                 check_above(self, 0, name)
         if self.activation not in ("tanh", "relu"):
             raise InvalidArgument(f"PPOConfig.activation={self.activation!r}: pass 'tanh' or 'relu'")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InvalidArgument(f"PPOConfig.precision={self.precision!r}: pass 'float32' or 'bfloat16'")
 
 
 class PPO(Agent[PPOConfig]):
@@ -160,6 +170,7 @@ class PPO(Agent[PPOConfig]):
         kept = advantages[valid]
         advantages = (advantages - kept.mean()) / (kept.std(correction=0) + 1e-8)
 
+        self._set_learning_rate()
         means = Means()
         for part in self._minibatches(valid):
             figures = self._descend(inputs[part], targets[part], old_log_probs[part], advantages[part], returns[part])
@@ -171,6 +182,14 @@ class PPO(Agent[PPOConfig]):
         self.num_updates += means.count
         self.num_transitions += len(valid)
         return means.result()
+
+    def _set_learning_rate(self) -> None:
+        config = self.config
+        if config.learning_rate_end is not None:
+            share = min(self.num_transitions / config.learning_rate_transitions, 1.0)
+            rate = config.learning_rate + share * (config.learning_rate_end - config.learning_rate)
+            for group in self._optimiser.param_groups:
+                group["lr"] = rate
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         for _ in range(self.config.num_epochs):
@@ -186,7 +205,7 @@ class PPO(Agent[PPOConfig]):
         ratios = log_ratios.exp()
         clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()
-        value_loss = (network.raw_values(inputs) - network.value_moments.normalise(returns)).square().mean()
+        value_loss = (self._raw_values(inputs) - network.value_moments.normalise(returns)).square().mean()
         entropy = entropies.mean()
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         descend(self._optimiser, loss, config.max_grad_norm)
@@ -219,11 +238,21 @@ class PPO(Agent[PPOConfig]):
         return advantages.flatten(), (advantages + values).flatten()
 
     def _log_probs(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return self._policy.log_probs(self._network.choose(inputs), self._network.log_std, targets)
+        with self._products():
+            outputs = self._network.choose(inputs)
+        return self._policy.log_probs(outputs.float(), self._network.log_std, targets)
+
+    def _raw_values(self, inputs: Tensor) -> Tensor:
+        with self._products():
+            return self._network.raw_values(inputs).float()
 
     def _values(self, inputs: Tensor) -> Tensor:
         moments = self._network.value_moments
-        return self._by_part(lambda part: moments.restore(self._network.raw_values(inputs[part])), len(inputs))
+        return self._by_part(lambda part: moments.restore(self._raw_values(inputs[part])), len(inputs))
+
+    def _products(self) -> torch.autocast:
+        is_short = self.config.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_short)
 
     @staticmethod
     def _by_part(function: Callable[[slice], Tensor], count: int) -> Tensor:
