@@ -13,11 +13,26 @@ from typing import Any
 import jsonschema_rs
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from envfleet.agents import DDDQNConfig, PPOConfig, SACConfig, TD3Config
 from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import RunConfig, json_schema, parse_config, read_config, shares_of
+from envfleet.training.config import (
+    AgentSection,
+    Environment,
+    Hyperparameters,
+    Phase,
+    Promotion,
+    RewardBonus,
+    RewardShaping,
+    RunConfig,
+    Training,
+    json_schema,
+    parse_config,
+    read_config,
+    shares_of,
+)
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 SHIPPED = sorted(path for path in CONFIGS.glob("*.json") if path.name != "schema.json")
@@ -354,6 +369,37 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(InvalidArgument, match=r"run\.json holds a list, expected an object"):
         read_config(path)
+
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "The file": RunConfig,
+    "curriculum.phases[]": Phase,
+    "curriculum.phases[].environment": Environment,
+    "curriculum.phases[].promote_at": Promotion,
+    "curriculum.phases[].reward_shaping": RewardShaping,
+    "curriculum.phases[].reward_bonus": RewardBonus,
+    "hyperparameters": Hyperparameters,
+    "training": Training,
+    "agent": AgentSection,
+}
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_every_key_and_its_default_are_in_the_documentation(title: str) -> None:
+    page = (CONFIGS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    section = page.split(f"### {title}\n")[1].split("\n#")[0]
+    told: dict[str, str] = {}
+    for keys, defaults in re.findall(r"^\| (`[\w`, .]+`) \| ([^|]+) \|", section, re.MULTILINE):
+        names = [key.strip("` ") for key in keys.split(",")]
+        told |= dict(zip(names, [one.strip("` ") for one in defaults.split(",")], strict=True))
+    for name, field in SECTIONS[title].model_fields.items():
+        default = "required" if field.is_required() else field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            assert told.pop(name) == "below"
+        else:
+            shown = default if isinstance(default, str) else json.dumps(default).removesuffix(".0")
+            assert told.pop(name) == shown, name
+    assert not {name for name in told if "." not in name}
 
 
 def test_configurations_do_not_change() -> None:
