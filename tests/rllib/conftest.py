@@ -1,0 +1,64 @@
+"""One small local Ray for every module that trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tests.conftest import PATIENCE_S, Resources, take_stock
+
+# RLlib registers its single-agent environment again for every EnvRunner in a process.
+OVERRIDING = "ignore:.*Overriding environment rllib-single-agent-env-v0:UserWarning"
+# Ray's own settings, as its data sets take stock of them once Learners are processes.
+DEPRECATED = "ignore:`use_(push_based_shuffle|polars)` is deprecated:DeprecationWarning"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/rllib" in item.path.as_posix():
+            item.add_marker(pytest.mark.filterwarnings(OVERRIDING, DEPRECATED))
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """A Ray of this process, or the one that other tests keep."""
+    import ray
+
+    threads, is_ours = torch.get_num_threads(), not ray.is_initialized()
+    torch.set_num_threads(1)
+    if is_ours:
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    if is_ours:
+        ray.shutdown()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_leaks(_warm_nursery: None) -> Iterator[None]:
+    """As everywhere, but for what Ray keeps as long as this process lives."""
+    before = take_stock()
+    yield
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        gc.collect()
+        leaked = _without_ray(take_stock()).beyond(before)
+        if not leaked:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind by this module: {leaked}")
+        time.sleep(0.05)
+
+
+def _without_ray(resources: Resources) -> Resources:
+    return dataclasses.replace(
+        resources,
+        children=frozenset(name for name in resources.children if "ray" not in name),
+        shared_memory=frozenset(),
+        descriptors=frozenset(name for name in resources.descriptors if "envfleet" in name or "pipe:" in name),
+    )

@@ -1,0 +1,236 @@
+"""Training with packed sub-environments: spaces, modules, metrics, evaluation, checkpoints, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.env_to_module import FlattenObservations as RLlibFlattenObservations
+from ray.rllib.core import DEFAULT_MODULE_ID, Columns
+from ray.rllib.core.rl_module.apis import ValueFunctionAPI
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.tune.registry import register_env
+from tests.rllib.spaces import ACTION_SPACES, Echo
+
+from envfleet.errors import InvalidArgument
+from envfleet.rllib import FlattenObservations, PackedPPOConfig, PackedRollout
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+N = 8
+
+
+def config_of(env: Any = "envfleet/CartPole-v1", **env_config: Any) -> PackedPPOConfig:
+    if callable(env):
+        register_env("created", env)
+        env = "created"
+    return (
+        PackedPPOConfig()
+        .environment(env, env_config=env_config)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=N)
+        .rl_module(model_config={"fcnet_hiddens": [16]})
+        .training(train_batch_size=20 * N, minibatch_size=10 * N, num_epochs=2)
+        .debugging(seed=1)
+    )
+
+
+def echo_config(actions: str) -> PackedPPOConfig:
+    config = config_of(lambda settings: Echo(actions)).packing(fleet_options={"backend": "serial"})
+    return config.env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
+
+
+@pytest.mark.parametrize("actions", ACTION_SPACES)
+def test_dict_observations_and_every_kind_of_action(actions: str) -> None:
+    algorithm = echo_config(actions).build_algo()
+    result = algorithm.train()["env_runners"]
+    algorithm.stop()
+    assert result["num_env_steps_sampled"] == 20 * N
+    assert result["num_episodes"] == 4 * N
+    assert result["episode_return_mean"] == result["episode_len_mean"] == result["episode_len_max"] == 5.0
+
+
+def test_samples_are_what_batch_sizes_count() -> None:
+    algorithm = config_of().build_algo()
+    result = algorithm.train()
+    algorithm.stop()
+    assert result["env_runners"]["num_env_steps_sampled"] == 20 * N
+    assert result["learners"][DEFAULT_MODULE_ID]["module_train_batch_size_mean"] == 10 * N
+    assert result["learners"][DEFAULT_MODULE_ID]["num_module_steps_trained"] == 2 * 20 * N
+    assert result["env_runners"]["episode_return_mean"] == result["env_runners"]["episode_len_mean"] > 8
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_any_vector_environment_can_be_packed(mode: AutoresetMode) -> None:
+    def create(settings: dict[str, Any]) -> Any:
+        return SyncVectorEnv([lambda: Echo("discrete")] * settings["num_envs"], autoreset_mode=mode)
+
+    config = config_of(create).env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
+    algorithm = config.build_algo()
+    (rollout,) = algorithm.env_runner.sample(num_timesteps=20 * N)
+    result = algorithm.train()["env_runners"]
+    algorithm.stop()
+    time = rollout.observations[..., -1]  # flattened: kind, place, time
+    final_times = rollout.final_observations[..., -1]
+    assert (time[rollout.valid] < 5).all()
+    assert (final_times == 5).all()
+    assert len(final_times) == (rollout.truncated.sum() if mode is AutoresetMode.SAME_STEP else 0)
+    assert result["episode_len_mean"] == 5.0
+
+
+class Counting(TorchRLModule, ValueFunctionAPI):
+    """A user's module; notes the shapes it sees."""
+
+    seen: ClassVar[set[tuple[int, ...]]] = set()
+
+    def setup(self) -> None:
+        self.net = torch.nn.Linear(self.observation_space.shape[0], self.action_space.n + 1)
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        self.seen.add(tuple(batch[Columns.OBS].shape[1:]))
+        return {Columns.ACTION_DIST_INPUTS: self.net(batch[Columns.OBS])[..., :-1]}
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Any:
+        return self.net(batch[Columns.OBS])[..., -1]
+
+
+def test_a_module_of_yours_sees_flat_batches() -> None:
+    Counting.seen.clear()
+    algorithm = config_of().rl_module(rl_module_spec=RLModuleSpec(module_class=Counting)).build_algo()
+    algorithm.train()
+    assert isinstance(algorithm.get_module(), Counting)
+    algorithm.stop()
+    assert Counting.seen == {(4,)}
+
+
+def test_evaluation_plays_the_episodes_asked_for() -> None:
+    config = config_of(max_episode_steps=30).evaluation(
+        evaluation_interval=1, evaluation_duration=11, evaluation_config={"explore": False}
+    )
+    algorithm = config.build_algo()
+    evaluated = algorithm.train()["evaluation"]["env_runners"]
+    rollouts = algorithm.eval_env_runner.sample(num_episodes=11, explore=False)
+    algorithm.stop()
+    assert evaluated["num_episodes"] == 11
+    ended = sum((rollout.terminated | rollout.truncated)[rollout.valid].sum() for rollout in rollouts)
+    assert ended == 11
+    per_sub_env = [(r.valid & (r.terminated | r.truncated)).sum(0) for r in rollouts]
+    assert np.sum(per_sub_env, 0).tolist() == [2, 2, 2, 1, 1, 1, 1, 1]
+
+
+def test_several_env_runners() -> None:
+    config = config_of().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1)
+    algorithm = config.build_algo()
+    result = algorithm.train()["env_runners"]
+    starts = algorithm.env_runner_group.foreach_env_runner(
+        lambda runner: runner.sample(num_timesteps=N, force_reset=True)[0].observations[0], local_env_runner=False
+    )
+    algorithm.stop()
+    assert result["num_env_steps_sampled"] == 20 * N
+    assert result["episode_return_mean"] > 8
+    assert len(np.unique(np.concatenate(starts), axis=0)) == 2 * N
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_several_env_runners_and_learners() -> None:
+    config = (
+        config_of()
+        .env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1)
+        .learners(num_learners=2, num_cpus_per_learner=0.1)
+        .training(train_batch_size_per_learner=20 * N + 3, minibatch_size=10 * N, num_epochs=1)
+        .packing(rows_per_pass=7 * N)
+    )
+    algorithm = config.build_algo()
+    result = algorithm.train()
+    learners = algorithm.learner_group.foreach_learner(lambda learner: learner.get_state()["rl_module"])
+    algorithm.stop()
+    assert 2 * (20 * N + 3) <= result["env_runners"]["num_env_steps_sampled"] <= 2 * 21 * N
+    assert result["env_runners"]["episode_return_mean"] > 8
+    first, second = (item.get()[DEFAULT_MODULE_ID] for item in learners)
+    for name, weights in first.items():  # they exchanged gradients
+        np.testing.assert_array_equal(weights, second[name])
+
+
+def test_what_was_saved_goes_on(tmp_path: Path) -> None:
+    algorithm = config_of().build_algo()
+    algorithm.train()
+    algorithm.save_to_path(tmp_path)
+    state = algorithm.get_module().get_state()
+    algorithm.stop()
+    restored = Algorithm.from_checkpoint(tmp_path)
+    for name, weights in restored.get_module().get_state().items():
+        np.testing.assert_array_equal(weights, state[name])
+    assert restored.train()["training_iteration"] == 2
+    restored.stop()
+
+
+def test_callbacks_per_sample_get_rollouts() -> None:
+    class Watching(RLlibCallback):
+        seen: ClassVar[list[Any]] = []
+
+        def on_sample_end(self, *, samples: Any, **_: Any) -> None:
+            self.seen.extend(samples)
+
+    algorithm = config_of().callbacks(Watching).build_algo()
+    algorithm.train()
+    algorithm.stop()
+    (rollout,) = Watching.seen
+    assert isinstance(rollout, PackedRollout)
+    assert rollout.shape == (20, N)
+
+
+def test_what_cannot_be_packed_is_refused() -> None:
+    class PerEpisode(RLlibCallback):
+        def on_episode_end(self, **_: Any) -> None:
+            pass
+
+    with pytest.raises(InvalidArgument, match=r"on_episode_end .* use\s+on_sample_end"):
+        config_of().callbacks(PerEpisode).validate()
+    with pytest.raises(InvalidArgument, match=r"use_lstm=True .* train with vec"):
+        config_of().rl_module(model_config={"use_lstm": True}).validate()
+    with pytest.raises(InvalidArgument, match="one agent each"):
+        config_of().multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda *_: "a").validate()
+    with pytest.raises(ValueError, match="minibatch_size"):
+        config_of().training(minibatch_size=21 * N).validate()
+    with pytest.raises(InvalidArgument, match="rows_per_pass=0"):
+        PackedPPOConfig().packing(rows_per_pass=0)
+
+
+def test_a_piece_that_wants_episodes_is_told_what_to_do() -> None:
+    config = config_of().env_runners(env_to_module_connector=lambda env, spaces, device: RLlibFlattenObservations())
+    algorithm = config.build_algo()
+    with pytest.raises(InvalidArgument, match=r"use envfleet\.rllib\.FlattenObservations"):
+        algorithm.train()
+    algorithm.stop()
+
+
+def test_a_stateful_module_is_refused() -> None:
+    class Stateful(Counting):
+        def get_initial_state(self) -> Any:
+            return {"memory": np.zeros(1, np.float32)}
+
+    with pytest.raises(InvalidArgument, match="Stateful is stateful"):
+        config_of().rl_module(rl_module_spec=RLModuleSpec(module_class=Stateful)).build_algo()
+
+
+def test_other_sizes_of_vector_environments_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="returned a vector environment of 3 sub-environments"):
+        config_of(lambda settings: SyncVectorEnv([lambda: Echo("box")] * 3)).build_algo()
+
+
+def test_flattened_observations_are_gymnasiums() -> None:
+    space = Echo("box").observation_space
+    items = [space.sample() for _ in range(4)]
+    batch = {Columns.OBS: {key: np.stack([item[key] for item in items]) for key in space.spaces}}
+    piece = FlattenObservations(space, spaces.Discrete(2))
+    flat = piece(batch=batch)[Columns.OBS]
+    np.testing.assert_array_equal(flat, [spaces.flatten(space, item) for item in items])
+    assert piece.observation_space.shape == (6,)

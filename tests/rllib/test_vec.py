@@ -1,0 +1,80 @@
+"""Fleets as RLlib's vector environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+import envfleet
+from envfleet.errors import InvalidArgument
+from envfleet.rllib import FleetCreator, register_fleet
+
+N = 6
+
+
+def vec_config(env: str) -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment(env)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=N, gym_env_vectorize_mode="vector_entry_point")
+        .rl_module(model_config={"fcnet_hiddens": [16]})
+        .training(train_batch_size=40 * N, minibatch_size=20 * N, num_epochs=1)
+    )
+
+
+def sample(config: PPOConfig) -> Any:
+    """What an EnvRunner samples: its episodes, its metrics, its environment."""
+    runner = SingleAgentEnvRunner(config=config, worker_index=0, num_workers=0)
+    episodes, metrics = runner.sample(), runner.get_metrics()
+    runner.stop()
+    return (
+        episodes,
+        {name: stats.peek() for name, stats in metrics.items() if name.startswith("episode_")},
+        runner.env.unwrapped,
+    )
+
+
+@pytest.mark.parametrize("backend", ["serial", "process", "kernel"])
+def test_a_fleet_is_rllibs_vector_environment(backend: Any) -> None:
+    env = "envfleet/CartPole-v1" if backend == "kernel" else "CartPole-v1"
+    register_fleet("carts", env, backend=backend, workers=None if backend == "serial" else 2)
+    episodes, metrics, vector_env = sample(vec_config("carts"))
+    assert vector_env.plan.backend == backend
+    assert 40 * N <= sum(map(len, episodes)) < 41 * N
+    assert metrics["episode_return_mean"] == metrics["episode_len_mean"] > 8
+
+
+def test_a_kernel_needs_no_registration() -> None:
+    episodes, _, vector_env = sample(vec_config("envfleet/CartPole-v1"))
+    assert vector_env.plan.backend == "kernel"
+    assert any(episode.is_done for episode in episodes)
+
+
+def test_settings_of_rllib_reach_the_environment() -> None:
+    register_fleet("short", "CartPole-v1", backend="serial", max_episode_steps=100)
+    config = vec_config("short").environment("short", env_config={"max_episode_steps": 5})
+    assert sample(config)[1]["episode_len_max"] == 5
+
+
+def test_rllibs_other_modes_get_single_environments() -> None:
+    creator = register_fleet("carts", "CartPole-v1", backend="serial")
+    with creator({}) as env:
+        assert isinstance(env, gym.Env)
+    with FleetCreator(lambda: gym.make("CartPole-v1"))({}) as env:
+        assert isinstance(env, gym.Env)
+    config = vec_config("carts").env_runners(gym_env_vectorize_mode=gym.VectorizeMode.SYNC)
+    assert isinstance(sample(config)[2], gym.vector.SyncVectorEnv)
+
+
+def test_the_number_of_sub_environments_is_rllibs() -> None:
+    with pytest.raises(InvalidArgument, match="num_envs_per_env_runner"):
+        register_fleet("carts", "CartPole-v1", num_envs=3)
+    creator = FleetCreator("CartPole-v1", backend="serial")
+    assert repr(creator) == "FleetCreator('CartPole-v1', backend='serial')"
+    with creator({"num_envs": 3}) as fleet:
+        assert isinstance(fleet, envfleet.Fleet)
+        assert fleet.num_envs == 3
