@@ -29,6 +29,5 @@ def register_all() -> None:
     """Register them all under `envfleet/`."""
     for name, target, max_episode_steps in _KERNELS:
         register(f"envfleet/{name}", f"envfleet.envs.{target}", max_episode_steps=max_episode_steps)
-    for name, target, max_episode_steps in _ON_BOX2D:
-        entry_point = f"envfleet.envs.{target}"
-        gymnasium.register(f"envfleet/{name}", entry_point=entry_point, max_episode_steps=max_episode_steps)
+    for name, target, limit in _ON_BOX2D:
+        gymnasium.register(f"envfleet/{name}", entry_point=f"envfleet.envs.{target}", max_episode_steps=limit)

@@ -24,7 +24,7 @@ _ROW = np.zeros(1, np.int64)
 class KernelEnv(gym.Env[Any, Any]):
     """One sub-environment of a kernel, compiled, as a `gymnasium.Env`.
 
-    It has no time limit of its own: `gymnasium.make` adds the registered one, as to every environment.
+    The registered time limit is not its own: `gymnasium.make` adds it, as to every environment.
 
     Args:
         kernel: The kernel, or `"module:Name"` of it.
@@ -69,12 +69,12 @@ class KernelEnv(gym.Env[Any, Any]):
         return arrays[0][0], self._infos(arrays)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step once; the last flag, truncated, is always `False`: the wrapper with the time limit sets it."""
+        """Step once; truncated is set by a limit in the kernel's `step` only, that of the fleet by a wrapper."""
         if self._np_random_seed is None:
             raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
         self._awaiting[0] = 0  # Gymnasium's environments may be stepped beyond the end of an episode
         arrays, _ = self._batch.step(np.asarray(action)[np.newaxis])
-        return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), False, self._infos(arrays)
+        return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
 
     def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
         columns = zip(self._kernel.kernel.info_fields, arrays[4:], strict=True)

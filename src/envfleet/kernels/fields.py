@@ -30,7 +30,7 @@ def array(shape: int | tuple[int, ...], dtype: Any) -> Any:
 
     Args:
         shape: Fixed.
-        dtype: A numpy dtype of numbers or bools.
+        dtype: A numpy dtype of numbers; for bools write `np.uint8`.
 
     Raises:
         KernelError: It cannot be such an array.
@@ -39,7 +39,7 @@ def array(shape: int | tuple[int, ...], dtype: Any) -> Any:
     if not all(isinstance(one, (int, np.integer)) and one > 0 for one in lengths):
         raise KernelError(f"array({shape!r}, …): the shape is an int above 0 or a tuple of such")
     if np.dtype(dtype).kind not in "biuf":
-        raise KernelError(f"array({shape!r}, {dtype!r}): the dtype is one of numbers or bools, such as np.float32")
+        raise KernelError(f"array({shape!r}, {dtype!r}): the dtype is one of numbers, such as np.float32")
     return ArrayField(lengths, np.dtype(dtype))
 
 
@@ -120,9 +120,12 @@ def _annotations(declaration: type, owner: str) -> dict[str, Any]:
 
 
 def _dtype_of(kind: Any, value: Any, where: str) -> Any:
-    if isinstance(value, ArrayField):
-        return value.dtype, value.shape
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (ArrayField, np.ndarray)):
+        if value.dtype == np.bool_:
+            raise KernelError(
+                f"{where} is an array of bools, which compiled code cannot keep in a record: make it np.uint8, where "
+                "True is 1 and False is 0"
+            )
         return value.dtype, value.shape
     if kind in _PYTHON_TYPES:
         return np.dtype(_PYTHON_TYPES[kind])

@@ -24,8 +24,9 @@ class Kernel:
     sub-environment; the framework runs many, counts steps, resets and seeds them. No base-class method is called.
 
     - `reset(state, rng, params)` sets the fields of a new episode. Fields it leaves alone keep their values.
-    - `step(state, action, rng, params)` returns `(reward, terminated)`. The action is an int for `Discrete`, else an
-      array of the action space's shape and dtype.
+    - `step(state, action, rng, params)` returns `(reward, terminated)`, or `(reward, terminated, truncated)` if the
+      kernel has time limits of its own. The action is an int for `Discrete`, else an array of the action space's shape
+      and dtype.
     - `observe(state, out)` writes the observation into `out`, an array of the observation space's shape and dtype.
     - `render(state, params)`, which is not compiled, returns a frame, uint8 `(height, width, 3)`; it may be left out.
 
@@ -104,7 +105,7 @@ class KernelSpec:
         observation: Array form of one observation.
         action: Array form of one action.
         reset: `reset(state, rng, params)`.
-        step: `step(state, action, rng, params) -> (reward, terminated)`.
+        step: `step(state, action, rng, params) -> (reward, terminated)` or `(reward, terminated, truncated)`.
         observe: `observe(state, out)`.
         render: `render(state, params)`, or `None`.
     """
@@ -116,7 +117,7 @@ class KernelSpec:
     observation: ArraySpec
     action: ArraySpec
     reset: Callable[..., None]
-    step: Callable[..., tuple[float, bool]]
+    step: Callable[..., tuple[Any, ...]]
     observe: Callable[..., None]
     render: Callable[..., Any] | None
 

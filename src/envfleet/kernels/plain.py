@@ -106,6 +106,7 @@ class PlainEnv:
         self.state = PlainRecord(spec.state)
         self.params = PlainRecord(spec.params, params, is_constant=True)
         self.rng = np.random.Generator(np.random.PCG64())
+        self._num_results: int | None = None  # what step returned before
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
         """Begin an episode, seeded as Gymnasium seeds, or going on with the same generator; returns the observation."""
@@ -115,11 +116,14 @@ class PlainEnv:
         _expect_nothing(self.spec, "reset", reset(self.state, self.rng, self.params), "it writes the fields of `state`")
         return self.observe()
 
-    def step(self, action: Any) -> tuple[NDArray[Any], float, bool]:
-        """Step once; returns observation, reward, terminated.
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool]:
+        """Step once.
 
         Args:
             action: Of the action space; an array is handed on read-only, as it is the caller's.
+
+        Returns:
+            Observation, reward, terminated, and truncated, which only a kernel with time limits of its own sets.
 
         Raises:
             KernelError: The kernel returned something else.
@@ -131,17 +135,29 @@ class PlainEnv:
         else:
             action = action.item()
         result: Any = self.spec.step(self.state, action, self.rng, self.params)
-        if not isinstance(result, tuple) or len(result) != 2:
+        if not isinstance(result, tuple) or len(result) not in (2, 3):
             raise KernelError(
-                f"{self.spec.name}.step returned {result!r}, expected two values: `return reward, terminated`"
+                f"{self.spec.name}.step returned {result!r}, expected two values: `return reward, terminated`, or "
+                "three: `return reward, terminated, truncated`"
             )
-        for name, value in zip(("reward", "terminated"), result, strict=True):
+        if self._num_results not in (None, len(result)):
+            raise KernelError(
+                f"{self.spec.name}.step returned {len(result)} values, and {self._num_results} before: end every way "
+                "through it by `return reward, terminated`, or every way by `return reward, terminated, truncated`"
+            )
+        self._num_results = len(result)
+        for name, value in zip(("reward", "terminated", "truncated"), result, strict=False):
             if not isinstance(value, (bool, int, float, np.number, np.bool_)):
                 raise KernelError(
                     f"{self.spec.name}.step returned {value!r}, a {type(value).__name__}, as {name}, expected one "
                     "number: `return reward, terminated`"
                 )
-        return self.observe(), float(result[0]), bool(result[1])
+        return self.observe(), float(result[0]), bool(result[1]), bool(result[2]) if len(result) == 3 else False
+
+    @property
+    def truncates(self) -> bool:
+        """Whether steps say `truncated`, as far as there have been any."""
+        return self._num_results == 3
 
     def observe(self) -> NDArray[Any]:
         """The current observation, a new array."""
@@ -175,8 +191,11 @@ def _expect_nothing(spec: KernelSpec, name: str, result: Any, instead: str) -> N
         raise KernelError(f"{spec.name}.{name} returned {result!r}, expected no return value: {instead}")
 
 
-def rehearse(spec: KernelSpec) -> None:
+def rehearse(spec: KernelSpec) -> bool:
     """Run a few uncompiled steps, so that mistakes show in the words of Python before anything is compiled.
+
+    Returns:
+        Whether the kernel's steps say `truncated`.
 
     Raises:
         KernelError: A function raised; names it and the line.
@@ -189,10 +208,11 @@ def rehearse(spec: KernelSpec) -> None:
             env.reset(seed=0)
             env.check_observe()
             for _ in range(_REHEARSED_STEPS):
-                if env.step(actions.sample())[2]:
+                if any(env.step(actions.sample())[2:]):
                     break
     except Exception as error:
         raise describe(spec, error) from error
+    return env.truncates
 
 
 def describe(spec: KernelSpec, error: Exception) -> KernelError:

@@ -71,10 +71,11 @@ def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
     from envfleet.kernels import numba_cpu
     from envfleet.kernels.rules import check_rules
 
-    rehearse(spec)
+    truncates = rehearse(spec)
     check_rules(spec)
     plan = BufferPlan(spec)
-    module = load_module(spec, Source(plan, has_own_params=has_own_params).text(), "loops")
+    source = Source(plan, has_own_params=has_own_params, truncates=truncates)
+    module = load_module(spec, source.text(), "loops")
     module.__dict__.update(loop_names(plan, numba_cpu))
     return Program(plan, module)
 

@@ -37,6 +37,7 @@ _FROZEN = {
 }
 _KNOWN_MODULES = frozenset({"builtins", "numpy", "math", "cmath", "operator"})
 _VALUES = (bool, int, float, complex, str, tuple, np.generic, np.ndarray)
+_RESULTS = ("reward", "terminated", "truncated")
 _DRAWS = "draws from {name}, which no seed reaches: draw from `rng`, as in `rng.random()`"
 
 
@@ -94,6 +95,7 @@ class _Frame:
         self._values: dict[str, Any] = {}
         self._tuples: dict[str, list[Any]] = {}
         self._is_step = function is spec.step
+        self._num_results: int | None = None  # that a return before this one gives
 
     def visit(self, statement: Any) -> None:
         """Check one statement of numba's intermediate form."""
@@ -236,8 +238,23 @@ class _Frame:
         if name in self._values and self._values[name] is None:
             self._fail(statement.loc, "returns nothing on some way through it: end it by `return reward, terminated`")
         items = self._tuples.get(name)
-        if items is not None and len(items) != 2:
-            self._fail(statement.loc, f"returns {len(items)} values, expected two: `return reward, terminated`")
-        for item, what in zip(items or (), ("reward", "terminated"), strict=False):
+        if items is not None:
+            self._check_count(len(items), statement.loc)
+        for item, what in zip(items or (), _RESULTS, strict=False):
             if item.name in self._values and not isinstance(self._values[item.name], (bool, int, float, np.generic)):
                 self._fail(statement.loc, f"returns {self._values[item.name]!r} as {what}, expected a number")
+
+    def _check_count(self, count: int, loc: Any) -> None:
+        if count not in (2, 3):
+            self._fail(
+                loc,
+                f"returns {count} values, expected two: `return reward, terminated`, or three: `return reward, "
+                "terminated, truncated`",
+            )
+        if self._num_results not in (None, count):
+            self._fail(
+                loc,
+                f"returns {count} values and elsewhere {self._num_results}: end every way through it by `return "
+                "reward, terminated`, or every way by `return reward, terminated, truncated`",
+            )
+        self._num_results = count

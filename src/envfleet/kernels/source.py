@@ -39,10 +39,13 @@ class Source:
     Args:
         plan: Its buffers.
         has_own_params: Every sub-environment has parameters of its own, rather than one set for all.
+        truncates: Steps say `truncated`, too.
     """
 
-    def __init__(self, plan: BufferPlan, *, has_own_params: bool) -> None:
+    def __init__(self, plan: BufferPlan, *, has_own_params: bool, truncates: bool = False) -> None:
         self.plan = plan
+        self._results = "reward, terminates, truncates" if truncates else "reward, terminates"
+        self._truncates = truncates
         self._params_row = "i" if has_own_params else "0"
         self._has_own_params = has_own_params
         self._is_drawing = reads_argument(plan.spec.step, 2)
@@ -112,13 +115,13 @@ def advance(m, limit, actions, {self._row_names}):
             *load,
             "rng = new_rng()",
             "pending = awaiting[i] != 0",
-            f"reward, terminates = step_(state, {self._action()}, rng, params)",
+            f"{self._results} = step_(state, {self._action()}, rng, params)",
             *(f"state.{name} = s_{name}[i] if pending else state.{name}" for name in plan.state.fields),
             *self.store(plan.state, "i"),
             "steps = elapsed[i] + 1",
             "earned = 0.0 if pending else float(reward)",
             "is_terminated = bool(terminates) and not pending",
-            "is_truncated = steps >= limit and not pending",
+            f"is_truncated = {self._is_late('steps')} and not pending",
             "elapsed[i] = steps",
             "returns[i] += earned",
             "rewards[i] = earned",
@@ -142,12 +145,12 @@ def advance(m, limit, actions, {self._row_names}):
             "    continue",
             *load,
             *self.load(plan.rng, "i"),
-            f"reward, terminates = step_(state, {self._action()}, rng, params)",
+            f"{self._results} = step_(state, {self._action()}, rng, params)",
             *self.store(plan.state, "i"),
             *(self.store(plan.rng, "i") if self._is_drawing else []),
             "elapsed[i] += 1",
             "is_terminated = bool(terminates)",
-            "is_truncated = elapsed[i] >= limit",
+            f"is_truncated = {self._is_late('elapsed[i]')}",
             "returns[i] += float(reward)",
             "rewards[i] = float(reward)",
             "terminated[i] = is_terminated",
@@ -317,6 +320,10 @@ def observe(table, start, stop):
             address = f"pointer_at(table[{self._places[buffer.name]}] + {low} * {row_bytes})"
             lines.append(f"{buffer.name} = numba.carray({address}, {rows} * {buffer.size}, dtype_{buffer.name})")
         return lines
+
+    def _is_late(self, steps: str) -> str:
+        """Whether time is up: by the fleet's limit, or by one of the kernel's own."""
+        return f"({steps} >= limit or bool(truncates))" if self._truncates else f"{steps} >= limit"
 
     def _action(self) -> str:
         return "action_row(actions, i)" if self.plan.spec.action.shape else "actions[i]"

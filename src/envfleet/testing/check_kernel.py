@@ -254,10 +254,10 @@ class _PlainRow:
         if self._has_ended:
             self.begin()
             return
-        observation, reward, terminated = self._call(self.env.step, action)
+        observation, reward, terminated, truncated = self._call(self.env.step, action)
         self._call(self.env.check_observe)
         self._elapsed += 1
-        truncated = self._limit is not None and self._elapsed >= self._limit
+        truncated = truncated or (self._limit is not None and self._elapsed >= self._limit)
         self._has_ended = terminated or truncated
         self.result = observation, reward, terminated, truncated
 

@@ -134,7 +134,7 @@ class Painter(Kernel):
 
 
 class Drifter(Kernel):
-    """State of scalars, draws in a step, no parameters; a Discrete observation, a Box of one number as action."""
+    """State of scalars, draws in a step, no parameters; Discrete observations, a Box of one number; truncates."""
 
     observation_space: ClassVar[spaces.Discrete] = spaces.Discrete(21, start=-10)
     action_space = spaces.Box(-1.0, 1.0, (), np.float32)
@@ -148,10 +148,10 @@ class Drifter(Kernel):
         state.place = int(rng.integers(-2, 3))
 
     @staticmethod
-    def step(state: State, action: float, rng: np.random.Generator, params: Any) -> tuple[float, bool]:
+    def step(state: State, action: float, rng: np.random.Generator, params: Any) -> tuple[float, bool, bool]:
         push = 1 if action > 0.0 else -1
         state.place = min(10, max(-10, state.place + push * int(rng.integers(1, 4))))
-        return 0.5 * action, abs(state.place) == 10
+        return 0.5 * action, abs(state.place) == 10, state.place == 7
 
     @staticmethod
     def observe(state: State, out: NDArray[np.int64]) -> None:

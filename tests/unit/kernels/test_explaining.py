@@ -72,7 +72,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     _RARELY + "return sped, False": ("sped", "not defined"),
     _RARELY + "return math.sinus(1.0), False": ("math.sinus", "does not exist"),
     _RARELY + "return 1.0": (),
-    _RARELY + "return 1.0, False, False": ("3 values", "return reward, terminated"),
+    _RARELY + "return 1.0, False, 0, 0": ("4 values", "return reward, terminated"),
     _RARELY + "return None, False": ("None as reward",),
     "return np.random.rand(), False": ("numpy.random", "rng.random()"),
     "return random.random(), False": ("random", "rng.random()"),
@@ -137,6 +137,11 @@ def test_a_mistake_in_step_names_the_line(tmp_path: Path, body: str) -> None:
         assert clue in message, message
 
 
+def test_all_ways_through_step_return_equally_much(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"mine\.py:\d+, in step .*[23] values and elsewhere [23].*, truncated`"):
+        check(with_step(tmp_path, _RARELY + "return 1.0, False, False"))
+
+
 def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path) -> None:
     with pytest.raises(KernelError, match=r"mine\.py:\d+, in change .*writes to a parameter"):
         check(with_step(tmp_path, _RARELY + "change(params)"))
@@ -171,7 +176,8 @@ def test_a_mistake_in_observe(tmp_path: Path, body: str) -> None:
 
 RESULTS = {
     "return 1.0": "returned 1.0, expected two values",
-    "return 1.0, False, False": r"returned \(1.0, False, False\), expected two values",
+    "return 1.0, False, 0, 0": r"returned \(1.0, False, 0, 0\), expected two values",
+    "state.n += 1; return (1.0, False, False)[: 4 - state.n]": "returned 2 values, and 3 before",
     "pass": "returned None, expected two values",
     "return 'one', False": "returned 'one', a str, as reward",
     "return 1.0, np.zeros(2)": "as terminated, expected one number",
@@ -200,7 +206,7 @@ DECLARATIONS = {
     "class State:\n        x: 'flaot'": "name that is not known where the class is defined .*flaot",
     "class State:\n        x: object = array(-1, np.int32)": r"array\(-1.*an int above 0",
     "class State:\n        x: object = array('3', np.int32)": r"array\('3'.*an int above 0",
-    "class State:\n        x: object = array(3, object)": "one of numbers or bools",
+    "class State:\n        x: object = array(3, object)": "one of numbers, such as",
     "class Params:\n        goal: float": r"Mine\.Params\.goal has no default: write `goal: float = 1.0`",
     "info_fields = ('y',)": "no field 'y'; its fields are: x, n, cells",
     "info_fields = 'x'": r"is a str, expected a tuple: write `\('x',\)`",

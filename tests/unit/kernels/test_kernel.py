@@ -50,9 +50,9 @@ class Leaving(Drifter):
     """Its observation leaves the space; its step means something else in compiled code."""
 
     @staticmethod
-    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool, bool]:
         state.place = 11
-        return math.inf, False
+        return math.inf, False, False
 
 
 def test_an_observation_outside_the_space_is_found() -> None:

@@ -47,9 +47,10 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
     Raises:
         KernelError: It raises if run as plain Python.
     """
-    rehearse(spec)
+    truncates = rehearse(spec)
     plan, target = BufferPlan(spec), cuda_target()
-    module = load_module(spec, CudaSource(plan, has_own_params=has_own_params).text(), "device")
+    source = CudaSource(plan, has_own_params=has_own_params, truncates=truncates)
+    module = load_module(spec, source.text(), "device")
     arrays = {buffer.name: buffer.dtype for buffer in plan.all} | {
         "actions": spec.action.dtype,
         "counts": np.dtype(np.int64),

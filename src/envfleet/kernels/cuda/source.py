@@ -56,10 +56,11 @@ class CudaSource(Source):
     Args:
         plan: Its buffers.
         has_own_params: Every sub-environment has parameters of its own, rather than one set for all.
+        truncates: Steps say `truncated`, too.
     """
 
-    def __init__(self, plan: BufferPlan, *, has_own_params: bool) -> None:
-        super().__init__(plan, has_own_params=has_own_params)
+    def __init__(self, plan: BufferPlan, *, has_own_params: bool, truncates: bool = False) -> None:
+        super().__init__(plan, has_own_params=has_own_params, truncates=truncates)
         self._layouts = Layouts(plan)
         self._params_rows = "room" if has_own_params else str(SHARED_ROWS)
 
@@ -122,13 +123,13 @@ def step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, ro
         ]
         return [
             *(self.load(plan.rng, "i") if self._is_drawing else ["rng = new_rng()"]),
-            f"reward, terminates = step_(state, {self._action()}, rng, params)",
+            f"{self._results} = step_(state, {self._action()}, rng, params)",
             *(self.store(plan.rng, "i") if self._is_drawing else []),
             "earned = float(reward)",
             "steps = elapsed[i] + 1",
             "total = returns[i] + earned",
             "is_terminated = bool(terminates)",
-            "is_truncated = steps >= limit",
+            f"is_truncated = {self._is_late('steps')}",
             "elapsed[i] = steps",
             "returns[i] = total",
             "if is_terminated or is_truncated:",

@@ -85,7 +85,7 @@ def test_every_layout_has_one_goal_and_a_way_there(kernel: type[Kernel], walls: 
         assert path
         total = 0.0
         for action in path:
-            _, reward, terminated = env.step(action)
+            _, reward, terminated, _ = env.step(action)
             total += reward
         assert terminated
         assert total == pytest.approx(1.0 - 0.01 * (len(path) - 1))
@@ -121,7 +121,7 @@ def test_an_open_world_pays_by_distance() -> None:
         actions = [2 if goal_row > row else 0] * abs(goal_row - row) + [1 if goal_column > column else 3] * abs(
             goal_column - column
         )
-        results = [env.step(action)[1:] for action in actions]
+        results = [env.step(action)[1:3] for action in actions]
         assert [terminated for _, terminated in results] == [False] * (len(actions) - 1) + [True]
         assert sum(reward for reward, _ in results) == pytest.approx(5.0 - 0.1 * (len(actions) - 1))
 
@@ -137,7 +137,7 @@ def test_walls_and_edges_stop_and_lava_ends() -> None:
             is_inside = min(there) >= 0 and max(there) < 8
             kind = int(env.state.cells[there]) if is_inside else -1
             seen.add(kind)
-            _, reward, terminated = env.step(action)
+            _, reward, terminated, _ = env.step(action)
             assert place(env) == (before if kind in (-1, WALL) else there)
             assert (reward, terminated) == {GOAL: (1.0, True), LAVA: (-1.0, True)}.get(kind, (-0.01, False))
             if terminated:
@@ -187,10 +187,10 @@ def test_compiled_is_as_plain(kernel: type[Kernel], mode: AutoresetMode) -> None
             actions = rng.integers(0, 4, num_envs)
             found, rewards, terminated, truncated, _ = fleet.step(actions)
             for row, env in enumerate(envs):
-                result = (env.reset(), 0.0, False) if steps[row] < 0 else env.step(int(actions[row]))
+                result = (env.reset(), 0.0, False, False) if steps[row] < 0 else env.step(int(actions[row]))
                 steps[row] += 1
                 is_over = steps[row] >= limit
-                assert (rewards[row], terminated[row], truncated[row]) == (*result[1:], is_over), row
+                assert (rewards[row], terminated[row], truncated[row]) == (*result[1:3], is_over), row
                 observation = result[0]
                 if result[2] or is_over:
                     observation = env.reset() if mode is AutoresetMode.SAME_STEP else observation

@@ -12,7 +12,7 @@ from envfleet.kernels import Kernel, array
 
 
 class Deck(Kernel):
-    """Draws in its steps; has arrays in its state, infos, and several actions."""
+    """Draws in its steps; truncates by itself; has arrays in its state, infos, and several actions."""
 
     observation_space = spaces.Box(0, 255, (2, 3), np.uint8)
     action_space = spaces.MultiDiscrete([3, 4])
@@ -21,6 +21,7 @@ class Deck(Kernel):
     class State(Kernel.State):
         cards: NDArray[np.uint8] = array((2, 3), np.uint8)
         score: float
+        turns: int
 
     class Params(Kernel.Params):
         bonus: float = 1.0
@@ -28,14 +29,16 @@ class Deck(Kernel):
     @staticmethod
     def reset(state: Any, rng: Any, params: Any) -> None:
         state.score = rng.normal(0.0, 1.0)
+        state.turns = 0
         for k in range(6):
             state.cards[k // 3, k % 3] = rng.integers(0, 52)
 
     @staticmethod
-    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool, bool]:
         state.cards[action[0] % 2, action[1] % 3] = rng.integers(52)
         state.score += params.bonus * action[0]
-        return state.score, state.cards[0, 0] == 51
+        state.turns += 1
+        return state.score, state.cards[0, 0] == 51, state.turns >= 9
 
     @staticmethod
     def observe(state: Any, out: Any) -> None:
