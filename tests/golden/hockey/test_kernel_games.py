@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S
 
-from envfleet.envs.hockey import BasicOpponent, HockeyEnv
+from envfleet.envs.hockey import BasicOpponent, HockeyEnv, HockeyTwoEnv
 from envfleet.envs.hockey.kernel import shapes
 from envfleet.envs.hockey.kernel.game import STRONG, WEAK, Hockey, HockeyOne
 from envfleet.envs.hockey.scripted import scripted_action
@@ -55,8 +55,8 @@ def test_games_run_side_by_side(mode: int) -> None:
             np.testing.assert_array_equal(got, [observation, env.obs_agent_two()])
             actions = [player.act(view) for player, view in zip(players, got, strict=True)]
             observation, reward, terminated, truncated, info = env.step(np.concatenate(actions))
-            got, got_reward, got_terminated, _, got_info = compiled.step(np.array(actions, np.float32))
-            assert (got_reward, got_terminated) == (reward, terminated)
+            got, got_reward, got_terminated, is_late, got_info = compiled.step(np.array(actions, np.float32))
+            assert (got_reward, got_terminated, is_late and not terminated) == (reward, terminated, truncated)
             info_two = env.get_info_agent_two()
             assert got_info["reward_two"] == env.get_reward_agent_two(info_two)
             assert {key: got_info[key] for key in info} == info
@@ -67,7 +67,7 @@ def test_games_run_side_by_side(mode: int) -> None:
 
 
 def fleet_of(kernel: Any, num_envs: int, **params: Any) -> KernelFleet:
-    return KernelFleet(read_kernel(kernel), num_envs, params=params, max_episode_steps=kernel.max_episode_steps)
+    return KernelFleet(read_kernel(kernel), num_envs, params=params)
 
 
 def test_scripted_players_are_those_of_the_box2d_game() -> None:
@@ -182,3 +182,51 @@ def test_one_player_plays_the_same_game() -> None:
             both, *results = two.step(actions)
             for got, expected in zip((rewards, terminated, truncated), results, strict=False):
                 np.testing.assert_array_equal(got, expected)
+
+
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"shooting_share": 0.4, "defense_share": 0.3},
+    {"player_one": STRONG, "player_two": WEAK, "shooting_share": 0.2},
+    {"player_two": STRONG, "keep_mode": False, "mode": 2},
+    {"starter": 2, "player_one": WEAK},
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_two_player_environment_plays_the_same_games(settings: dict[str, Any]) -> None:
+    """Game after game from one seed: modes and starters that are drawn, scripted players, ends, infos."""
+    env, compiled = HockeyTwoEnv(**settings), KernelEnv(Hockey, **settings)
+    rng = np.random.default_rng(0)
+    for game in range(12):
+        seed = 3 if game == 0 else None
+        expected, info = env.reset(seed=seed)
+        found, found_info = compiled.reset(seed=seed)
+        np.testing.assert_array_equal(found, expected)
+        assert found_info == info
+        ended = False
+        while not ended:
+            actions = rng.uniform(-1.2, 1.2, (2, 4)).astype(np.float32)
+            expected, *results = env.step(actions)
+            found, *found_results = compiled.step(actions)
+            np.testing.assert_array_equal(found, expected)
+            assert found_results == results
+            ended = bool(results[1] or results[2])
+
+
+def test_settings_of_running_fleets() -> None:
+    with fleet_of(Hockey, 400, mode=np.arange(400) % 3) as fleet:
+        _, infos = fleet.reset(seed=0)
+        np.testing.assert_array_equal(infos["mode"], np.arange(400) % 3)
+        fleet.set_attr("mode", 0)
+        fleet.set_attr("shooting_share", 0.5)
+        fleet.set_attr("defense_share", np.full(400, 0.25))
+        assert fleet.get_attr("mode") == (0,) * 400
+        lengths = []
+        for _ in range(600):
+            observations, _, _, truncated, infos = fleet.step(np.zeros((400, 2, 4), np.float32))
+            lengths += [(infos["mode"][row], infos["episode"]["l"][row]) for row in np.flatnonzero(truncated)]
+        assert set(lengths) == {(0, 251), (1, 81), (2, 81)}
+        assert observations.shape == (400, 2, 18)
+        fleet.reset()
+        shares = np.bincount(fleet.reset()[1]["mode"]) / 400
+        np.testing.assert_allclose(shares, [0.25, 0.5, 0.25], atol=0.1)

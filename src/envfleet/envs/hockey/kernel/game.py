@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.kernel.play import begin, command, play, see, swing
+from envfleet.envs.hockey.kernel.play import begin, command, draw_mode, play, see, swing
 from envfleet.envs.hockey.kernel.shapes import NUM_BODIES, NUM_MOVING, NUM_PAIRS
 from envfleet.envs.hockey.kernel.velocities import MAX_CONTACTS
 from envfleet.kernels import Kernel, array
@@ -37,8 +37,8 @@ class Hockey(Kernel):
     """The game of `envfleet.envs.hockey.HockeyEnv` without Box2D, to the last bit on Linux x86-64.
 
     Observations `(2, 18)` and actions `(2, 4)` of both players, each as the player sees it; rewards are player one's,
-    those of player two are in the infos as `reward_two`. Episodes are truncated after 251 steps; for the training modes
-    pass `max_episode_steps=81`.
+    those of player two are in the infos as `reward_two`, what is played as `mode`. A goal ends a game as `terminated`,
+    the limit of its mode as `truncated`: after 251 steps, or 81 in the training modes.
 
     The engine's rules are written anew after Box2D (E. Catto, zlib licence; see NOTICE), which is not needed.
     """
@@ -48,6 +48,7 @@ class Hockey(Kernel):
     max_episode_steps: ClassVar[int | None] = c.TIME_LIMIT_STEPS[Mode.NORMAL] + 1
     render_fps = c.STEPS_PER_SECOND
     info_fields = (
+        "mode",
         "winner",
         "reward_closeness_to_puck",
         "reward_touch_puck",
@@ -61,6 +62,8 @@ class Hockey(Kernel):
     class State(Kernel.State):
         """The game (winner, hold counters, rewards), then bodies, pairs, contacts, and room to compute in."""
 
+        mode: int  # that is played; the parameter is what is played next
+        clock: int  # steps played
         winner: int  # 1 or -1
         limit: int  # steps
         can_hold: bool
@@ -177,11 +180,14 @@ class Hockey(Kernel):
         """What is played and who plays.
 
         Attributes:
-            mode: 0 `NORMAL`, 1 `TRAIN_SHOOTING`, 2 `TRAIN_DEFENSE`.
+            mode: What is played from the next game on: 0 `NORMAL`, 1 `TRAIN_SHOOTING`, 2 `TRAIN_DEFENSE`.
+            shooting_share: Chance that a game is `TRAIN_SHOOTING`, whatever `mode` says.
+            defense_share: Likewise for `TRAIN_DEFENSE`.
             keep_mode: Whether rackets catch and hold the puck. Without it the hold counters are seen as 0, and the
                 shoot action does nothing.
             starter: Who gets the puck in `NORMAL`: 1 or 2, or 0 to draw it anew for every game.
-            player_one: Who has the left side: 0 the action, 1 or 2 the weak or strong scripted player.
+            player_one: Who has the left side, looked at in every step: 0 the action, 1 or 2 the weak or strong
+                scripted player.
             player_two: Likewise the right side.
         """
 
@@ -190,15 +196,19 @@ class Hockey(Kernel):
         starter: int = 0
         player_one: int = AGENT
         player_two: int = AGENT
+        shooting_share: float = 0.0
+        defense_share: float = 0.0
 
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
         """Begin a game."""
-        begin(state, rng, params.mode, params.starter, params.keep_mode)
-        _begin_swings(state, rng, params)
+        draw_mode(state, rng, params)
+        begin(state, rng, state.mode, params.starter, params.keep_mode)
 
     @staticmethod
-    def step(state: State, action: NDArray[np.float32], rng: np.random.Generator, params: Params) -> tuple[float, bool]:
+    def step(
+        state: State, action: NDArray[np.float32], rng: np.random.Generator, params: Params
+    ) -> tuple[float, bool, bool]:
         """Play one step."""
         for player in range(2):
             for number in range(4):
@@ -238,7 +248,7 @@ class HockeyOne(Hockey):
     @staticmethod
     def step(
         state: Hockey.State, action: NDArray[np.float32], rng: np.random.Generator, params: Hockey.Params
-    ) -> tuple[float, bool]:
+    ) -> tuple[float, bool, bool]:
         """Play one step."""
         for number in range(4):
             command(state, 0, number, action[number])
@@ -252,17 +262,11 @@ class HockeyOne(Hockey):
             out[number] = see(state, 0, number)
 
 
-def _begin_swings(state: Any, rng: Any, params: Any) -> None:
-    if params.player_one != AGENT:
-        state.phases[0] = rng.uniform(0.0, c.PHASE_RANGE)
-    if params.player_two != AGENT:
-        state.phases[1] = rng.uniform(0.0, c.PHASE_RANGE)
-
-
-def _step(state: Any, rng: Any, params: Any) -> tuple[float, bool]:
+def _step(state: Any, rng: Any, params: Any) -> tuple[float, bool, bool]:
     if params.player_one != AGENT:
         swing(state, rng, 0, params.player_one)
     if params.player_two != AGENT:
         swing(state, rng, 1, params.player_two)
     play(state)
-    return c.WIN_REWARD * state.winner + state.reward_closeness_to_puck, state.winner != 0
+    reward = c.WIN_REWARD * state.winner + state.reward_closeness_to_puck
+    return reward, state.winner != 0, state.clock > state.limit

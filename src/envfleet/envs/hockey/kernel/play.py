@@ -28,9 +28,21 @@ _LEAD_X, _LEAD_Y, _HOME_X = 0.2, 0.1, -3.5
 _LAST_HOLD_STEPS = 7
 
 
+def draw_mode(state: Any, rng: Any, params: Any) -> None:
+    """Draw what the game is, as `envfleet.envs.hockey.rules.draw_mode` does."""
+    state.mode = params.mode
+    drawn_share = params.shooting_share + params.defense_share
+    if drawn_share > 0.0:
+        drawn = rng.random()
+        if drawn < params.shooting_share:
+            state.mode = _SHOOTING
+        elif drawn < drawn_share:
+            state.mode = _DEFENSE
+
+
 @outlined
 def begin(state: Any, rng: Any, mode: int, starter: int, keep_mode: bool) -> None:
-    """Begin a game; draws in the order of `draw_start`, then who starts if that is not settled."""
+    """Begin a game; draws in the order of `draw_start`, then how the scripted players' rackets swing."""
     build(state)
     clear(state)
     width, height = c.FIELD_WIDTH, c.FIELD_HEIGHT
@@ -59,7 +71,11 @@ def begin(state: Any, rng: Any, mode: int, starter: int, keep_mode: bool) -> Non
     state.holds[0] = 0
     state.holds[1] = 0
     state.winner = 0
+    state.clock = 0
     state.limit = _LIMITS[mode]
+    # Whoever plays, as that may change during the game.
+    state.phases[0] = rng.uniform(0.0, c.PHASE_RANGE)
+    state.phases[1] = rng.uniform(0.0, c.PHASE_RANGE)
     _inform(state)
 
 
@@ -74,6 +90,7 @@ def play(state: Any) -> None:
         for player in range(2):
             hold(state, player, state.actions[4 * player + 3])
     step_physics(state)
+    state.clock += 1
     _inform(state)
 
 
