@@ -239,12 +239,13 @@ class ProcessTransport:
 
     def kill(self, worker: int, why: EnvfleetError) -> None:
         """End the process now."""
-        self._reasons[worker] = why
+        self._reasons.setdefault(worker, why)  # whoever looks again before it has ended finds no better reason
         self._links[worker].handle.kill()
 
     def stack(self, worker: int) -> str:
         """The Python stacks of the process's threads, also while it is stuck in C code."""
-        return "" if self._links[worker].is_dead else self._links[worker].stack()
+        is_ending = self._links[worker].is_dead or worker in self._reasons
+        return "" if is_ending else self._links[worker].stack()
 
     def place(self, worker: int) -> str:
         """This machine: processes share its memory."""

@@ -38,7 +38,8 @@ class Cluster:
     def hold(self) -> None:
         """Connect, if this process is not connected yet: to the running cluster, or to a new local one.
 
-        The running one is that of the environment variable `RAY_ADDRESS`, or of `ray start` on this machine.
+        The running one is that of the environment variable `RAY_ADDRESS` (`local` asks for a new one), or of
+        `ray start` on this machine.
 
         Raises:
             EnvfleetError: There is one and it cannot be reached, or none and none can be started.
@@ -72,7 +73,8 @@ class Cluster:
         try:
             with _quietly():
                 self._started = None
-                if os.environ.get("RAY_ADDRESS") or not self._start_local():
+                is_named = os.environ.get("RAY_ADDRESS", "") not in ("", "local")
+                if is_named or not self._start_local():
                     ray.init(log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise EnvfleetError(

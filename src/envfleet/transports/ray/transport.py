@@ -54,6 +54,7 @@ class RayTransport(ProcessTransport):
         super().__init__(plans, shared)
         self._options = options
         self._watchers = Watchers()
+        self._actors: dict[int, Any] = {}  # held, for Ray ends an actor that nobody holds
         self._runs: dict[int, Any] = {}  # the calls in which workers serve through shared memory
         self._num_restarts: collections.Counter[int] = collections.Counter()
         self._shared_ref: Any = None
@@ -91,6 +92,7 @@ class RayTransport(ProcessTransport):
         return self._link_to(caller.worker, lambda fds, ours: hand_over(caller, fds))
 
     def _seat(self, worker: int, placed: Placed) -> WorkerLink:
+        self._actors[worker] = placed.actor
         if placed.link is not None:
             self._runs[worker] = placed.actor.run.remote()
             return placed.link

@@ -1,0 +1,108 @@
+"""One Ray cluster of two nodes for all tests here, and the backend in both its ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from tests.conftest import Backend, Resources, take_stock
+
+OBJECT_STORE_BYTES = 80_000_000
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
+HEAD = {**NODE, "include_dashboard": False, "resources": {"place": 1}}
+FAR = {"far": 0.01}
+PATIENCE_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RayBackend(Backend):
+    """The Ray backend, with little asked for; `shared_memory` decides which way data goes."""
+
+    shared_memory: bool = True
+
+    def __call__(self, env_fns: Any, **options: Any) -> Any:
+        asked = {"num_cpus": 0.01, "shared_memory": self.shared_memory, **options.pop("ray_options", {})}
+        return super().__call__(env_fns, ray_options=asked, **options)
+
+    def __str__(self) -> str:
+        return "shared-memory" if self.shared_memory else "actor-calls"
+
+
+NEAR = RayBackend("ray", 2)
+REMOTE = RayBackend("ray", 2, shared_memory=False)
+
+
+@pytest.fixture(params=(NEAR, REMOTE), ids=str)
+def way(request: pytest.FixtureRequest) -> RayBackend:
+    """The Ray backend by shared memory, and by actor calls."""
+    return request.param
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ray_cluster() -> Iterator[Cluster]:
+    """A head, to which this process is connected, and a node with the resource `far`."""
+    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+    cluster.add_node(**NODE, resources={"far": 1, "place": 1})
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_leaks(ray_cluster: Cluster) -> Iterator[None]:
+    """As everywhere, but for what belongs to Ray: only its actors must be gone."""
+    before = take_stock()
+    yield
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        gc.collect()
+        leaked = {**_without_ray(take_stock()).beyond(before), "actors": actors()}
+        if not any(leaked.values()):
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind by this module: {leaked}")
+        time.sleep(0.1)
+
+
+def actors() -> list[str]:
+    """The processes of envfleet's actors, wherever they run on this machine."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with_name = " ".join(_command(child))
+        if "ray::RayWorker" in with_name or "ray::Watcher" in with_name:
+            found.append(f"{child.pid} {with_name}")
+    return found
+
+
+def no_actor_stays() -> bool:
+    """Whether all actors end within a moment: Ray knows of an end before the process is gone."""
+    deadline = time.monotonic() + PATIENCE_S
+    while actors() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not actors()
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _without_ray(resources: Resources) -> Resources:
+    """Leave out the processes and memory of Ray, which come and go as it likes; ours have names."""
+    threads = frozenset(name for name in resources.threads if not name.startswith(("PythonGCThread", "ray_")))
+    return Resources(frozenset(), threads, frozenset(), _ours(resources))
+
+
+def _ours(resources: Resources) -> frozenset[str]:
+    return frozenset(name for name in resources.descriptors if "envfleet" in name or "pipe:" in name)

@@ -1,0 +1,90 @@
+"""Which cluster a fleet runs on, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from tests.ray.conftest import NEAR, REMOTE, no_actor_stays
+
+import envfleet
+from envfleet.errors import EnvfleetError, WorkerDied
+from envfleet.testing import CountingEnv
+from envfleet.transports.ray.cluster import cluster
+
+pytestmark = pytest.mark.timeout(110)
+
+LOCAL = """
+import sys
+import envfleet
+assert "ray" not in sys.modules, "importing envfleet imported Ray"
+first = envfleet.make("CartPole-v1", backend="ray", workers=1, envs_per_worker=2)
+import ray
+second = envfleet.make("CartPole-v1", 2, backend="ray", workers=2, ray_options={"shared_memory": False})
+first.reset(seed=0)
+first.step(first.action_space.sample())
+first.close()
+assert ray.is_initialized(), "the cluster ended with a fleet that was not the last"
+second.reset(seed=0)
+second.step(second.action_space.sample())
+second.close()
+assert not ray.is_initialized(), "the cluster did not end with the last fleet"
+"""
+
+
+def test_local_cluster_lives_as_long_as_its_fleets(tmp_path: Path) -> None:
+    """It is started without a word, holds more workers than there are cores, and ends with the last fleet."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", LOCAL],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_ADDRESS": "local"},  # not the cluster of these tests
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_cluster_of_others_is_left_alone() -> None:
+    session = cluster.session()
+    with NEAR([CountingEnv] * 2) as fleet:
+        fleet.reset(seed=0)
+    assert session is not None
+    assert cluster.session() == session
+
+
+def test_ray_is_shut_down_under_the_fleet(ray_cluster: Cluster) -> None:
+    """Both ways tell it at once, and Ray is not started again behind the caller's back."""
+    fleets = [way([CountingEnv] * 2, workers=1, on_failure=failure) for way, failure in WAYS]
+    try:
+        for fleet in fleets:
+            fleet.reset(seed=0)
+        ray.shutdown()
+        for fleet, kind in zip(fleets, (WorkerDied, WorkerDied, EnvfleetError), strict=True):
+            start = time.monotonic()
+            with pytest.raises(kind, match="Ray was shut down"):
+                fleet.step(np.zeros(2, np.int64))
+            assert time.monotonic() - start < 10.0
+        assert not ray.is_initialized()
+    finally:
+        for fleet in fleets:
+            fleet.close()
+        ray.init(address=ray_cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    assert no_actor_stays()
+
+
+WAYS = ((NEAR, "raise"), (REMOTE, "raise"), (REMOTE, "restart"))
+
+
+def test_workers_default_to_the_cpus_of_the_cluster() -> None:
+    with envfleet.make(CountingEnv, 3, backend="ray", ray_options={"num_cpus": 0.01}) as fleet:
+        assert fleet.plan.num_workers == min(3, int(ray.cluster_resources()["CPU"]))

@@ -1,0 +1,204 @@
+"""Actors and nodes are lost, and whatever waited for them is told, or goes on elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from gymnasium.vector import AutoresetMode
+from ray.cluster_utils import Cluster
+from tests.conftest import SERIAL
+from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run
+from tests.ray.conftest import NEAR, NODE, REMOTE, RayBackend, no_actor_stays
+
+from envfleet.errors import (
+    FleetBroken,
+    InvalidArgument,
+    RestartBudgetSpent,
+    StepTimeout,
+    SubEnvError,
+    WorkerDied,
+    WorkersUnplaced,
+)
+from envfleet.testing import CountingEnv
+
+pytestmark = pytest.mark.timeout(100)
+
+LOST_S = 15.0  # one second is promised for a process; Ray's word comes later, most of all on a busy machine
+COUNTING = [functools.partial(CountingEnv, 1000)] * NUM_ENVS
+
+
+def pids(fleet: Any) -> list[int]:
+    return [worker.pid for worker in fleet.stats().workers]
+
+
+def test_killed_while_idle(way: RayBackend) -> None:
+    with way(COUNTING) as fleet:
+        fleet.reset(seed=0)
+        os.kill(pids(fleet)[1], signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(WorkerDied, match=r"was lost on .* \(Ray: ") as caught:
+            fleet.step(actions(0))
+        assert time.monotonic() - start < LOST_S
+        assert (caught.value.worker, caught.value.env_indices) == (1, (2, 3))
+        assert isinstance(caught.value.__cause__, ray.exceptions.RayError)
+        with pytest.raises(FleetBroken):
+            fleet.step(actions(0))
+
+
+def test_actor_killed_in_the_middle_of_a_step(way: RayBackend) -> None:
+    """`ray.kill`, as an operator or another driver may call it; another worker takes over."""
+    with way(env_fns_with("hang", duration_s=1.0), on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        before = pids(fleet)
+        timer = threading.Timer(0.3, ray.kill, [fleet._engine.transport._actors[0]])
+        timer.start()
+        _, rewards, _, truncated, infos = fleet.step(actions(0))
+        timer.join()
+        assert truncated.tolist() == [True, True, False, False]
+        assert rewards[:2].tolist() == [0.0, 0.0]
+        assert "was lost on" in infos["env_error"][0]
+        stats = fleet.stats()
+        assert [worker.restarts for worker in stats.workers] == [1, 0]
+        assert pids(fleet)[0] != before[0]
+        assert pids(fleet)[1] == before[1]
+        fleet.close()
+        assert no_actor_stays()
+
+
+def test_exception_in_a_sub_environment() -> None:
+    """What a sub-environment raises is an exception of the caller's, also by calls."""
+    with REMOTE(env_fns_with("raise")) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError) as caught:
+            fleet.step(actions(0))
+        assert caught.value.env_index == FAULTY
+        assert caught.value.__cause__ is not None
+
+
+def test_others_do_not_notice(way: RayBackend) -> None:
+    """A sub-environment that ends its process over and over, and three that run as if nothing were."""
+    mode = AutoresetMode.SAME_STEP
+    healthy, _ = run(SERIAL, env_fns_with("raise", faulty=()), 4, mode)
+    found, infos = run(way, env_fns_with("os_exit", nth=3), 4, mode, on_failure="restart")
+    for index in (2, 3):
+        assert_rows_equal(healthy[index], found[index], f"sub-environment {index}")
+    assert any("env_error" in one for one in infos)
+
+
+def test_overrun_is_interrupted(way: RayBackend) -> None:
+    """A hang ends at its deadline; the worker stays, also on another node, where a watcher sends the signal."""
+    env_fns = env_fns_with("hang", duration_s=60.0)
+    with way(env_fns, on_failure="restart", step_timeout_s=1.0) as fleet:
+        fleet.reset(seed=0)
+        before = pids(fleet)
+        start = time.monotonic()
+        infos = fleet.step(actions(0))[4]
+        assert time.monotonic() - start < 1.0 + LOST_S
+        assert infos["restarted"].tolist() == [False, True, False, False]
+        assert "ran longer than" in infos["env_error"][FAULTY]
+        assert pids(fleet) == before
+
+
+def test_overrun_is_told() -> None:
+    with REMOTE(env_fns_with("hang", duration_s=60.0), step_timeout_s=1.0) as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(StepTimeout, match=r"faults\.py") as caught:
+            fleet.step(actions(0))
+        assert caught.value.env_index == FAULTY
+
+
+def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster) -> None:
+    """Its worker goes on elsewhere; the worker of the other node does not notice."""
+    doomed = ray_cluster.add_node(**NODE, resources={"place": 1})
+    # One worker a node: the head's place is taken for now, and is the one left for the worker that is lost.
+    taken = ray.util.placement_group([{"place": 1, "node:__internal_head__": 0.001}])
+    ray.get(taken.ready(), timeout=30)
+    env_fns = [functools.partial(_SlowEnv, delay_s=0.5) for _ in range(NUM_ENVS)]
+    with REMOTE(env_fns, on_failure="restart", ray_options={"resources": {"place": 1}}) as fleet:
+        fleet.reset(seed=0)
+        ray.util.remove_placement_group(taken)
+        nodes = [link.seat.node_id for link in fleet._engine.transport._links]
+        victim = nodes.index(doomed.node_id)
+        fleet.send(actions(0))
+        time.sleep(0.2)
+        ray_cluster.remove_node(doomed, allow_graceful=False)
+        batch = fleet.recv(timeout_s=60)
+        assert np.flatnonzero(batch.truncated).tolist() == [2 * victim, 2 * victim + 1]
+        assert not fleet.step(actions(1))[3].any()
+        assert [worker.restarts for worker in fleet.stats().workers] == [int(k == victim) for k in (0, 1)]
+        assert fleet._engine.transport._links[victim].seat.node_id not in nodes
+
+
+class _SlowEnv(CountingEnv):
+    def __init__(self, delay_s: float) -> None:
+        super().__init__(1000)
+        self._delay_s = delay_s
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self._delay_s)
+        return super().step(action)
+
+
+def test_no_place() -> None:
+    """What nobody has is told within the limit, with what was asked for and what there is; nothing stays behind."""
+    start = time.monotonic()
+    with pytest.raises(WorkersUnplaced) as caught:
+        NEAR(COUNTING, ray_options={"resources": {"unobtainium": 2}, "place_timeout_s": 1.0})
+    assert time.monotonic() - start < 10.0
+    error = caught.value
+    assert error.workers == (0, 1)
+    assert "2 unobtainium" in error.asked
+    assert "1 far" in error.cluster
+    assert "CPU" in str(error)
+    assert no_actor_stays()
+
+
+def test_packages_that_cannot_be_had() -> None:
+    options = {"runtime_env": {"working_dir": "/nowhere/at/all"}}
+    with pytest.raises((WorkersUnplaced, ValueError), match="nowhere"):
+        NEAR(COUNTING, ray_options=options)
+
+
+def test_max_restarts_of_a_worker() -> None:
+    with NEAR(COUNTING, on_failure="restart", ray_options={"max_restarts": 0}) as fleet:
+        fleet.reset(seed=0)
+        os.kill(pids(fleet)[0], signal.SIGKILL)
+        with pytest.raises(RestartBudgetSpent, match="max_restarts"):
+            fleet.step(actions(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"num_cpu": 1}, r"\['num_cpu'\]"),
+        ({"num_cpus": -1}, "0 or more"),
+        ({"place_timeout_s": 0}, "above 0"),
+        ({"max_restarts": -2}, "-1 or more"),
+        ({"placement_group": object(), "scheduling_strategy": "SPREAD"}, "one of them"),
+    ],
+)
+def test_options_are_checked(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        NEAR(COUNTING, ray_options=given)
+
+
+def test_forgotten_fleet_is_given_back() -> None:
+    """Nobody calls close(): the actors end when the object does."""
+    import gc
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        fleet = NEAR(COUNTING)
+        fleet.reset(seed=0)
+        del fleet
+        gc.collect()
+    assert no_actor_stays()

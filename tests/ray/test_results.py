@@ -1,0 +1,128 @@
+"""What a fleet on Ray returns is what a serial one returns, whichever way data goes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.conftest import SERIAL
+from tests.ray.conftest import FAR, NEAR, REMOTE, RayBackend
+
+from envfleet.testing import CASES, CHECKS, CountingEnv, InfoEnv, check_backend
+from envfleet.testing.compare import mismatches
+from envfleet.transports.ray.placing import Placing
+from envfleet.transports.ray.rendezvous import Caller
+
+NUM_ENVS = 5  # over two workers: an uneven split
+CHECKED = [case for case in CASES if case.name == "space-graph"]
+
+
+def build(index: int) -> gymnasium.Env[Any, Any]:
+    return InfoEnv("numbers", index, length=3 + index % 3)
+
+
+def record(backend: Any, mode: AutoresetMode) -> list[Any]:
+    """Everything a fleet can be asked, in one life."""
+    found: list[Any] = []
+    rng = np.random.default_rng(1)
+    with backend([functools.partial(build, index) for index in range(NUM_ENVS)], autoreset_mode=mode) as fleet:
+
+        def act(count: int) -> None:
+            for _ in range(count):
+                if mode == AutoresetMode.DISABLED and fleet.terminated_indices:
+                    found.append(fleet.reset_envs(fleet.terminated_indices))
+                actions = rng.integers(2, size=NUM_ENVS)
+                observations, rewards, terminated, truncated, infos = fleet.step(actions)
+                infos.pop("episode", None)  # its times differ
+                found.append((observations, rewards, terminated, truncated, infos, fleet.episode_ids.copy()))
+
+        found.append(fleet.reset(seed=3))
+        act(6)
+        found.append(fleet.reset(options={"reset_mask": np.arange(NUM_ENVS) % 2 == 0}))
+        states = fleet.get_state()
+        act(5)
+        found.append(fleet.set_state(states))
+        act(5)
+        found.append(fleet.reset_envs([1, 3], seeds=[7, 8]))
+        found.append(fleet.call("count"))
+        fleet.set_attr("count", list(range(NUM_ENVS)))
+        found.append(fleet.get_attr("count"))
+        act(3)
+    return found
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.name.lower())
+def test_identical_to_serial(way: RayBackend, mode: AutoresetMode) -> None:
+    expected, found = record(SERIAL, mode), record(way, mode)
+    assert mismatches(expected, found) == []
+
+
+def test_conforms(way: RayBackend) -> None:
+    """A part of the suite that says what a backend is: with Ray, which starts slowly, the whole takes minutes."""
+    skip = {name for name in CHECKS if name not in ("rollout", "send_recv")}
+    check_backend(way, cases=CHECKED, autoreset_modes=[AutoresetMode.NEXT_STEP], copy_modes=[False], skip=skip)
+
+
+def test_two_ways_in_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that cannot reach the driver's memory goes by calls, beside one that can; several steps in flight."""
+    reach = Placing._welcome
+
+    def turn_away(self: Placing, caller: Caller) -> None:
+        if caller.worker == 1:
+            caller.connection.close()
+        else:
+            reach(self, caller)
+
+    monkeypatch.setattr(Placing, "_welcome", turn_away)
+    env_fns = [functools.partial(CountingEnv, 50, vary=True)] * 4
+    with NEAR(env_fns, batch_size=2) as fleet, SERIAL(env_fns) as serial:
+        assert "1 by shared memory, 1 by actor calls" in repr(fleet)
+        ways = [worker.place for worker in fleet.stats().workers]
+        assert ways[0] == "this machine, shared memory"
+        assert "actor calls (the driver turned it away)" in ways[1]
+        np.testing.assert_array_equal(fleet.reset(seed=0)[0], serial.reset(seed=0)[0])
+        actions = np.zeros(4, np.int64)
+        expected = [serial.step(actions)[0] for _ in range(20)]
+        seen = [0] * 4
+        fleet.send(actions)
+        for _ in range(40):
+            batch = fleet.recv(timeout_s=20)
+            for index, observation in zip(batch.env_indices, batch.observations, strict=True):
+                np.testing.assert_array_equal(observation, expected[seen[index]][index])
+                seen[index] += 1
+            again = [index for index in batch.env_indices.tolist() if seen[index] < 20]
+            if again:
+                fleet.send(actions[: len(again)], again)
+        assert seen == [20] * 4
+
+
+def test_shared_data_and_large_observations() -> None:
+    """Shared arrays are read-only copies on other nodes; what is large goes through the object store."""
+    table = np.arange(1000.0)
+    with REMOTE([_TableEnv] * 2, shared={"table": table}, ray_options={"resources": FAR}) as fleet:
+        observations, _ = fleet.reset(seed=0)
+        assert observations.shape == (2, 500, 100)
+        assert fleet.step(np.array([3, 999]))[1].tolist() == [3.0, 999.0]
+        assert fleet.call("is_writeable") == (False, False)
+
+
+class _TableEnv(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(0, 1, (500, 100), np.float64)
+    action_space = gymnasium.spaces.Discrete(1000)
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros((500, 100)), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((500, 100)), float(self._table[action]), False, False, {}
+
+    def is_writeable(self) -> bool:
+        return bool(self._table.flags.writeable)
