@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.envs.hockey.constants import TIME_LIMIT_STEPS, Mode
+from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 from envfleet.training.players import Player, Seated, seat_player
 from envfleet.training.seating import SeatedPolicy, Seating
@@ -24,6 +24,7 @@ Engine = Literal["compiled", "box2d"]
 Side = Literal["left", "right", "both"]
 
 _LEFT, _RIGHT = 0, 1
+_BOX2D = "envfleet/Hockey-Two-Box2D-v0"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,12 +53,10 @@ class Rink:
 
     def open(self, num_envs: int) -> Any:
         """Make a fleet of games for two players."""
-        mode = Mode[self.mode]
-        options: dict[str, Any] = {"mode": int(mode), "keep_mode": self.keep_mode, "workers": self.workers}
-        if self.engine == "compiled":
-            limit = TIME_LIMIT_STEPS[mode] + 1
-            return envfleet.make("envfleet/Hockey-v0", num_envs, backend="kernel", max_episode_steps=limit, **options)
-        return envfleet.make("envfleet/Hockey-Two-Box2D-v0", num_envs, backend=self.backend, **options)
+        env, backend = ("envfleet/Hockey-v0", "kernel") if self.engine == "compiled" else (_BOX2D, self.backend)
+        mode = int(Mode[self.mode])
+        make: Any = envfleet.make
+        return make(env, num_envs, backend=backend, workers=self.workers, mode=mode, keep_mode=self.keep_mode)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
