@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from envfleet.cli import playing, training
+from envfleet.cli import demo, playing, serving, training
 from envfleet.cli.console import make_console, progress_bar, readable_errors
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
 
@@ -210,6 +210,11 @@ def replay(
         typer.echo(report.text)
         if not report.reproduced:
             raise typer.Exit(1)
+
+
+app.command()(demo.demo)
+app.command()(serving.serve)
+app.add_typer(serving.token_app)
 
 
 def _resolve(env: str, env_args: list[str]) -> Any:

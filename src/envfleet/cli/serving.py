@@ -1,0 +1,137 @@
+"""`envfleet serve` and `envfleet token`: a service for many people, and who may use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envfleet.cli.console import make_console, readable_errors
+from envfleet.errors import InvalidArgument, MissingDependency
+
+if TYPE_CHECKING:
+    from envfleet.service.auth import Tokens
+
+DATABASE = "sqlite:///envfleet.db"
+Database = Annotated[
+    str,
+    typer.Option(envvar="ENVFLEET_DATABASE", help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME."),
+]
+token_app = typer.Typer(name="token", help="Make, list, revoke and rotate tokens of a service.", no_args_is_help=True)
+
+
+def serve(  # noqa: PLR0913 (one parameter per option)
+    *,
+    env: Annotated[
+        list[str], typer.Option("--env", "-e", metavar="ENV", help="An environment to host; repeatable.")
+    ] = ["Turbofan-v0"],  # noqa: B006 (typer copies it)
+    database: Database = DATABASE,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = 8001,
+    workers: Annotated[int, typer.Option(min=1, help="Processes; more than one needs PostgreSQL.")] = 1,
+    backend: Annotated[str, typer.Option(help="Where environments run that are no kernels.")] = "serial",
+    max_num_envs: Annotated[int, typer.Option(min=1, help="Sub-environments of one fleet.")] = 16_384,
+    max_live_envs: Annotated[int, typer.Option(min=1, help="Sub-environments of one user.")] = 20_000,
+    max_steps_per_day: Annotated[
+        int | None, typer.Option(min=1, help="Steps of one user; any number if not given.", show_default=False)
+    ] = None,
+    idle_minutes: Annotated[float, typer.Option(min=0.1, help="Fleets are closed after this long unused.")] = 60.0,
+    retention_days: Annotated[float, typer.Option(min=0.01, help="How long closed fleets can be replayed.")] = 30.0,
+    access_log: Annotated[bool, typer.Option(help="Write a line of JSON per request to standard output.")] = False,
+) -> None:
+    """Host environments for many people; prints the address, and at the first start a token."""
+    with readable_errors():
+        _require_service()
+        from envfleet.service.offers import make_offer
+        from envfleet.service.run import run
+        from envfleet.service.settings import Settings
+
+        if workers > 1 and database.startswith("sqlite"):
+            raise InvalidArgument(f"workers={workers} with {database}: pass a PostgreSQL database, or one worker")
+        settings = Settings(
+            database=database,
+            offers=tuple(make_offer(name, backend=backend, max_num_envs=max_num_envs) for name in env),
+            max_live_envs=max_live_envs,
+            max_steps_per_day=max_steps_per_day,
+            idle_timeout_s=idle_minutes * 60.0,
+            retention_days=retention_days,
+            has_access_log=access_log,
+        )
+        run(settings, host=host, port=port, workers=workers, tell=typer.echo)
+
+
+@token_app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(metavar="USER", help="Whose; a new name makes a user.")],
+    *,
+    role: Annotated[str, typer.Option(help="Of a new user: participant or admin.")] = "participant",
+    max_live_envs: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
+    max_steps_per_day: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
+    database: Database = DATABASE,
+) -> None:
+    """Make a token. It is shown this once."""
+    with readable_errors():
+        token = _tokens(database).create(
+            name, role=role, max_live_envs=max_live_envs, max_steps_per_day=max_steps_per_day
+        )
+        typer.echo(token)
+
+
+@token_app.command("list")
+def list_tokens(*, database: Database = DATABASE) -> None:
+    """List tokens by their first characters."""
+    with readable_errors():
+        import datetime as dt
+
+        from rich.table import Table
+
+        table = Table("id", "user", "role", "token", "created", "revoked", box=None)
+        for row in _tokens(database).list():
+            times = (
+                "" if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(" ", "seconds")
+                for at in (row["created_at"], row["revoked_at"])
+            )
+            table.add_row(str(row["id"]), row["user"], row["role"], f"{row['prefix']}…", *times)
+        make_console().print(table)
+
+
+@token_app.command("revoke")
+def revoke(
+    token_id: Annotated[int, typer.Argument(metavar="ID", help="As `envfleet token list` shows it.")],
+    *,
+    database: Database = DATABASE,
+) -> None:
+    """Make a token worthless."""
+    with readable_errors():
+        _tokens(database).revoke(token_id)
+
+
+@token_app.command("rotate")
+def rotate(
+    token_id: Annotated[int, typer.Argument(metavar="ID", help="As `envfleet token list` shows it.")],
+    *,
+    database: Database = DATABASE,
+) -> None:
+    """Revoke a token and make another for the same user. It is shown this once."""
+    with readable_errors():
+        typer.echo(_tokens(database).rotate(token_id))
+
+
+def _tokens(database: str) -> Tokens:
+    _require_service()
+    from envfleet.service.auth import Tokens
+    from envfleet.service.store import Store
+
+    store = Store(database)
+    store.migrate()
+    return Tokens(store)
+
+
+def _require_service() -> None:
+    try:
+        import alembic  # noqa: F401
+        import fastapi  # noqa: F401
+        import sqlalchemy  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"a service needs {error.name}: pip install 'envfleet[serve]'") from error

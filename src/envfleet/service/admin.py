@@ -1,0 +1,76 @@
+"""Calls for administrators, and those that ask how the service is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from sqlalchemy.exc import SQLAlchemyError
+
+from envfleet.service.fast import bearer, service_of
+from envfleet.service.refusals import Stopping
+from envfleet.service.schemas import CreateToken
+
+router = APIRouter(prefix="/api/v2/admin", tags=["admin"])
+operations = APIRouter(tags=["operations"])
+_TokenId = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+@router.get("/tokens")
+async def list_tokens(request: Request) -> dict[str, Any]:
+    """All tokens, by their first characters."""
+    service = service_of(request)
+    await service.identify_admin(bearer(request))
+    return {"tokens": await service.in_thread(service.tokens.list)}
+
+
+@router.post("/tokens", status_code=201)
+async def create_token(asked: CreateToken, request: Request) -> dict[str, Any]:
+    """Make a token, and its user if need be. It is shown this once."""
+    service = service_of(request)
+    await service.identify_admin(bearer(request))
+    return {"token": await service.in_thread(lambda: service.tokens.create(**asked.model_dump()))}
+
+
+@router.post("/tokens/{token_id}/revoke")
+async def revoke_token(token_id: _TokenId, request: Request) -> dict[str, Any]:
+    """Make a token worthless."""
+    service = service_of(request)
+    await service.identify_admin(bearer(request))
+    await service.in_thread(lambda: service.tokens.revoke(token_id))
+    return {}
+
+
+@router.post("/tokens/{token_id}/rotate")
+async def rotate_token(token_id: _TokenId, request: Request) -> dict[str, Any]:
+    """Revoke a token and make another for the same user."""
+    service = service_of(request)
+    await service.identify_admin(bearer(request))
+    return {"token": await service.in_thread(lambda: service.tokens.rotate(token_id))}
+
+
+@operations.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@operations.get("/readyz")
+async def readyz(request: Request) -> dict[str, str]:
+    """The process takes calls, and its database answers."""
+    service = service_of(request)
+    try:
+        await service.in_thread(service.store.check)
+    except SQLAlchemyError as error:
+        raise Stopping(f"the database does not answer: {type(error).__name__}", retry_after_s=5.0) from error
+    if not service.is_ready:
+        raise Stopping("the service is stopping", retry_after_s=5.0)
+    return {"status": "ok"}
+
+
+@operations.get("/metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """Figures for Prometheus."""
+    service = service_of(request)
+    return Response(await service.in_thread(service.metrics.text), media_type=CONTENT_TYPE_LATEST)

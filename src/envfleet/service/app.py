@@ -1,0 +1,95 @@
+"""The web application: routes, what refusals look like, start and stop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+
+import envfleet
+from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, WireError
+from envfleet.service import admin, fast, legacy
+from envfleet.service.fast import describe
+from envfleet.service.gate import Gate, write_access_log
+from envfleet.service.refusals import OutOfStep, Refusal
+from envfleet.service.service import Service
+from envfleet.service.settings import Settings
+
+SETTINGS_VARIABLE = "ENVFLEET_SERVICE_SETTINGS"
+_log = logging.getLogger("envfleet.service")
+_STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
+
+
+def make_app(settings: Settings) -> FastAPI:
+    """Make the application.
+
+    Args:
+        settings: What the service is started with.
+    """
+    if settings.has_access_log:
+        write_access_log()
+    service = Service(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        yield
+        await service.stop()
+
+    app = FastAPI(
+        title="envfleet",
+        version=envfleet.__version__,
+        description="Environments for many people. The calls under /api/v2 have MessagePack bodies.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.add_middleware(Gate, max_body_bytes=settings.max_body_bytes, metrics=service.metrics)
+    for router in (fast.router, admin.router, admin.operations, legacy.router):
+        app.include_router(router)
+    app.add_exception_handler(EnvfleetError, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_form)
+    app.add_exception_handler(SQLAlchemyError, _refuse_for_now)
+    app.add_exception_handler(TimeoutError, _refuse_for_now)
+    return app
+
+
+def from_environment() -> FastAPI:
+    """Make the application of the settings in the environment, as worker processes do."""
+    return make_app(Settings.model_validate_json(os.environ[SETTINGS_VARIABLE]))
+
+
+async def _refuse(request: Request, error: Exception) -> JSONResponse:
+    code = getattr(error, "code", "error")
+    fast.service_of(request).metrics.denials.labels(code).inc()
+    body = {"code": code, "detail": str(error)}
+    headers: dict[str, str] = {}
+    if isinstance(error, OutOfStep):
+        return JSONResponse({**body, "seq": error.seq}, error.status)
+    if isinstance(error, Refusal):
+        if error.retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+        return JSONResponse(body, error.status, headers)
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    if status == 500:
+        _log.error("a call failed", exc_info=error)
+    return JSONResponse(body, status)
+
+
+async def _refuse_form(request: Request, error: Exception) -> JSONResponse:
+    detail = describe(error.errors()) if isinstance(error, RequestValidationError) else str(error)
+    fast.service_of(request).metrics.denials.labels("invalid_argument").inc()
+    return JSONResponse({"code": "invalid_argument", "detail": detail}, 422)
+
+
+async def _refuse_for_now(request: Request, error: Exception) -> JSONResponse:
+    _log.error("the database failed", exc_info=error)
+    fast.service_of(request).metrics.denials.labels("stopping").inc()
+    detail = f"the database does not answer ({type(error).__name__}): try again"
+    return JSONResponse({"code": "stopping", "detail": detail}, 503, {"Retry-After": "2"})

@@ -1,0 +1,184 @@
+"""Users and their tokens. A token is shown once; only its digest is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from envfleet.errors import InvalidArgument
+from envfleet.service.models import Token, User
+from envfleet.service.refusals import Unauthorized
+from envfleet.service.store import Store
+
+ROLES = ("participant", "admin")
+_PREFIX = "ef_"
+_NAME = re.compile(r"[^\x00-\x1f\x7f/]{1,100}")
+_REMEMBERED_S = 5.0
+_MOST_REMEMBERED = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Who a token belongs to.
+
+    Attributes:
+        user_id: The user's.
+        name: The user's.
+        role: `"participant"` or `"admin"`.
+        token_id: Of the token.
+        max_live_envs: The user's own limit, or `None`.
+        max_steps_per_day: Likewise.
+    """
+
+    user_id: int
+    name: str
+    role: str
+    token_id: int
+    max_live_envs: int | None
+    max_steps_per_day: int | None
+
+
+class Tokens:
+    """Makes, checks and revokes tokens; checks are remembered for seconds, so that a step does not wait for SQL.
+
+    Args:
+        store: The database.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._engine = store.engine
+        self._lock = threading.Lock()
+        self._remembered: dict[str, tuple[float, Identity]] = {}
+
+    def remembered(self, token: str) -> Identity | None:
+        """Who a token belongs to, if that was checked moments ago."""
+        found = self._remembered.get(_digest(token))
+        return found[1] if found is not None and found[0] > time.monotonic() else None
+
+    def check(self, token: str) -> Identity:
+        """Who a token belongs to.
+
+        Raises:
+            Unauthorized: To nobody, or it was revoked: there is no difference.
+        """
+        digest = _digest(token)
+        query = (
+            sa.select(Token.id, Token.digest, User.id.label("user_id"), User.name, User.role)
+            .add_columns(User.max_live_envs, User.max_steps_per_day)
+            .join(User, User.id == Token.user_id)
+            .where(Token.digest == digest, Token.revoked_at.is_(None))
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        if row is None or not hmac.compare_digest(row.digest, digest):
+            raise Unauthorized("the token is not known: ask for one, and pass it as it was shown")
+        identity = Identity(row.user_id, row.name, row.role, row.id, row.max_live_envs, row.max_steps_per_day)
+        with self._lock:
+            if len(self._remembered) > _MOST_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[digest] = time.monotonic() + _REMEMBERED_S, identity
+        return identity
+
+    def forget(self) -> None:
+        """Check all tokens anew."""
+        with self._lock:
+            self._remembered.clear()
+
+    def create(
+        self,
+        name: str,
+        *,
+        role: str = "participant",
+        max_live_envs: int | None = None,
+        max_steps_per_day: int | None = None,
+    ) -> str:
+        """Make a token, and the user if there is none of that name.
+
+        Args:
+            name: The user's.
+            role: Of a new user; an existing user keeps hers.
+            max_live_envs: Limit of a new user, instead of the service's.
+            max_steps_per_day: Likewise.
+
+        Returns:
+            The token, which cannot be shown again.
+
+        Raises:
+            InvalidArgument: A name or role that cannot be.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidArgument(f"name={name!r}: pass 1 to 100 characters without slashes and line breaks")
+        if role not in ROLES:
+            raise InvalidArgument(f"role={role!r}: pass one of {', '.join(ROLES)}")
+        now = time.time()
+        with self._engine.begin() as connection:
+            user_id = connection.execute(sa.select(User.id).where(User.name == name)).scalar()
+            if user_id is None:
+                values = {"name": name, "role": role, "created_at": now}
+                limits = {"max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
+                user_id = connection.execute(sa.insert(User).values(**values, **limits).returning(User.id)).scalar_one()
+            return _insert(connection, user_id, now)
+
+    def revoke(self, token_id: int) -> None:
+        """Make a token worthless; nothing happens if it is.
+
+        Raises:
+            InvalidArgument: There is no such token.
+        """
+        with self._engine.begin() as connection:
+            _revoke(connection, token_id)
+        self.forget()
+
+    def rotate(self, token_id: int) -> str:
+        """Revoke a token and make another for the same user; returns it.
+
+        Raises:
+            InvalidArgument: There is no such token.
+        """
+        with self._engine.begin() as connection:
+            token = _insert(connection, _revoke(connection, token_id), time.time())
+        self.forget()
+        return token
+
+    def list(self) -> list[dict[str, Any]]:
+        """All tokens: `id`, `user`, `role`, `prefix`, `created_at`, `revoked_at`."""
+        query = sa.select(
+            Token.id, User.name.label("user"), User.role, Token.prefix, Token.created_at, Token.revoked_at
+        )
+        with self._engine.connect() as connection:
+            rows = connection.execute(query.join(User, User.id == Token.user_id).order_by(Token.id)).mappings()
+            return [dict(row) for row in rows]
+
+    def has_any(self) -> bool:
+        """Whether there is a token at all."""
+        with self._engine.connect() as connection:
+            return connection.execute(sa.select(Token.id).limit(1)).first() is not None
+
+
+def _digest(token: str) -> str:
+    # A token has 192 random bits: nothing slower than SHA-256 is needed against guessing.
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _insert(connection: sa.Connection, user_id: int, now: float) -> str:
+    token = _PREFIX + secrets.token_urlsafe(24)
+    values = {"user_id": user_id, "digest": _digest(token), "prefix": token[:7], "created_at": now}
+    connection.execute(sa.insert(Token).values(**values))
+    return token
+
+
+def _revoke(connection: sa.Connection, token_id: int) -> int:
+    user_id: int | None = connection.execute(sa.select(Token.user_id).where(Token.id == token_id)).scalar()
+    if user_id is None:
+        raise InvalidArgument(f"there is no token with id {token_id}: `envfleet token list` shows them")
+    revoked = sa.update(Token).where(Token.id == token_id, Token.revoked_at.is_(None)).values(revoked_at=time.time())
+    connection.execute(revoked)
+    return user_id

@@ -1,0 +1,182 @@
+"""The fleet protocol: one call for all sub-environments of a fleet, with binary bodies, and safe to repeat."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import ValidationError
+
+from envfleet.errors import InvalidArgument
+from envfleet.service.auth import Identity
+from envfleet.service.hosted import FleetConfig
+from envfleet.service.offers import find_offer
+from envfleet.service.schemas import CreateFleet, ResetFleet, Schema, StepFleet
+from envfleet.service.service import Service
+from envfleet.transports.packing import MEDIA_TYPE, pack, unpack
+
+router = APIRouter(prefix="/api/v2", tags=["fleets"])
+_S = TypeVar("_S", bound=Schema)
+_BINARY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+}
+
+
+def bearer(request: Request) -> str | None:
+    """The token of a request."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def service_of(request: Request) -> Service:
+    """The service that answers a request."""
+    service: Service = request.app.state.service
+    return service
+
+
+def read(schema: type[_S], body: bytes) -> _S:
+    """A request's body, checked.
+
+    Raises:
+        WireError: It is no MessagePack.
+        InvalidArgument: It is something else than `schema` says.
+    """
+    try:
+        return schema.model_validate(unpack(body))
+    except ValidationError as error:
+        raise InvalidArgument(describe(error.errors())) from error
+
+
+def describe(errors: Any) -> str:
+    """Validation errors in one line: where, and what is wrong."""
+    return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in errors[:5])
+
+
+def _reply(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:
+    headers = {"Envfleet-Replayed": "1"} if is_stored else None
+    return Response(body, status, headers, MEDIA_TYPE)
+
+
+@router.post("/fleets", openapi_extra=_BINARY, status_code=201, response_class=Response)
+async def create_fleet(request: Request) -> Response:
+    """Make a fleet."""
+    service, body = service_of(request), await request.body()
+    identity = await service.identify(bearer(request))
+
+    def work() -> bytes:
+        asked = read(CreateFleet, body)
+        offer = find_offer(service.settings.offers, asked.env)
+        offer.check(asked.num_envs, asked.options)
+        service.quotas.check_live(identity, asked.num_envs)
+        config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
+        return pack(service.fleets.create(identity.user_id, config, asked.key.hex()).describe())
+
+    return _reply(await service.run(identity, "create", work), status=201)
+
+
+@router.get("/fleets", response_class=Response)
+async def list_fleets(request: Request) -> Response:
+    """The open fleets of the token's user."""
+    service = service_of(request)
+    identity = await service.identify(bearer(request))
+    rows = await service.in_thread(lambda: service.store.open_fleets(identity.user_id))
+    shown = [{"fleet": row["id"], **FleetConfig.model_validate(row["config"]).model_dump()} for row in rows]
+    return _reply(pack({"fleets": shown}))
+
+
+@router.get("/fleets/{fleet}", response_class=Response)
+async def get_fleet(fleet: str, request: Request) -> Response:
+    """A fleet as it stands."""
+    service = service_of(request)
+    identity = await service.identify(bearer(request))
+
+    def work() -> bytes:
+        with service.fleets.use(identity.user_id, fleet) as hosted:
+            return pack(hosted.describe())
+
+    return _reply(await service.run(identity, "get", work))
+
+
+@router.post("/fleets/{fleet}/reset", openapi_extra=_BINARY, response_class=Response)
+async def reset_fleet(fleet: str, request: Request) -> Response:
+    """Reset a fleet, or some rows of it."""
+    service, body = service_of(request), await request.body()
+    identity = await service.identify(bearer(request))
+
+    def work() -> tuple[bytes, bool]:
+        asked = read(ResetFleet, body)
+        event = {"do": "reset", "rows": asked.rows, "seeds": asked.seeds}
+        with service.fleets.use(identity.user_id, fleet) as hosted:
+            return service.fleets.call(hosted, event, seq=asked.seq, key=asked.key)
+
+    reply, is_stored = await service.run(identity, "reset", work)
+    return _reply(reply, is_stored=is_stored)
+
+
+@router.post("/fleets/{fleet}/step", openapi_extra=_BINARY, response_class=Response)
+async def step_fleet(fleet: str, request: Request) -> Response:
+    """Step a fleet."""
+    service, body = service_of(request), await request.body()
+    identity = await service.identify(bearer(request))
+    reply, is_stored = await service.run(identity, "step", lambda: _step(service, identity, fleet, body))
+    return _reply(reply, is_stored=is_stored)
+
+
+def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tuple[bytes, bool]:
+    asked = read(StepFleet, body)
+    with service.fleets.use(identity.user_id, fleet) as hosted:
+        config = hosted.config
+        if asked.seq == hosted.seq:  # else it is a retry, or refused
+            service.quotas.spend(identity, config.num_envs)
+        reply, is_stored = service.fleets.call(
+            hosted, {"do": "step", "actions": asked.actions}, seq=asked.seq, key=asked.key
+        )
+    if not is_stored:
+        service.metrics.env_steps.labels(config.env).inc(config.num_envs)
+    return reply, is_stored
+
+
+@router.post("/fleets/{fleet}/close", response_class=Response)
+async def close_fleet(fleet: str, request: Request) -> Response:
+    """Close a fleet; its running episodes are abandoned."""
+    service = service_of(request)
+    identity = await service.identify(bearer(request))
+    await service.run(identity, "close", lambda: service.fleets.close_fleet(identity.user_id, fleet))
+    return _reply(pack({}))
+
+
+@router.get("/me", response_class=Response)
+async def me(request: Request) -> Response:
+    """Who the token belongs to, and what is used of the quotas."""
+    service = service_of(request)
+    identity = await service.identify(bearer(request))
+    quota = await service.in_thread(lambda: service.quotas.used(identity))
+    return _reply(pack({"user": identity.name, "role": identity.role, "quota": quota}))
+
+
+@router.get("/envs", response_class=Response)
+async def envs(request: Request) -> Response:
+    """The environments that can be had."""
+    service = service_of(request)
+    await service.identify(bearer(request))
+    shown = {
+        offer.env: {
+            "options": sorted(offer.options),
+            "max_num_envs": offer.max_num_envs,
+            "max_episode_steps": offer.max_episode_steps,
+        }
+        for offer in service.settings.offers
+    }
+    return _reply(pack({"envs": shown}))
+
+
+@router.get("/scores/{env:path}")
+async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> dict[str, Any]:
+    """The leaderboard of an environment."""
+    service = service_of(request)
+    offer = find_offer(service.settings.offers, env)
+    return {
+        "env": offer.env,
+        "limit": limit,
+        "scores": await service.in_thread(lambda: service.scores.board(offer.env, limit)),
+    }

@@ -1,0 +1,268 @@
+"""One fleet behind the service: it makes events, which are resets and steps, and can make them again."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.batch_base import BatchState
+from envfleet.service.meter import Meter
+from envfleet.service.offers import Offer
+from envfleet.transports.packing import pack, unpack
+from envfleet.transports.packing_infos import infos_to_plain
+from envfleet.transports.packing_spaces import space_to_plain
+
+_SEED_BITS = 62
+
+
+class FleetConfig(BaseModel):
+    """What a fleet was made of; stored.
+
+    Attributes:
+        env: Gymnasium's id.
+        version: Of the environment's code.
+        num_envs: How many sub-environments.
+        autoreset_mode: Gymnasium's name of it.
+        mode: `"training"` or `"ranked"`.
+        options: Arguments of the environment.
+        kind: `"fleet"`, or `"episodes"` for the JSON protocol's.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    env: str
+    version: str
+    num_envs: int
+    autoreset_mode: str
+    mode: str
+    options: dict[str, Any]
+    kind: str = "fleet"
+
+
+class Made(NamedTuple):
+    """What came of an event.
+
+    Attributes:
+        reply: For the client, as values that `pack` takes.
+        episodes: Those that ended.
+        steps: How many steps sub-environments made.
+    """
+
+    reply: dict[str, Any]
+    episodes: list[dict[str, Any]]
+    steps: int
+
+
+class HostedFleet:
+    """A fleet, what its episodes amount to, and its place in the log of events. Hold `lock` while using it.
+
+    Args:
+        fleet_id: Its id.
+        user_id: Whose it is.
+        offer: Of its environment.
+        config: What to make.
+
+    Attributes:
+        seq: How many events it made.
+        last: Key and reply of the last event, or `None`.
+        touched_at: When it was used last.
+        is_open: Whether it may be used; one that left the memory is found again.
+        snapshot_seq: Count at the last snapshot.
+    """
+
+    def __init__(self, fleet_id: str, user_id: int, offer: Offer, config: FleetConfig) -> None:
+        self.fleet_id, self.user_id, self.config = fleet_id, user_id, config
+        self.lock = threading.Lock()
+        self.seq, self.snapshot_seq = 0, 0
+        self.last: tuple[bytes, Any] | None = None
+        self.touched_at = 0.0
+        self.is_open = True
+        self.can_save = offer.is_kernel
+        self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
+        self.meter = Meter(config.num_envs, is_turbofan=offer.is_turbofan)
+        self.observations: Any = None
+
+    def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
+        """An event as it is stored: with its time, and with the seeds that the service draws.
+
+        Args:
+            event: `{"do": "reset", "rows", "seeds"}` or `{"do": "step", "actions"}`.
+            at: The time.
+
+        Raises:
+            InvalidArgument: It gives seeds that it must not.
+        """
+        event = {**event, "at": at}
+        if event["do"] != "reset":
+            return event
+        is_ranked = self.config.mode == "ranked"
+        if is_ranked and event["seeds"] is not None:
+            raise InvalidArgument("seeds were given, but this fleet is ranked: leave them out, the service draws them")
+        if event["seeds"] is None and (is_ranked or self.seq == 0):
+            event["seeds"] = secrets.randbits(_SEED_BITS)
+        return event
+
+    def make(self, event: Mapping[str, Any]) -> Made:
+        """Make an event: now, or again.
+
+        Raises:
+            InvalidArgument: It is none that this fleet can make; nothing was done.
+            ResetNeeded: Likewise, since something must be reset before.
+        """
+        made = self._reset(event) if event["do"] == "reset" else self._step(event)
+        self.seq += 1
+        made.reply["seq"] = self.seq
+        return made
+
+    def _reset(self, event: Mapping[str, Any]) -> Made:
+        num_envs = self.config.num_envs
+        rows = event["rows"]
+        every = np.arange(num_envs) if rows is None else np.asarray(rows, np.int64)
+        if every.ndim != 1 or len(every) == 0 or len(np.unique(every)) != len(every):
+            raise InvalidArgument(f"rows has shape {every.shape}, expected one or more different indices")
+        seeds = self._seeds(event["seeds"], every)
+        if rows is None:
+            self.observations, infos = self.fleet.reset(seed=seeds)
+            shown = self.observations
+        else:
+            shown, infos = self.fleet.reset_envs(every.tolist(), seeds)
+        episodes = self.meter.abandon(every, seq=self.seq, at=event["at"])
+        self.meter.begin(every, seq=self.seq, at=event["at"], is_ranked=self.config.mode == "ranked")
+        return Made({"observations": shown, "infos": infos_to_plain(infos, len(every))}, episodes, 0)
+
+    def _seeds(self, seeds: Any, rows: NDArray[np.int64]) -> list[int | None] | None:
+        if seeds is None:
+            return None
+        if isinstance(seeds, int):
+            return [seeds + row for row in rows.tolist()]
+        if len(seeds) != len(rows):
+            raise InvalidArgument(f"seeds has {len(seeds)} entries, expected one for each of {len(rows)} rows")
+        return [None if seed is None else int(seed) for seed in seeds]
+
+    def _step(self, event: Mapping[str, Any]) -> Made:
+        actions = restore_actions(self.fleet.single_action_space, event["actions"])
+        ended_before = ~self.meter.columns["is_running"]
+        step = self.fleet.step(actions)
+        observations, rewards, terminated, truncated, infos = step
+        at = event["at"]
+        episodes = self.meter.step(None, actions, step, seq=self.seq, at=at)
+        # In NEXT_STEP they begin a step later; in DISABLED, by a reset.
+        begun = terminated | truncated if self.config.autoreset_mode == "SAME_STEP" else ended_before
+        if begun.any():
+            self.meter.begin(begun, seq=self.seq, at=at)
+        self.observations = observations
+        reply = {
+            "observations": observations,
+            "rewards": rewards,
+            "terminated": terminated,
+            "truncated": truncated,
+            "infos": infos_to_plain(infos, self.config.num_envs),
+        }
+        return Made(reply, episodes, self.config.num_envs - int(ended_before.sum()))
+
+    def abandon(self, at: float) -> list[dict[str, Any]]:
+        """End all episodes that run, as the fleet is closed; returns them."""
+        return self.meter.abandon(np.arange(self.config.num_envs), seq=self.seq, at=at)
+
+    def describe(self, *, has_spaces: bool = True) -> dict[str, Any]:
+        """What the protocol calls `FLEET`."""
+        fleet, config = self.fleet, self.config
+        described = {
+            "fleet": self.fleet_id,
+            **config.model_dump(exclude={"kind"}),
+            "max_episode_steps": self._limit(),
+            "seq": self.seq,
+            "ended": np.flatnonzero(~self.meter.columns["is_running"]) if self.seq else np.zeros(0, np.int64),
+            "episode_ids": np.asarray(fleet.episode_ids, np.int64),
+            "returns": self.meter.columns["returns"],
+            "lengths": self.meter.columns["lengths"],
+        }
+        if has_spaces:
+            described["observation_space"] = space_to_plain(fleet.single_observation_space)
+            described["action_space"] = space_to_plain(fleet.single_action_space)
+        return described
+
+    def _limit(self) -> int | None:
+        given: int | None = self.config.options.get("max_episode_steps")
+        return gym.spec(self.config.env).max_episode_steps if given is None else given
+
+    # ------------------------------------------------------------------ snapshots, of kernels
+
+    def save(self) -> bytes:
+        """The state as bytes."""
+        state = self.fleet.get_state()
+        arrays = {name: _plain_bytes(array) for name, array in state.arrays.items()}
+        return pack({"arrays": arrays, "params": dict(state.params), "meter": self.meter.columns})
+
+    def load(self, body: bytes, seq: int) -> None:
+        """Go on where `save` was called."""
+        saved = unpack(body)
+        self.fleet.reset(seed=0)
+        forms = self.fleet.get_state().arrays
+        arrays = {
+            name: array.view(forms[name].dtype).reshape(forms[name].shape) for name, array in saved["arrays"].items()
+        }
+        self.observations = self.fleet.set_state(BatchState(arrays, saved["params"]))
+        self.meter.columns = {name: array.copy() for name, array in saved["meter"].items()}
+        self.seq = self.snapshot_seq = seq
+
+    def adopt(self, other: HostedFleet) -> None:
+        """Become what `other` is."""
+        self.fleet, self.meter, self.observations = other.fleet, other.meter, other.observations
+        self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
+
+    def close(self) -> None:
+        """Release it."""
+        self.is_open = False
+        self.fleet.close()
+
+
+def _plain_bytes(array: NDArray[Any]) -> NDArray[Any]:
+    """Records as bytes, which can be packed."""
+    return np.ascontiguousarray(array).view(np.uint8) if array.dtype.kind == "V" else array
+
+
+def shrink_actions(actions: Any) -> Any:
+    """Actions in fewer bytes, to be stored: whole numbers as small as they allow."""
+    if isinstance(actions, dict):
+        return {name: shrink_actions(each) for name, each in actions.items()}
+    if isinstance(actions, (list, tuple)):
+        return [shrink_actions(each) for each in actions]
+    if isinstance(actions, np.ndarray) and actions.dtype.kind in "iu" and actions.size:
+        smallest = np.result_type(np.min_scalar_type(actions.min()), np.min_scalar_type(actions.max()))
+        return actions.astype(smallest) if smallest.kind in "iu" and smallest.itemsize < actions.itemsize else actions
+    return actions
+
+
+def restore_actions(space: gym.Space[Any], actions: Any) -> Any:
+    """Actions as the fleet takes them: whole numbers of the space's dtype, tuples for `Tuple`.
+
+    Raises:
+        InvalidArgument: They have another structure than the space.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(actions, dict) or set(actions) != set(space.spaces):
+            raise InvalidArgument(f"actions for a Dict space: expected a map with {', '.join(space.spaces)}")
+        return {name: restore_actions(each, actions[name]) for name, each in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(actions, (list, tuple)) or len(actions) != len(space.spaces):
+            raise InvalidArgument(f"actions for a Tuple space: expected a list of {len(space.spaces)}")
+        return tuple(restore_actions(each, part) for each, part in zip(space.spaces, actions, strict=True))
+    try:
+        array = np.asarray(actions)
+    except ValueError as error:
+        raise InvalidArgument(f"actions cannot be made an array: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise InvalidArgument(f"actions have dtype {array.dtype}, expected numbers: send an array or lists of them")
+    if array.dtype.kind in "iu" and np.dtype(space.dtype).kind in "iu":
+        return array.astype(space.dtype)
+    return array

@@ -1,0 +1,137 @@
+"""Commits of many fleets as one: calls hand over what they did and wait until it is in the database."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from envfleet.errors import EnvfleetError
+from envfleet.service.models import Episode, Event, FleetRow, Snapshot, Usage
+from envfleet.service.store import Store, today
+
+_MOST_ENTRIES = 256
+
+
+class Conflict(EnvfleetError):
+    """Another process has written what this one was about to write: its view of the fleet is old."""
+
+    code = "conflict"
+
+
+@dataclasses.dataclass
+class Entry:
+    """What one call did, to be committed as a whole.
+
+    Attributes:
+        fleets: Rows of new fleets.
+        events: Rows of events.
+        episodes: Rows of episodes that are over.
+        snapshots: Rows of snapshots, which replace older ones.
+        closed: Ids of fleets that were closed, and when.
+        steps: Steps of sub-environments by user.
+    """
+
+    fleets: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    events: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    episodes: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    snapshots: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    closed: dict[str, float] = dataclasses.field(default_factory=dict)
+    steps: Counter[int] = dataclasses.field(default_factory=Counter)
+
+
+class Journal:
+    """A thread that commits entries, as many at once as are waiting.
+
+    Args:
+        store: Where to.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._upsert: Any = sqlite.insert if store.is_sqlite else postgresql.insert
+        self._queue: queue.SimpleQueue[tuple[Entry, Future[None]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="envfleet-journal", daemon=True)
+        self._thread.start()
+
+    def commit(self, entry: Entry, timeout_s: float = 60.0) -> None:
+        """Return when the entry is in the database.
+
+        Raises:
+            Conflict: Another process was first; nothing was written.
+            sqlalchemy.exc.SQLAlchemyError: The database refuses.
+            TimeoutError: It does not answer.
+        """
+        result: Future[None] = Future()
+        self._queue.put((entry, result))
+        result.result(timeout_s)
+
+    def close(self) -> None:
+        """Commit what is waiting, and end the thread."""
+        self._queue.put(None)
+        self._thread.join(60.0)
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            waiting = [self._queue.get()]
+            while len(waiting) < _MOST_ENTRIES and not self._queue.empty():
+                waiting.append(self._queue.get())
+            is_open = None not in waiting
+            self._commit_all([each for each in waiting if each is not None])
+
+    def _commit_all(self, waiting: Sequence[tuple[Entry, Future[None]]]) -> None:
+        if len(waiting) > 1:
+            try:
+                self._write([entry for entry, _ in waiting])
+            except sa.exc.SQLAlchemyError:  # one of them: each by itself, so that the others are not refused with it
+                pass
+            else:
+                for _, result in waiting:
+                    result.set_result(None)
+                return
+        for entry, result in waiting:
+            try:
+                self._write([entry])
+            except sa.exc.IntegrityError as error:
+                result.set_exception(Conflict(f"another process was first: {error.orig}"))
+            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+                result.set_exception(error)
+            else:
+                result.set_result(None)
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        steps: Counter[int] = Counter()
+        closed: dict[str, float] = {}
+        for entry in entries:
+            steps.update(entry.steps)
+            closed.update(entry.closed)
+        with self._store.engine.begin() as connection:
+            for table, name in ((FleetRow, "fleets"), (Event, "events"), (Episode, "episodes")):
+                rows = [row for entry in entries for row in getattr(entry, name)]
+                if rows:
+                    connection.execute(sa.insert(table), rows)
+            for row in (row for entry in entries for row in entry.snapshots):
+                statement = self._upsert(Snapshot.__table__).values(row)
+                changed = {"seq": row["seq"], "body": row["body"]}
+                connection.execute(statement.on_conflict_do_update(index_elements=["fleet_id"], set_=changed))
+            for fleet_id, at in closed.items():
+                connection.execute(
+                    sa.update(FleetRow)
+                    .where(FleetRow.id == fleet_id, FleetRow.closed_at.is_(None))
+                    .values(closed_at=at)
+                )
+            for user_id, count in sorted(steps.items()):
+                statement = self._upsert(Usage.__table__).values(user_id=user_id, day=today(), steps=count)
+                connection.execute(
+                    statement.on_conflict_do_update(
+                        index_elements=["user_id", "day"], set_={"steps": Usage.__table__.c.steps + count}
+                    )
+                )

@@ -1,0 +1,101 @@
+"""The episode protocol: JSON as an older turbofan service spoke it, with the quirks that its clients depend on."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+
+from envfleet.service.fast import service_of
+from envfleet.service.legacy_calls import LegacyCalls
+from envfleet.service.schemas import (
+    CreateEpisodes,
+    EpisodeConfig,
+    ResetEpisode,
+    ResetEpisodes,
+    StepEpisode,
+    StepEpisodes,
+)
+
+VERSION = "0.4"
+router = APIRouter(prefix="/api/v1", tags=["episodes"])
+UserToken = Annotated[str | None, Header()]
+Reply = dict[str, Any]
+
+
+@router.get("/version")
+async def version() -> Reply:
+    """The protocol's version."""
+    return {"latest_version": VERSION}
+
+
+@router.post("/session/create")
+async def create_session(request: Request, user_token: UserToken = None) -> Reply:
+    """A name for a visit; nothing depends on it."""
+    await service_of(request).identify(user_token)
+    return {"session_id": secrets.token_hex(12)}
+
+
+async def _run(request: Request, token: str | None, name: str, *arguments: Any) -> Reply:
+    service = service_of(request)
+    identity = await service.identify(token)
+    call = getattr(LegacyCalls(service, identity), name)
+    reply: Reply = await service.run(identity, f"episode_{name}", lambda: call(*arguments))
+    return reply
+
+
+@router.post("/episode/create")
+async def create_episode(asked: EpisodeConfig, request: Request, user_token: UserToken = None) -> Reply:
+    """Make one episode."""
+    return await _run(request, user_token, "create_one", asked)
+
+
+@router.post("/vectorized/episodes/create")
+async def create_episodes(asked: CreateEpisodes, request: Request, user_token: UserToken = None) -> Reply:
+    """Make a group of episodes."""
+    return await _run(request, user_token, "create_many", asked)
+
+
+@router.get("/episode/{episode_id}")
+async def get_episode(episode_id: str, request: Request, user_token: UserToken = None) -> Reply:
+    """What an episode amounts to so far."""
+    return await _run(request, user_token, "info", episode_id)
+
+
+@router.get("/episode/{episode_id}/state/latest")
+async def get_latest_state(episode_id: str, request: Request, user_token: UserToken = None) -> Reply:
+    """What was seen of an episode last."""
+    return await _run(request, user_token, "latest", episode_id)
+
+
+@router.post("/episode/reset")
+async def reset_episode(asked: ResetEpisode, request: Request, user_token: UserToken = None) -> Reply:
+    """Begin anew."""
+    return await _run(request, user_token, "reset_one", asked)
+
+
+@router.post("/episode/step")
+async def step_episode(asked: StepEpisode, request: Request, user_token: UserToken = None) -> Reply:
+    """Decide for the next flights."""
+    return await _run(request, user_token, "step_one", asked)
+
+
+@router.post("/episode/vectorized_reset")
+async def reset_episodes(asked: ResetEpisodes, request: Request, user_token: UserToken = None) -> Reply:
+    """Begin some episodes anew."""
+    return await _run(request, user_token, "reset_many", asked)
+
+
+@router.post("/episode/vectorized_step")
+async def step_episodes(asked: StepEpisodes, request: Request, user_token: UserToken = None) -> Reply:
+    """Decide for some episodes."""
+    return await _run(request, user_token, "step_many", asked)
+
+
+@router.get("/user/{token}/score")
+async def score(token: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Reply:
+    """A user's score."""
+    service = service_of(request)
+    identity = await service.identify(token)
+    return await service.in_thread(LegacyCalls(service, identity).score_of(limit))

@@ -1,0 +1,135 @@
+"""What every sub-environment's running episode amounts to so far, and the episodes that ended in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.turbofan import FAILURE, REPAIR
+
+_FIELDS = {
+    "is_running": np.bool_,
+    "is_ranked": np.bool_,
+    "returns": np.float64,
+    "lengths": np.int64,
+    "first_seqs": np.int64,
+    "started_at": np.float64,
+}
+_TURBOFAN_FIELDS = {"flights": np.int64, "repairs": np.int64}
+
+
+class Meter:
+    """One row per sub-environment.
+
+    Args:
+        num_envs: How many.
+        is_turbofan: Whether to count flights and repairs, too.
+
+    Attributes:
+        columns: By name, `(num_envs,)` each: `is_running` (begun and not ended), `is_ranked`, `returns`, `lengths` (in
+            steps), `first_seqs` (count of the fleet at the episode's first reset), `started_at`, `flights`, `repairs`.
+    """
+
+    def __init__(self, num_envs: int, *, is_turbofan: bool) -> None:
+        self.is_turbofan = is_turbofan
+        fields = {**_FIELDS, **(_TURBOFAN_FIELDS if is_turbofan else {})}
+        self.columns: dict[str, NDArray[Any]] = {name: np.zeros(num_envs, kind) for name, kind in fields.items()}
+
+    def begin(self, rows: NDArray[Any], *, seq: int, at: float, is_ranked: Any = None) -> None:
+        """New episodes in `rows`.
+
+        Args:
+            rows: Indices or a mask.
+            seq: The fleet's count at this call.
+            at: The time.
+            is_ranked: Whether they count; `None` for as the ones before.
+        """
+        for name, column in self.columns.items():
+            if name != "is_ranked":
+                column[rows] = 0
+        self.columns["is_running"][rows] = True
+        self.columns["first_seqs"][rows] = seq
+        self.columns["started_at"][rows] = at
+        if is_ranked is not None:
+            self.columns["is_ranked"][rows] = is_ranked
+
+    def abandon(self, rows: NDArray[np.int64], *, seq: int, at: float) -> list[dict[str, Any]]:
+        """End the episodes in `rows` that run and were stepped; returns them."""
+        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0)]
+        found = [self._describe(row, "abandoned", None, seq, at) for row in left.tolist()]
+        self.columns["is_running"][rows] = False
+        return found
+
+    def step(
+        self,
+        rows: NDArray[np.int64] | None,
+        actions: Any,
+        step: tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Mapping[str, Any]],
+        *,
+        seq: int,
+        at: float,
+    ) -> list[dict[str, Any]]:
+        """Count a step.
+
+        Args:
+            rows: Which were stepped; `None` for all. Rows whose episode had ended are not counted.
+            actions: Of all.
+            step: What the fleet's step returned.
+            seq: The fleet's count.
+            at: The time.
+
+        Returns:
+            The episodes that ended.
+        """
+        _, rewards, terminated, truncated, infos = step
+        counted = self.columns["is_running"].copy()
+        if rows is not None:
+            mask = np.zeros_like(counted)
+            mask[rows] = True
+            counted &= mask
+        ended = counted & (terminated | truncated)
+        self.columns["returns"][counted] += rewards[counted]
+        self.columns["lengths"][counted] += 1
+        final: Mapping[str, Any] = {}
+        any_ended = bool(ended.any())
+        if self.is_turbofan:
+            final = infos.get("final_info", infos) if any_ended else infos
+            flights = np.where(ended, final["num_rows"], infos["num_rows"])
+            self.columns["flights"][counted] += flights[counted]
+            self.columns["repairs"][counted] += np.asarray(actions)[counted] == REPAIR
+        if not any_ended:
+            return []
+        self.columns["is_running"][ended] = False
+        reasons = final["reason"] if self.is_turbofan else None
+        return [
+            self._describe(
+                row,
+                "terminated" if terminated[row] else "truncated",
+                None if reasons is None else reasons[row],
+                seq,
+                at,
+            )
+            for row in np.flatnonzero(ended).tolist()
+        ]
+
+    def _describe(self, row: int, outcome: str, reason: Any, seq: int, at: float) -> dict[str, Any]:
+        columns = self.columns
+        details: dict[str, Any] = {}
+        if self.is_turbofan:
+            details = {"flights": int(columns["flights"][row]), "repairs": int(columns["repairs"][row])}
+            details["is_failure"] = reason is not None and int(reason) == FAILURE
+        return {
+            "env_index": row,
+            "is_ranked": bool(columns["is_ranked"][row]),
+            "started_at": float(columns["started_at"][row]),
+            "ended_at": at,
+            "first_seq": int(columns["first_seqs"][row]),
+            "last_seq": seq,
+            "total": float(columns["returns"][row]),
+            "length": int(columns["lengths"][row]),
+            "outcome": outcome,
+            "details": details,
+        }

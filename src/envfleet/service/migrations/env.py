@@ -1,0 +1,9 @@
+"""Alembic runs this, with the connection that `store.migrate` passes."""
+
+from alembic import context
+
+from envfleet.service.models import Base
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
+with context.begin_transaction():
+    context.run_migrations()

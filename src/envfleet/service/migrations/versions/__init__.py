@@ -1,0 +1,1 @@
+"""One module per change of the tables, in order."""

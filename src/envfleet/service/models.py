@@ -1,0 +1,111 @@
+"""The tables. Times are seconds since 1970, UTC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, LargeBinary, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Of all tables."""
+
+
+class User(Base):
+    """Somebody who may have tokens. `None` for a limit means the service's own."""
+
+    __tablename__ = "users"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    role: Mapped[str] = mapped_column(String(20))
+    created_at: Mapped[float] = mapped_column(Float)
+    max_live_envs: Mapped[int | None]
+    max_steps_per_day: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class Token(Base):
+    """A token, of which only a digest is kept, and its first characters to tell it from others."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    prefix: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float] = mapped_column(Float)
+    revoked_at: Mapped[float | None] = mapped_column(Float)
+
+
+class FleetRow(Base):
+    """A fleet: what it takes to build it again. `config` is that of `fleets.FleetConfig`."""
+
+    __tablename__ = "fleets"
+    __table_args__ = (Index("fleets_by_user", "user_id", "closed_at"), Index("fleets_open", "closed_at", "touched_at"))
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    key: Mapped[str] = mapped_column(String(200), unique=True)
+    env: Mapped[str] = mapped_column(String(200))
+    num_envs: Mapped[int]
+    config: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[float] = mapped_column(Float)
+    touched_at: Mapped[float] = mapped_column(Float)
+    closed_at: Mapped[float | None] = mapped_column(Float)
+
+
+class Event(Base):
+    """A reset or a step of a fleet, enough to make it again; `(fleet_id, seq)` is made once and never changed."""
+
+    __tablename__ = "events"
+
+    fleet_id: Mapped[str] = mapped_column(ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    key: Mapped[bytes] = mapped_column(LargeBinary)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class Snapshot(Base):
+    """The state of a fleet before event `seq`, so that only later events have to be made again."""
+
+    __tablename__ = "snapshots"
+
+    fleet_id: Mapped[str] = mapped_column(ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class Episode(Base):
+    """An episode that is over. `outcome` is terminated, truncated or abandoned."""
+
+    __tablename__ = "episodes"
+    __table_args__ = (
+        Index("episodes_ranked", "env", "is_ranked", "user_id", "started_at"),
+        Index("episodes_of_user", "user_id", "ended_at"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fleet_id: Mapped[str] = mapped_column(String(40), index=True)
+    env_index: Mapped[int]
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    env: Mapped[str] = mapped_column(String(200))
+    is_ranked: Mapped[bool]
+    started_at: Mapped[float] = mapped_column(Float)
+    ended_at: Mapped[float] = mapped_column(Float)
+    first_seq: Mapped[int] = mapped_column(BigInteger)
+    last_seq: Mapped[int] = mapped_column(BigInteger)
+    total: Mapped[float] = mapped_column(Float)
+    length: Mapped[int] = mapped_column(BigInteger)
+    outcome: Mapped[str] = mapped_column(String(20))
+    details: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class Usage(Base):
+    """Steps of sub-environments by user and day (since 1970)."""
+
+    __tablename__ = "usage"
+
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    steps: Mapped[int] = mapped_column(BigInteger)

@@ -1,0 +1,137 @@
+"""Environments that a service hosts, with their limits."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from pydantic import BaseModel, ConfigDict, Field
+
+import envfleet
+from envfleet.errors import InvalidArgument
+from envfleet.making.kernels import kernel_spec
+
+TURBOFAN = "envfleet/Turbofan-v0"
+AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
+
+
+class Offer(BaseModel):
+    """An environment that a service hosts.
+
+    Attributes:
+        env: Gymnasium's id.
+        backend: That of `envfleet.make`, for environments that are no kernels.
+        max_num_envs: Of one fleet.
+        max_episode_steps: Upper limit; `None` for the registered one.
+        options: Arguments that participants may give, with the largest value of each where it is a number.
+        kwargs: Arguments that the service gives.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    env: str
+    backend: str = "serial"
+    max_num_envs: int = 16_384
+    max_episode_steps: int | None = None
+    options: dict[str, float | None] = Field(default_factory=dict)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def is_turbofan(self) -> bool:
+        """Whether scores of this environment tell of repairs and flights."""
+        return self.env == TURBOFAN
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether its state can be saved."""
+        return kernel_spec(self.env) is not None
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Gymnasium's."""
+        return gym.spec(self.env)
+
+    def version(self) -> str:
+        """Version of the code that it consists of, on which it depends how an episode goes on."""
+        module = str(self.spec.entry_point).partition(":")[0].partition(".")[0]
+        try:
+            return f"{module} {importlib.metadata.version(module)}"
+        except importlib.metadata.PackageNotFoundError:
+            return module
+
+    def check(self, num_envs: int, options: Mapping[str, Any]) -> None:
+        """Check what a participant asks for.
+
+        Raises:
+            InvalidArgument: It is not allowed.
+        """
+        if not 1 <= num_envs <= self.max_num_envs:
+            raise InvalidArgument(f"num_envs={num_envs}: {self.env} may have 1 to {self.max_num_envs} in a fleet here")
+        for name, value in options.items():
+            if name not in self.options:
+                known = ", ".join(sorted(self.options)) or "none"
+                raise InvalidArgument(f"options has {name!r}, but this service allows for {self.env}: {known}")
+            if isinstance(value, (dict, list)):
+                raise InvalidArgument(f"options[{name!r}]={value!r}: pass a number, a text or a bool")
+            most = self.options[name]
+            if most is not None and not (isinstance(value, (int, float)) and 1 <= value <= most):
+                raise InvalidArgument(f"options[{name!r}]={value!r}: pass a number from 1 to {most:g}")
+
+    def make(self, num_envs: int, autoreset_mode: str, options: Mapping[str, Any]) -> Any:
+        """Make the fleet.
+
+        Raises:
+            InvalidArgument: It cannot be made with these options.
+        """
+        kwargs: dict[str, Any] = {**self.kwargs, **options}
+        backend: Any = "kernel" if self.is_kernel else self.backend
+        return envfleet.make(self.env, num_envs, backend=backend, autoreset_mode=autoreset_mode, seed=0, **kwargs)
+
+
+def find_env_id(name: str) -> str:
+    """The registered id of a name whose namespace `envfleet/` may have been left out.
+
+    Raises:
+        InvalidArgument: There is no such environment.
+    """
+    candidates = [name] if "/" in name else [name, f"envfleet/{name}"]
+    for candidate in candidates:
+        try:
+            return gym.spec(candidate).id
+        except gym.error.Error:
+            continue
+    raise InvalidArgument(f"env={name!r} is not registered: `envfleet envs` lists what is")
+
+
+def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384) -> Offer:
+    """The usual offer of an environment.
+
+    Args:
+        name: Its id; the namespace `envfleet/` may be left out.
+        backend: That of `envfleet.make`, for environments that are no kernels.
+        max_num_envs: Of one fleet.
+
+    Raises:
+        InvalidArgument: There is no such environment.
+    """
+    env = find_env_id(name)
+    limit = gym.spec(env).max_episode_steps
+    options: dict[str, float | None] = {} if limit is None else {"max_episode_steps": limit}
+    if env == TURBOFAN:
+        options |= {"step_size": 50, "return_all_states": None}
+    return Offer(env=env, backend=backend, max_num_envs=max_num_envs, max_episode_steps=limit, options=options)
+
+
+def find_offer(offers: Sequence[Offer], name: str) -> Offer:
+    """The offer of an environment.
+
+    Raises:
+        InvalidArgument: It is not offered.
+    """
+    for offer in offers:
+        if name in (offer.env, offer.env.removeprefix("envfleet/")):
+            return offer
+    raise InvalidArgument(f"env={name!r} is not offered here: {', '.join(offer.env for offer in offers)}")

@@ -1,0 +1,109 @@
+"""Why the service refuses a call: each with its status and code, as the protocol's page lists them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from envfleet.errors import EnvfleetError
+
+
+class Refusal(EnvfleetError):
+    """A call that is not answered.
+
+    Attributes:
+        status: Of HTTP.
+        code: For programs.
+        retry_after_s: When to try again, if that helps.
+    """
+
+    status: ClassVar[int] = 400
+    code = "refused"
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class Unauthorized(Refusal):
+    """No token, or none that is good."""
+
+    status = 401
+    code = "unauthorized"
+
+
+class QuotaSpent(Refusal):
+    """A limit was reached."""
+
+    status = 403
+    code = "quota"
+
+
+class Forbidden(Refusal):
+    """Only an administrator may."""
+
+    status = 403
+    code = "forbidden"
+
+
+class NotFound(Refusal):
+    """There is no such thing, or it is somebody else's."""
+
+    status = 404
+    code = "not_found"
+
+
+class OutOfStep(Refusal):
+    """The caller has another count of the fleet's events than the fleet.
+
+    Attributes:
+        seq: The fleet's.
+    """
+
+    status = 409
+    code = "out_of_step"
+
+    def __init__(self, seq: int, expected: int) -> None:
+        self.seq = seq
+        super().__init__(f"the fleet made {seq} calls, the request expects {expected}: somebody else uses it, too")
+
+
+class EpisodeOver(Refusal):
+    """A step of an episode that has ended."""
+
+    status = 409
+    code = "reset_needed"
+
+
+class Closed(Refusal):
+    """The fleet is no more."""
+
+    status = 410
+    code = "closed"
+
+
+class TooLarge(Refusal):
+    """The body is too large."""
+
+    status = 413
+    code = "too_large"
+
+
+class Busy(Refusal):
+    """It was not the call's turn in time."""
+
+    status = 429
+    code = "busy"
+
+
+class EnvFailed(Refusal):
+    """An environment raised."""
+
+    status = 500
+    code = "env_failed"
+
+
+class Stopping(Refusal):
+    """The service is stopping."""
+
+    status = 503
+    code = "stopping"

@@ -1,0 +1,117 @@
+"""Starting a service: the first token, the address, the web server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+import uvicorn
+
+from envfleet.errors import InvalidArgument
+from envfleet.service.app import SETTINGS_VARIABLE, make_app
+from envfleet.service.auth import Tokens
+from envfleet.service.legacy_fleet import MOST_FLIGHTS
+from envfleet.service.offers import Offer
+from envfleet.service.settings import Settings
+from envfleet.service.store import Store
+
+_GRACE_S = 30
+
+
+def run(
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    workers: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Serve until a signal ends it; calls that run are answered first.
+
+    Args:
+        settings: What to serve.
+        host: Address to listen on.
+        port: 0 for any that is free.
+        workers: Processes.
+        tell: Prints.
+
+    Raises:
+        InvalidArgument: Address or database cannot be used.
+    """
+    token = _prepare(settings)
+    for offer in settings.offers:
+        _compile(offer)
+    listener = _listen(host, port)
+    tell(f"Serving {', '.join(offer.env for offer in settings.offers)} at {_url(listener)} (Ctrl-C ends it)")
+    if token is not None:
+        tell(f"Token of the administrator, shown this once: {token}")
+        tell(f"For others: envfleet token create NAME --database {redacted(settings.database)}")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    options: dict[str, Any] = {
+        "log_level": "warning",
+        "access_log": False,
+        "timeout_graceful_shutdown": _GRACE_S,
+        "server_header": False,
+    }
+    with listener:
+        if workers == 1:
+            uvicorn.Server(uvicorn.Config(make_app(settings), **options)).run([listener])
+            return
+        os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
+        config = uvicorn.Config("envfleet.service.app:from_environment", factory=True, workers=workers, **options)
+        from uvicorn.supervisors import Multiprocess
+
+        Multiprocess(config, [listener]).run()
+
+
+def _prepare(settings: Settings) -> str | None:
+    """Bring the database up to date; returns a token of an administrator if there was none at all."""
+    store = Store(settings.database)
+    try:
+        store.migrate()
+        tokens = Tokens(store)
+        return None if tokens.has_any() else tokens.create("admin", role="admin")
+    except sa.exc.OperationalError as error:
+        raise InvalidArgument(
+            f"the database {redacted(settings.database)} cannot be used: {error.orig}; check that it runs and that "
+            "name and password are right"
+        ) from error
+    finally:
+        store.close()
+
+
+def _compile(offer: Offer) -> None:
+    """Compile what an environment's first fleets need, so that they do not wait for it."""
+    if offer.is_kernel:
+        offer.make(1, "NEXT_STEP", {}).close()
+    if offer.is_turbofan:
+        offer.make(1, "NEXT_STEP", {"step_size": MOST_FLIGHTS}).close()
+
+
+def redacted(database: str) -> str:
+    """A database's URL without its password."""
+    return sa.engine.make_url(database).render_as_string(hide_password=True)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Its protocol is named, so that asyncio turns off the delay of small packets, which would cost 40 ms a call.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        listener.set_inheritable(True)
+    except OSError as error:
+        listener.close()
+        raise InvalidArgument(f"cannot listen on {host}:{port} ({error.strerror}): choose another --port") from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,105 @@
+"""What requests must look like, at the edge of both protocols."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_SEED = 2**62
+
+Key = Annotated[bytes, Field(min_length=8, max_length=64)]
+Count = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=MAX_SEED, strict=True)]
+EpisodeId = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Schema(BaseModel):
+    """Of a request; arrays pass through."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, frozen=True)
+
+
+class CreateFleet(Schema):
+    """`POST /api/v2/fleets`."""
+
+    env: Annotated[str, Field(min_length=1, max_length=200)]
+    num_envs: Annotated[int, Field(ge=1, lt=2**31, strict=True)]
+    key: Key
+    autoreset_mode: Literal["NEXT_STEP", "SAME_STEP", "DISABLED"] = "NEXT_STEP"
+    mode: Literal["training", "ranked"] = "training"
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict, max_length=20)
+
+
+class ResetFleet(Schema):
+    """`POST /api/v2/fleets/{fleet}/reset`."""
+
+    seq: Count
+    key: Key
+    rows: Any = None
+    seeds: Seed | list[Seed | None] | None = None
+
+
+class StepFleet(Schema):
+    """`POST /api/v2/fleets/{fleet}/step`."""
+
+    seq: Count
+    key: Key
+    actions: Any
+
+
+class CreateToken(Schema):
+    """`POST /api/v2/admin/tokens`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    role: Literal["participant", "admin"] = "participant"
+    max_live_envs: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    max_steps_per_day: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+
+
+# ---------------------------------------------------------------------- the episode protocol
+
+
+class EpisodeConfig(Schema):
+    """Of one episode; `auto_reset` and `step_size` mean something to clients only."""
+
+    env_type: str = "DegradationEnv"
+    max_steps_per_episode: Annotated[int, Field(ge=1, lt=2**31)] = 1000
+    auto_reset: bool = True
+    step_size: int = 10
+
+
+class CreateEpisodes(Schema):
+    """`POST /api/v1/vectorized/episodes/create`."""
+
+    env_config: EpisodeConfig
+    num_envs: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class ResetEpisode(Schema):
+    """`POST /api/v1/episode/reset`."""
+
+    episode_id: EpisodeId
+    seed: Annotated[int, Field(ge=0, lt=MAX_SEED)] | None = None
+
+
+class StepEpisode(Schema):
+    """`POST /api/v1/episode/step`, and one of a vectorized step."""
+
+    episode_id: EpisodeId
+    action: int
+    step_size: Annotated[int, Field(ge=1)] = 10
+    return_all_states: bool = True
+
+
+class ResetEpisodes(Schema):
+    """`POST /api/v1/episode/vectorized_reset`."""
+
+    episode_ids: list[EpisodeId]
+    seeds: list[Annotated[int, Field(ge=0, lt=MAX_SEED)] | None] | None = None
+
+
+class StepEpisodes(Schema):
+    """`POST /api/v1/episode/vectorized_step`."""
+
+    episode_actions: list[StepEpisode]

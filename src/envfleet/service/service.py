@@ -1,0 +1,138 @@
+"""The parts of a running service, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from envfleet.service.auth import Identity, Tokens
+from envfleet.service.fleets import Fleets
+from envfleet.service.journal import Journal
+from envfleet.service.metrics import Metrics
+from envfleet.service.quotas import Quotas, Turns
+from envfleet.service.refusals import Forbidden, Unauthorized
+from envfleet.service.scores import Scores
+from envfleet.service.settings import Settings
+from envfleet.service.store import Store
+
+_log = logging.getLogger("envfleet.service")
+_T = TypeVar("_T")
+_THREADS_FOR_OTHERS = 8
+_MOST_TOKEN_CHARACTERS = 200
+
+
+class Service:
+    """Everything a request needs. Make it, `await start()`, and `await stop()` at the end.
+
+    Args:
+        settings: What it is started with.
+
+    Attributes:
+        store: The database.
+        tokens: Of all users.
+        quotas: Of all users.
+        fleets: Of all users.
+        scores: Of all users.
+        metrics: Of this process.
+        is_ready: Whether it takes calls.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = Store(settings.database)
+        self.store.migrate()
+        self.tokens = Tokens(self.store)
+        self.quotas = Quotas(self.store, settings)
+        self.scores = Scores(self.store)
+        self.metrics = Metrics()
+        self.is_ready = False
+        self._journal = Journal(self.store)
+        self.fleets = Fleets(self.store, self._journal, settings)
+        self._stop_tending = threading.Event()
+        self._tending: threading.Thread | None = None
+
+    async def start(self) -> None:
+        """Take calls."""
+        self._turns = Turns(self.settings)
+        self._limiter = anyio.CapacityLimiter(self.settings.max_running + _THREADS_FOR_OTHERS)
+        self.metrics.watch("fleets", "Fleets in memory.", lambda: self.fleets.num_held)
+        self.metrics.watch("live_envs", "Sub-environments in memory.", lambda: self.fleets.num_envs)
+        self.metrics.watch("calls_waiting", "Calls that wait for a turn.", lambda: self._turns.num_waiting)
+        self._tending = threading.Thread(target=self._tend, name="envfleet-tend", daemon=True)
+        self._tending.start()
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Release everything; what was answered is in the database."""
+        self.is_ready = False
+        self._stop_tending.set()
+        await asyncio.to_thread(self._release)
+
+    def _release(self) -> None:
+        if self._tending is not None:
+            self._tending.join(60.0)
+        self.fleets.close()
+        self._journal.close()
+        self.store.close()
+
+    def _tend(self) -> None:
+        while not self._stop_tending.wait(self.settings.tend_every_s):
+            try:
+                self.fleets.tend()
+            except Exception:  # noqa: BLE001 - the database may be away for a while
+                _log.exception("idle fleets could not be looked after; will try again")
+
+    # ------------------------------------------------------------------ for requests
+
+    async def identify(self, token: str | None) -> Identity:
+        """Who calls.
+
+        Raises:
+            Unauthorized: Nobody that is known.
+        """
+        if not token or len(token) > _MOST_TOKEN_CHARACTERS:
+            raise Unauthorized("there is no token: pass one as `Authorization: Bearer TOKEN`")
+        known = self.tokens.remembered(token)
+        return await self.in_thread(lambda: self.tokens.check(token)) if known is None else known
+
+    async def identify_admin(self, token: str | None) -> Identity:
+        """Who calls, if it is an administrator.
+
+        Raises:
+            Unauthorized: Nobody that is known.
+            Forbidden: Somebody else.
+        """
+        identity = await self.identify(token)
+        if identity.role != "admin":
+            raise Forbidden("only an administrator may do this: use a token with the role admin")
+        return identity
+
+    async def in_thread(self, work: Callable[[], _T]) -> _T:
+        """Run something that waits for the database, off the event loop."""
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    async def run(self, identity: Identity, call: str, work: Callable[[], _T]) -> _T:
+        """Run a call of a user's in its turn, off the event loop.
+
+        Args:
+            identity: Whose.
+            call: Its name, for the figures.
+            work: The call.
+
+        Raises:
+            Busy: Its turn did not come in time.
+        """
+        async with self._turns.take(identity) as waited_s:
+            self.metrics.wait_s.observe(waited_s)
+            begun = time.perf_counter()
+            with contextlib.ExitStack() as stack:
+                stack.callback(lambda: self.metrics.call_s.labels(call).observe(time.perf_counter() - begun))
+                return await self.in_thread(work)

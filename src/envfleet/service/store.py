@@ -1,0 +1,185 @@
+"""The database: opening it, bringing its tables up to date, and what is read of fleets."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from envfleet.errors import InvalidArgument
+from envfleet.service.models import Event, FleetRow, Snapshot, Usage
+
+_BUSY_TIMEOUT_MS = 30_000
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredFleet:
+    """A fleet as it is stored: what it takes to build it, a snapshot, and the events since.
+
+    Attributes:
+        row: The fleet's own row, by column.
+        snapshot: `(seq, body)` of the last snapshot, or `None`.
+        events: `(seq, key, body)` from the snapshot on, in order.
+    """
+
+    row: dict[str, Any]
+    snapshot: tuple[int, bytes] | None
+    events: Sequence[tuple[int, bytes, bytes]]
+
+
+class Store:
+    """The database of a service, for any thread.
+
+    Args:
+        url: SQLAlchemy's: `sqlite:///FILE` or `postgresql+psycopg://…`.
+
+    Raises:
+        InvalidArgument: The URL cannot be used.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+            self.is_sqlite = parsed.get_backend_name() == "sqlite"
+            options: dict[str, Any] = {} if self.is_sqlite else {"pool_size": 8, "pool_pre_ping": True}
+            self.engine = sa.create_engine(parsed, **options)
+        except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
+            raise InvalidArgument(
+                f"database={url!r}: {error}; pass sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME"
+            ) from error
+        if self.is_sqlite:
+            sa.event.listen(self.engine, "connect", _configure_sqlite)
+
+    def migrate(self) -> None:
+        """Bring the tables up to date; several processes may do so at once."""
+        from alembic import command
+        from alembic.config import Config
+
+        with self.engine.connect() as connection:
+            config = Config()
+            config.set_main_option("script_location", "envfleet.service:migrations")
+            config.attributes["connection"] = connection
+            if not self.is_sqlite:
+                connection.execute(sa.text("SELECT pg_advisory_lock(728531)"))
+            command.upgrade(config, "head")
+            connection.commit()  # a lock of PostgreSQL ends with the connection
+            if not self.is_sqlite:
+                connection.execute(sa.text("SELECT pg_advisory_unlock(728531)"))
+                connection.commit()
+
+    def check(self) -> None:
+        """Ask the database for something.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: It does not answer.
+        """
+        with self.engine.connect() as connection:
+            connection.execute(sa.select(1))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    # ------------------------------------------------------------------ fleets
+
+    def load_fleet(self, fleet_id: str, after: int | None = None) -> StoredFleet | None:
+        """Read a fleet.
+
+        Args:
+            fleet_id: Its id.
+            after: Read only the events after this one, and no snapshot.
+        """
+        with self.engine.connect() as connection:
+            row = connection.execute(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id)).mappings().first()
+            if row is None:
+                return None
+            snapshot = None
+            if after is None:
+                found = connection.execute(
+                    sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
+                ).first()
+                snapshot = None if found is None else (found.seq, found.body)
+            first = after + 1 if after is not None else (snapshot[0] if snapshot else 0)
+            events = connection.execute(
+                sa.select(Event.seq, Event.key, Event.body)
+                .where(Event.fleet_id == fleet_id, Event.seq >= first)
+                .order_by(Event.seq)
+            ).all()
+        return StoredFleet(dict(row), snapshot, [(event.seq, event.key, event.body) for event in events])
+
+    def find_by_key(self, key: str) -> str | None:
+        """The fleet that was made by the call with this key."""
+        with self.engine.connect() as connection:
+            found: str | None = connection.execute(sa.select(FleetRow.id).where(FleetRow.key == key)).scalar()
+        return found
+
+    def open_fleets(self, user_id: int | None = None, idle_since: float | None = None) -> list[dict[str, Any]]:
+        """Rows of the fleets that are open, the longest untouched first.
+
+        Args:
+            user_id: Only this user's.
+            idle_since: Only those untouched since then.
+        """
+        query = sa.select(FleetRow.__table__).where(FleetRow.closed_at.is_(None)).order_by(FleetRow.touched_at)
+        if user_id is not None:
+            query = query.where(FleetRow.user_id == user_id)
+        if idle_since is not None:
+            query = query.where(FleetRow.touched_at < idle_since)
+        with self.engine.connect() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def count_live_envs(self, user_id: int) -> int:
+        """Sub-environments of a user's open fleets."""
+        query = sa.select(sa.func.coalesce(sa.func.sum(FleetRow.num_envs), 0)).where(
+            FleetRow.user_id == user_id, FleetRow.closed_at.is_(None)
+        )
+        with self.engine.connect() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def touch_fleets(self, touched: dict[str, float]) -> None:
+        """Note when fleets were used last."""
+        if not touched:
+            return
+        statement = (
+            sa.update(FleetRow).where(FleetRow.id == sa.bindparam("fleet")).values(touched_at=sa.bindparam("at"))
+        )
+        with self.engine.begin() as connection:
+            connection.execute(
+                statement.execution_options(synchronize_session=False),
+                [{"fleet": fleet, "at": at} for fleet, at in touched.items()],
+            )
+
+    def steps_today(self, user_id: int) -> int:
+        """Steps of a user's sub-environments since midnight, UTC."""
+        query = sa.select(Usage.steps).where(Usage.user_id == user_id, Usage.day == today())
+        with self.engine.connect() as connection:
+            return int(connection.execute(query).scalar() or 0)
+
+    def purge(self, before: float) -> int:
+        """Forget the events of fleets that were closed before then; episodes and their returns stay.
+
+        Returns:
+            How many fleets were forgotten.
+        """
+        old = sa.select(FleetRow.id).where(FleetRow.closed_at < before)
+        with self.engine.begin() as connection:
+            for table in (Event, Snapshot):
+                connection.execute(sa.delete(table).where(table.fleet_id.in_(old)))
+            return connection.execute(sa.delete(FleetRow).where(FleetRow.closed_at < before)).rowcount
+
+
+def today() -> int:
+    """The day's number since 1970, UTC."""
+    return int(time.time() // 86_400)
+
+
+def _configure_sqlite(connection: Any, _: Any) -> None:
+    cursor = connection.cursor()
+    # What is committed survives a killed process; after a loss of power the file is whole, if perhaps seconds older.
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={_BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
