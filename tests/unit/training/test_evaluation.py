@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from envfleet.agents import SAC, SACConfig
@@ -18,6 +20,14 @@ from envfleet.training.evaluation import Score, evaluate, evaluate_panel, genera
 from envfleet.training.matches import Rink, play
 
 pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Still:

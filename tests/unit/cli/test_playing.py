@@ -1,0 +1,169 @@
+"""The commands for trained players as a person types them, with a window that nobody sees."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import imageio.v3 as imageio
+import numpy as np
+import pygame
+import pytest
+import torch
+from gymnasium import spaces
+from typer.testing import CliRunner, Result
+
+from envfleet.agents import PPO, PPOConfig
+from envfleet.cli.app import app
+from envfleet.envs.hockey import HockeyTwoEnv
+from envfleet.training.matches import play
+from envfleet.training.players import Seated, seat_player
+from envfleet.training.showing import Person, show_games
+
+pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(app, list(arguments))
+
+
+def flat(text: str) -> str:
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", text)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    view, move = spaces.Box(-np.inf, np.inf, (18,), np.float32), spaces.Box(-1, 1, (4,), np.float32)
+    for seed, name in enumerate(("000000000100", "best")):
+        agent = PPO(view, move, PPOConfig(hidden=(8,)), seed=seed)
+        agent.save(tmp_path / "run" / "checkpoints" / f"{name}.pt", "weights")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def window(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    yield
+    pygame.display.quit()
+
+
+def test_evaluate_prints_and_writes_what_was_played(run: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "out" / "figures.json"
+    result = invoke("evaluate", str(run), "--opponent", "weak", "--games", "40", "--seed", "4", "--json", str(figures))
+    assert result.exit_code == 0, result.output
+    outcomes = play(run / "checkpoints" / "best.pt", "weak", 40, seed=4).outcomes
+    written = json.loads(figures.read_text())
+    assert [written[name] for name in ("wins", "draws", "losses")] == [int((outcomes == k).sum()) for k in (1, 0, -1)]
+    assert written["sides"]["left"]["wins"] + written["sides"]["right"]["wins"] == written["wins"]
+    assert "best against weak, NORMAL" in result.output
+    assert f"{written['draw_rate']:.1%}" in result.output
+
+
+def test_tournament_draws_and_writes(run: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    result = invoke("tournament", str(run), "--games", "8", "--json", str(figures))
+    assert result.exit_code == 0, result.output
+    written = json.loads(figures.read_text())
+    assert {rating["name"] for rating in written["ratings"]} == {"000000000100", "best", "weak", "strong"}
+    assert "4 players, 8 games a pair" in result.output
+    assert (run / "tournament.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_watch_writes_the_games_that_evaluate_counts(tmp_path: Path) -> None:
+    film = tmp_path / "games.gif"
+    result = invoke("watch", "strong", "--against", "weak", "--seed", "5", "--games", "1", "--out", str(film))
+    assert result.exit_code == 0, result.output
+    games = play("strong", "weak", 1, seed=5)
+    what = {1: "strong won", 0: "a draw", -1: "weak won"}[int(games.outcomes[0])]
+    assert f"Game 1, strong on the left: {what} after {games.lengths[0]} steps." in flat(result.output)
+    assert imageio.imread(film, index=0).shape == (480, 600, 3)
+
+
+def test_games_that_are_shown_are_those_that_are_counted(run: Path) -> None:
+    player, opponent = seat_player(run), seat_player("strong")
+    shown = [moment for moment in show_games(HockeyTwoEnv(), player, opponent, 3, seed=1) if moment.outcome is not None]
+    games = play(player, opponent, 3, seed=1)
+    assert [moment.outcome for moment in shown] == games.outcomes.tolist()
+    assert [moment.step for moment in shown] == games.lengths.tolist()
+    assert [moment.is_left for moment in shown] == [True, False, True]
+
+
+def test_a_person_plays_until_escape(window: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    class Pressed:
+        def __getitem__(self, key: int) -> bool:
+            return False
+
+    def look() -> Pressed:
+        looks.append(len(looks))
+        if len(looks) == 5:
+            pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE))
+        return Pressed()
+
+    monkeypatch.setattr(pygame.key, "get_pressed", look)
+    result = invoke("play", "--against", "weak")
+    assert result.exit_code == 0, result.output
+    assert len(looks) == 5
+    assert not pygame.display.get_init()
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_arrows_move_a_person_where_they_point(window: None, monkeypatch: pytest.MonkeyPatch, is_left: bool) -> None:
+    class Pressed:
+        def __getitem__(self, key: int) -> bool:
+            return key == pygame.K_UP
+
+    monkeypatch.setattr(pygame.key, "get_pressed", Pressed)
+    env = HockeyTwoEnv(render_mode="human")
+    person = Seated("you", policy=Person(env, is_left))
+    moments = show_games(env, person, seat_player("weak"), 1, side="left" if is_left else "right")
+    for _ in zip(range(15), moments, strict=False):
+        pass
+    assert env._game is not None
+    racket = env._game.world.rackets[0 if is_left else 1]
+    assert racket.position[1] > 4.5
+    env.close()
+
+
+def test_closing_the_window_ends_it(window: None) -> None:
+    pygame.display.init()
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+    result = invoke("watch", "strong", "--against", "weak")
+    assert result.exit_code == 0, result.output
+    assert "Game 1" not in result.output
+
+
+def test_no_window_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "none-such")
+    result = invoke("play")
+    assert result.exit_code == 2
+    assert "no window can be opened here" in flat(result.output)
+    assert "--out game.gif" in flat(result.output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("evaluate", "none.pt"), "there is no player 'none.pt', expected 'weak' or 'strong'"),
+        (("evaluate", "weak", "--engine", "steam"), "engine='steam', expected one of 'compiled', 'box2d'"),
+        (("evaluate", "weak", "--side", "top"), "side='top', expected one of 'left', 'right', 'both'"),
+        (("tournament", "nowhere"), "nowhere is no folder"),
+        (("watch", "weak", "--out", "game.avi"), "ends in '.avi': films are written as .gif or .mp4"),
+        (("play", "--mode", "drill"), "mode='drill', expected one of 'NORMAL'"),
+    ],
+)
+def test_mistakes_are_explained(arguments: tuple[str, ...], said: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert said in flat(result.output)
