@@ -228,6 +228,7 @@ def test_other_sizes_of_vector_environments_are_refused() -> None:
 
 def test_flattened_observations_are_gymnasiums() -> None:
     space = Echo("box").observation_space
+    assert isinstance(space, spaces.Dict)
     items = [space.sample() for _ in range(4)]
     batch = {Columns.OBS: {key: np.stack([item[key] for item in items]) for key in space.spaces}}
     piece = FlattenObservations(space, spaces.Discrete(2))

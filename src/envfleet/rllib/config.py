@@ -46,7 +46,7 @@ class PackedPPOConfig(PPOConfig):
         super().__init__(algo_class=algo_class or PackedPPO)
         self.env_runner_cls = PackedEnvRunner
         self.fleet_options: dict[str, Any] = {}
-        self.rows_per_pass: int | None = 8192
+        self.rows_per_pass: int | None = 4096
         self.add_default_connectors_to_env_to_module_pipeline = False
         self.add_default_connectors_to_module_to_env_pipeline = False
         self.add_default_connectors_to_learner_pipeline = False
