@@ -43,6 +43,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
         typer.Option("--workers", "-w", min=1, help="Threads or processes of the fleet.", show_default="chosen"),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Of the networks: cpu, cuda, cuda:1.", show_default="cpu")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of the networks on a CPU.")] = 1,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the configuration's.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of runs.", show_default="results/runs")
@@ -70,7 +71,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
         }  # fmt: skip
         options = {option: value for option, value in given.items() if value is not None}
         if resume is not None:
-            result = _resume(config, resume, options, verbose=not quiet)
+            result = _resume(config, resume, {**options, "verbose": not quiet}, threads)
         elif config is None:
             raise InvalidArgument(
                 "no CONFIG is given: pass a JSON file, such as configs/quickstart.json, or --resume RUN"
@@ -79,7 +80,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
             _print_config(config)
             return
         else:
-            result = _train(config, options, verbose=not quiet)
+            result = _train(config, {**options, "verbose": not quiet}, threads)
         from envfleet.cli.run_report import show_result
 
         show_result(result, make_console())
@@ -109,9 +110,16 @@ def plot(
             console.print("There is nothing to draw yet.")
 
 
-def _train(config: Path, options: dict[str, Any], *, verbose: bool) -> Any:
+def _set_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def _train(config: Path, options: dict[str, Any], threads: int) -> Any:
     from envfleet.training import train as run
 
+    _set_threads(threads)
     if "out" in options:
         options["base_output_dir"] = options.pop("out")
     if "name" in options:
@@ -120,10 +128,10 @@ def _train(config: Path, options: dict[str, Any], *, verbose: bool) -> Any:
         from envfleet.training.config import read_config
 
         read = read_config(config)
-    return run(read, verbose=verbose, **options)
+    return run(read, **options)
 
 
-def _resume(config: Path | None, run: Path, options: dict[str, Any], *, verbose: bool) -> Any:
+def _resume(config: Path | None, run: Path, options: dict[str, Any], threads: int) -> Any:
     if config is not None:
         raise InvalidArgument(f"CONFIG is {str(config)!r}, but {run} goes on with its own: leave CONFIG out")
     fixed = [f"--{option.replace('_', '-')}" for option in _OF_THE_RUN if option in options]
@@ -133,7 +141,8 @@ def _resume(config: Path | None, run: Path, options: dict[str, Any], *, verbose:
         )
     from envfleet.training import resume
 
-    return resume(run, verbose=verbose, **options)
+    _set_threads(threads)
+    return resume(run, **options)
 
 
 def _print_config(path: Path) -> None:
