@@ -113,6 +113,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._game: Game | None = None
         self._played, self._time = Mode.NORMAL, 0
         self._phases = [0.0, 0.0]
+        self._seen = np.zeros((2, c.OBSERVATION_SIZE), np.float32)  # our own: players get copies
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -147,7 +148,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._time = 0
         if self.render_mode == "human":
             self.render()
-        return observe_both(self._game.world, self._game.keep_mode), self._inform(self._game)
+        return self._observe(self._game), self._inform(self._game)
 
     def _set(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
@@ -178,7 +179,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             )
         strengths = (self.player_one, self.player_two)
         if any(strengths):
-            self._swing(game, strengths, actions)
+            self._swing(strengths, actions)
         game.play(actions.reshape(-1))
         is_late = self._time >= c.TIME_LIMIT_STEPS[self._played]
         self._time += 1
@@ -186,15 +187,19 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             self.render()
         info, is_won = self._inform(game), game.world.winner != 0
         reward = float(c.WIN_REWARD * info["winner"] + info["reward_closeness_to_puck"])
-        return observe_both(game.world, game.keep_mode), reward, is_won, is_late, info
+        return self._observe(game), reward, is_won, is_late, info
 
-    def _swing(self, game: Game, strengths: tuple[int, int], actions: NDArray[np.float32]) -> None:
+    def _observe(self, game: Game) -> NDArray[np.float32]:
+        self._seen = observe_both(game.world, game.keep_mode)
+        return self._seen.copy()
+
+    def _swing(self, strengths: tuple[int, int], actions: NDArray[np.float32]) -> None:
         """Let the scripted players choose their rows of the actions."""
-        seen = observe_both(game.world, game.keep_mode)
         for player, strength in enumerate(strengths):
             if strength != AGENT:
                 self._phases[player] += self.np_random.uniform(0.0, c.PHASE_GROWTH)
-                actions[player] = scripted_action(seen[player].tolist(), strength == WEAK, True, self._phases[player])
+                own = self._seen[player].tolist()
+                actions[player] = scripted_action(own, strength == WEAK, True, self._phases[player])
 
     def _inform(self, game: Game) -> dict[str, Any]:
         limit = c.TIME_LIMIT_STEPS[self._played]
@@ -242,6 +247,8 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         if not isinstance(state, SavedTwoPlayerGame):
             raise InvalidArgument(f"set_state needs what get_state returned, got a {type(state).__name__}")
         self._game = None if state.game is None else Game(state.game)
+        if self._game is not None:
+            self._observe(self._game)
         self._played, self._time, self._phases = Mode(state.mode), state.time, [*state.phases]
         self._set(state.settings)
         self.np_random = np.random.Generator(np.random.PCG64())

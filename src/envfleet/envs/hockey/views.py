@@ -15,16 +15,8 @@ if TYPE_CHECKING:
     from envfleet.envs.hockey.world import Body, World
 
 _POSE = 6  # numbers of one body
-_OTHERS = [
-    *range(6, 12),
-    *range(6),
-    12,
-    13,
-    14,
-    15,
-    17,
-    16,
-]  # whose numbers player two sees where player one sees its own
+# Which of player one's numbers player two sees in the place of each, and with which sign.
+_OTHERS = np.array([*range(6, 12), *range(6), *range(12, 16), 17, 16])
 _SIGNS = np.array([-1, -1, 1, -1, -1, 1] * 2 + [-1] * 4 + [1, 1], np.float32)
 
 
@@ -66,7 +58,7 @@ def observe_both(world: World, keep_mode: bool) -> NDArray[np.float32]:
     seen = np.zeros((2, c.OBSERVATION_SIZE), np.float32)
     numbers = observe(world, 0, keep_mode)
     seen[0, : len(numbers)] = numbers
-    np.multiply(seen[0, _OTHERS], _SIGNS, out=seen[1])
+    np.multiply(seen[0].take(_OTHERS), _SIGNS, out=seen[1])
     return seen
 
 

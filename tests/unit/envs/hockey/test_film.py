@@ -24,7 +24,7 @@ def frames() -> list[np.ndarray]:
     env.reset(seed=1)
     rendered: list[Any] = []
     for _ in range(12):
-        rendered.append(env.render())
+        rendered.append(np.array(env.render())[::3, ::3])  # so that it is quick
         env.step(np.zeros((2, 4), np.float32))
     return rendered
 
@@ -38,11 +38,11 @@ def test_a_gif_has_every_frame_as_it_was(tmp_path: Path, frames: list[np.ndarray
 
 
 def test_an_mp4_looks_like_the_game(tmp_path: Path, frames: list[np.ndarray]) -> None:
-    odd = [frame[:-1, :-1] for frame in frames]
+    odd = [frame[:-1, :-1] for frame in frames]  # (159, 199, 3)
     path = save_film(str(tmp_path / "game.mp4"), odd, fps=25)
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     pixels = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
-    film = np.frombuffer(pixels, np.uint8).reshape(12, 480, 600, 3)
+    film = np.frombuffer(pixels, np.uint8).reshape(12, 160, 200, 3)
     assert np.abs(film[:, :-1, :-1].astype(int) - odd).mean() < 4
     assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (12, pytest.approx(12 / 25, abs=0.01))
 
