@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from envfleet.adapters.old_gym import OldGymEnv, old_layers
+
 
 def get_attr(env: gym.Env[Any, Any], name: str) -> Any:
     """Get an attribute of the outermost wrapper that has it; unlike `Fleet.call`, a method is not called."""
@@ -36,8 +38,16 @@ def is_wrapped(env: gym.Env[Any, Any], module: str, qualified_name: str) -> bool
     The class comes by name: a pickled one would have the worker import its module, and with it maybe a trainer, only to
     learn that it is not there.
     """
-    while isinstance(env, gym.Wrapper):
-        if any((kind.__module__, kind.__qualname__) == (module, qualified_name) for kind in type(env).__mro__):
+    layer: Any = env
+    while isinstance(layer, gym.Wrapper):
+        if _is_a(layer, module, qualified_name):
             return True
-        env = env.env
-    return False
+        layer = layer.env
+    if not isinstance(layer, OldGymEnv):
+        return False
+    layers = old_layers(layer.old)
+    return any(_is_a(one, module, qualified_name) for one in layers[:-1])
+
+
+def _is_a(layer: Any, module: str, qualified_name: str) -> bool:
+    return any((kind.__module__, kind.__qualname__) == (module, qualified_name) for kind in type(layer).__mro__)

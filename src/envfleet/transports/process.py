@@ -23,7 +23,7 @@ from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, WorkerDied
 from envfleet.transports.launch import StartMethod, WorkerHandle, launch, require_descriptors
-from envfleet.transports.link import Handle, Link, Start, WorkerLink
+from envfleet.transports.link import Link, Start, WorkerLink
 from envfleet.transports.patience import Patience
 from envfleet.transports.wire import HAS_REPLY, RECORD
 
@@ -257,9 +257,9 @@ class ProcessTransport:
         return ""
 
     @property
-    def handles(self) -> tuple[Handle, ...]:
-        """The worker processes."""
-        return tuple(link.handle for link in self._links)
+    def handles(self) -> tuple[WorkerHandle, ...]:
+        """The worker processes on this machine."""
+        return tuple(link.handle for link in self._links if isinstance(link, Link))
 
     def pid(self, worker: int) -> int:
         """The worker's process."""

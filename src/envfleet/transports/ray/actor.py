@@ -8,7 +8,9 @@ import os
 import pickle
 import signal
 import socket
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
@@ -67,8 +69,14 @@ class RayWorker:
         self._plan: GroupPlan | None = None
         self._server: Server | None = None
 
-    def settle(self, address: Address | None) -> Seat:
-        """Say where this is, and try to get at the driver's memory, if an address is given."""
+    def settle(self, address: Address | None, path: Sequence[str]) -> Seat:
+        """Say where this is, and try to get at the driver's memory, if an address is given.
+
+        Args:
+            address: Where the driver waits.
+            path: The driver's import path, of which Ray hands on two folders; what of it is here, too, is added.
+        """
+        sys.path += [folder for folder in path if folder not in sys.path and Path(folder).is_dir()]
         reason = "it was told not to attach"
         if address is not None:
             found = meet(address, self._index)

@@ -16,6 +16,7 @@ from envfleet.transports.ray import cluster
 from envfleet.transports.ray.actor import RayWorker, Seat
 from envfleet.transports.ray.options import RayOptions
 from envfleet.transports.ray.rendezvous import Caller, Rendezvous
+from envfleet.transports.supervision import import_path
 
 LOOK_S = 0.02
 
@@ -66,7 +67,8 @@ class Placing:
         try:
             address = None if rendezvous is None else rendezvous.address
             seats = self._await_seats(
-                {actor.settle.remote(address): worker for worker, actor in self._actors.items()}, rendezvous
+                {actor.settle.remote(address, import_path()): worker for worker, actor in self._actors.items()},
+                rendezvous,
             )
         except BaseException:
             self._undo()

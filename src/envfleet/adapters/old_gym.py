@@ -1,0 +1,187 @@
+"""Environments of the old `gym` as Gymnasium's: `step` of four values, `reset` without infos, `seed` as a method.
+
+`gym` itself is not imported, and need not be installed: what matters is how an environment looks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from envfleet.errors import InvalidArgument
+
+
+class OldGymEnv(gymnasium.Env[Any, Any]):
+    """An environment with the interface of `gym` up to 0.26, as a `gymnasium.Env`.
+
+    `step` may return four values, of which `done` becomes `truncated` if the info says `TimeLimit.truncated`, or five.
+    `reset` may return an observation, or that and an info. Seeds go to `reset(seed=…)` where it takes one, else to
+    `seed()`. Attributes and methods that wrappers look for are found on the environment and its own wrappers.
+
+    Args:
+        old: The environment.
+
+    Attributes:
+        old: The environment.
+
+    Raises:
+        InvalidArgument: It has no `step`, `reset` and spaces, or a space that Gymnasium does not have.
+
+    Examples:
+        >>> class Walk:
+        ...     observation_space, action_space = spaces.Discrete(10), spaces.Discrete(2)
+        ...     def reset(self):
+        ...         self.place = 0
+        ...         return self.place
+        ...     def step(self, action):
+        ...         self.place += int(action)
+        ...         return self.place, 1.0, self.place == 3, {}
+        >>> env = OldGymEnv(Walk())
+        >>> env.reset(seed=1)
+        (0, {})
+        >>> env.step(1)
+        (1, 1.0, False, False, {})
+    """
+
+    def __init__(self, old: Any) -> None:
+        missing = [name for name in ("step", "reset", "observation_space", "action_space") if not hasattr(old, name)]
+        if missing:
+            raise InvalidArgument(f"{type(old).__name__} has no {missing}, expected an environment: return one")
+        self.old = old
+        self.observation_space = modern_space(old.observation_space)
+        self.action_space = modern_space(old.action_space)
+        self.metadata = dict(getattr(old, "metadata", None) or {})
+        self.render_mode = getattr(old, "render_mode", None)
+        self._takes_seed = "seed" in _parameters(old.reset)
+        self._takes_options = "options" in _parameters(old.reset)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset it.
+
+        Args:
+            seed: For its generators.
+            options: Dropped if its `reset` takes none.
+        """
+        super().reset(seed=seed)
+        arguments: dict[str, Any] = {}
+        if seed is not None and self._takes_seed:
+            arguments["seed"] = seed
+        elif seed is not None and hasattr(self.old, "seed"):
+            self.old.seed(seed)
+        if options is not None and self._takes_options:
+            arguments["options"] = options
+        result = self.old.reset(**arguments)
+        if _is_with_info(result, self.observation_space):
+            observation, info = result
+            return observation, info
+        return result, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step it."""
+        result = self.old.step(action)
+        if len(result) == 5:
+            observation, reward, terminated, truncated, info = result
+            return observation, reward, terminated, truncated, info
+        observation, reward, done, info = result
+        is_truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+        return observation, reward, bool(done) and not is_truncated, is_truncated, info
+
+    def render(self) -> Any:
+        """Render it, as an RGB array where it asks for a mode."""
+        if self.render_mode is not None or "mode" not in _parameters(self.old.render):
+            return self.old.render()
+        return self.old.render(mode="rgb_array")
+
+    def close(self) -> None:
+        """Close it."""
+        if hasattr(self.old, "close"):
+            self.old.close()
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Whether the environment, a wrapper of it or this adapter has an attribute."""
+        return self._layer_with(name) is not None or hasattr(self, name)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Get an attribute of the outermost layer that has it."""
+        layer = self._layer_with(name)
+        return getattr(self if layer is None else layer, name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute on the outermost layer that has it; a new one on the outermost if `force`."""
+        layer = self._layer_with(name)
+        if layer is None and not force:
+            return False
+        setattr(self.old if layer is None else layer, name, value)
+        return True
+
+    def _layer_with(self, name: str) -> Any:
+        # Old wrappers forward what they have not to what they wrap, so that all of them seem to have everything.
+        own = (layer for layer in old_layers(self.old) if name in vars(layer) or hasattr(type(layer), name))
+        return next(own, None)
+
+    def __repr__(self) -> str:
+        return f"OldGymEnv({self.old!r})"
+
+
+def old_layers(old: Any) -> list[Any]:
+    """An old environment with its wrappers, the outermost first."""
+    layers = [old]
+    while "env" in vars(layers[-1]):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def modern(env: Any) -> gymnasium.Env[Any, Any]:
+    """Return a Gymnasium environment as it is, and put an adapter around an old one.
+
+    Raises:
+        InvalidArgument: It is no environment.
+    """
+    return env if isinstance(env, gymnasium.Env) else OldGymEnv(env)
+
+
+def modern_space(space: Any) -> spaces.Space[Any]:
+    """The same space, as Gymnasium has it.
+
+    Raises:
+        InvalidArgument: Gymnasium has none of its name.
+    """
+    if isinstance(space, spaces.Space):
+        return space
+    build = _SPACES.get(type(space).__name__)
+    if build is None:
+        raise InvalidArgument(
+            f"{space!r} is a {type(space).__module__}.{type(space).__name__}, expected one of {sorted(_SPACES)}: give "
+            "the environment a space of Gymnasium's"
+        )
+    return build(space)
+
+
+_SPACES: dict[str, Callable[[Any], spaces.Space[Any]]] = {
+    "Box": lambda space: spaces.Box(
+        np.asarray(space.low, space.dtype), np.asarray(space.high, space.dtype), space.shape, space.dtype
+    ),
+    "Discrete": lambda space: spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0))),
+    "MultiDiscrete": lambda space: spaces.MultiDiscrete(np.asarray(space.nvec)),
+    "MultiBinary": lambda space: spaces.MultiBinary(space.n),
+    "Tuple": lambda space: spaces.Tuple(tuple(modern_space(one) for one in space.spaces)),
+    "Dict": lambda space: spaces.Dict({key: modern_space(one) for key, one in space.spaces.items()}),
+}
+
+
+def _is_with_info(result: Any, space: spaces.Space[Any]) -> bool:
+    """Whether a reset returned an observation and an info."""
+    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+    return is_pair and not (isinstance(space, spaces.Tuple) and space.contains(result))
+
+
+def _parameters(function: Any) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some built-in callables do not tell
+        return frozenset()

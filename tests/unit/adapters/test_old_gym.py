@@ -1,0 +1,94 @@
+"""Environments with the interface of the old gym."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from tests.unit.adapters.old_envs import Box, Dict, Discrete, OldEnv, OldWrapper, PairObservation, Tuple
+
+from envfleet.adapters import reaching
+from envfleet.adapters.old_gym import OldGymEnv, modern, modern_space
+from envfleet.errors import InvalidArgument
+from envfleet.testing import CountingEnv
+
+
+def test_episode_of_four_values() -> None:
+    env = OldGymEnv(OldEnv(length=2))
+    assert env.reset(seed=5) == (0, {})
+    assert env.old.seeds == [5]
+    assert env.step(1) == (1, 1.0, False, False, {})
+    assert env.step(1) == (2, 1.0, True, False, {})
+    assert env.reset() == (0, {})
+    assert env.old.seeds == [5]
+
+
+def test_time_limit_is_truncation() -> None:
+    env = OldGymEnv(OldEnv(length=1, info={"TimeLimit.truncated": True}))
+    env.reset()
+    assert env.step(0)[2:4] == (False, True)
+    not_limited = OldGymEnv(OldEnv(length=1, info={"TimeLimit.truncated": False}))
+    not_limited.reset()
+    assert not_limited.step(0)[2:4] == (True, False)
+
+
+def test_the_interface_in_between() -> None:
+    """gym 0.26: five values, infos of resets, seeds and options as arguments."""
+
+    class Newer(OldEnv):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(), {"seed": seed, "options": options}
+
+        def step(self, action: Any) -> Any:
+            observation, reward, done, info = super().step(action)
+            return observation, reward, False, done, info
+
+    env = OldGymEnv(Newer(length=1))
+    assert env.reset(seed=3, options={"a": 1}) == (0, {"seed": 3, "options": {"a": 1}})
+    assert env.old.seeds == []
+    assert env.step(0) == (1, 1.0, False, True, {})
+
+
+def test_observation_that_looks_like_an_info() -> None:
+    env = OldGymEnv(PairObservation())
+    assert env.reset() == ((0, {"x": 1}), {})
+
+
+def test_attributes_of_all_layers() -> None:
+    env = OldGymEnv(OldWrapper(OldEnv(length=3)))
+    assert reaching.get_attr(env, "length") == 3
+    assert reaching.call_method(env, "shout", (), {}) == "hey"
+    assert reaching.has_attr(env, "shout")
+    assert not reaching.has_attr(env, "whisper")
+    reaching.set_attr(env, "length", 9)
+    assert env.old.env.length == 9
+    assert "length" not in vars(env.old)
+    reaching.set_attr(env, "new", 1)
+    assert env.old.new == 1
+    with pytest.raises(AttributeError, match="whisper"):
+        reaching.get_attr(env, "whisper")
+    module = OldWrapper.__module__
+    assert reaching.is_wrapped(env, module, "OldWrapper")
+    assert not reaching.is_wrapped(env, module, "OldEnv")
+
+
+def test_rendering() -> None:
+    assert OldGymEnv(OldEnv(length=1)).render() == "frame as rgb_array"
+
+
+def test_spaces() -> None:
+    old = Dict({"a": Box(np.zeros(2), np.ones(2), (2,), np.float32), "b": Tuple((Discrete(3), Discrete(4)))})
+    expected = spaces.Dict({"a": spaces.Box(0, 1, (2,)), "b": spaces.Tuple((spaces.Discrete(3), spaces.Discrete(4)))})
+    assert modern_space(old) == expected
+    assert modern_space(expected) is expected
+    with pytest.raises(InvalidArgument, match="expected one of"):
+        modern_space(object())
+
+
+def test_what_is_modern_stays() -> None:
+    env = CountingEnv()
+    assert modern(env) is env
+    with pytest.raises(InvalidArgument, match="expected an environment"):
+        modern(3)
