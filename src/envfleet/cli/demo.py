@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from envfleet.cli.console import make_console, readable_errors
+from envfleet.cli.training import set_threads
 
 if TYPE_CHECKING:
     from envfleet.training import RunResult
@@ -39,6 +40,7 @@ def demo(
         from envfleet.training import train
         from envfleet.training.config import read_config
 
+        set_threads(1)
         console, read = make_console(), read_config(config)
         console.print("[bold]Hockey for two, compiled.[/bold] The first time, compiling takes a minute or two.")
         before = _play(_untrained(read), console, "Before training")

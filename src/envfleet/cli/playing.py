@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from envfleet.cli.console import make_console, progress_bar, readable_errors
+from envfleet.cli.training import set_threads
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def evaluate(
         from envfleet.training.evaluation import evaluate as run_evaluation
         from envfleet.training.reports import evaluation_json, show_evaluation
 
+        set_threads(1)
         rink = _rink(engine, mode)
         with progress_bar() as tell:
             tell(f"{games} games against {opponent}", 0.0)
@@ -85,6 +87,7 @@ def tournament(
         from envfleet.training.tournament_plot import plot_tournament
 
         players: dict[str, Any] = {**find_checkpoints(folder), **{name: name for name in SCRIPTED}}
+        set_threads(1)
         rink = _rink(engine, mode)
         with progress_bar() as tell:
             played = run_tournament(players, games=games, seed=seed, rink=rink, progress=tell)

@@ -110,7 +110,8 @@ def plot(
             console.print("There is nothing to draw yet.")
 
 
-def _set_threads(count: int) -> None:
+def set_threads(count: int) -> None:
+    """Give networks on a CPU so many threads. Small ones are slower with more, and so is all else that runs."""
     import torch
 
     torch.set_num_threads(count)
@@ -119,7 +120,7 @@ def _set_threads(count: int) -> None:
 def _train(config: Path, options: dict[str, Any], threads: int) -> Any:
     from envfleet.training import train as run
 
-    _set_threads(threads)
+    set_threads(threads)
     if "out" in options:
         options["base_output_dir"] = options.pop("out")
     if "name" in options:
@@ -141,7 +142,7 @@ def _resume(config: Path | None, run: Path, options: dict[str, Any], threads: in
         )
     from envfleet.training import resume
 
-    _set_threads(threads)
+    set_threads(threads)
     return resume(run, **options)
 
 
