@@ -79,6 +79,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         max_loaded: int = 8,
         stopwatch: Stopwatch | None = None,
     ) -> None:
+        self.closed = True  # until everything is there
         self.metadata = dict(fleet.metadata)
         if self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
             raise InvalidArgument(
@@ -99,6 +100,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._running = Running(self.num_envs)
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
         self._every = np.arange(self.num_envs)
+        self.closed = False
 
     @property
     def fleet(self) -> Fleet | KernelFleet:
@@ -216,7 +218,13 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """`send` and `recv`, in the form of every vector environment."""
         self.send(actions)
         step = self.recv()
-        return step.observations, step.rewards, step.terminated, step.truncated, step.infos
+        infos = step.infos
+        if step.results is not None and self._is_game:
+            finals = np.full(self.num_envs, None, object)
+            for row in step.results.env_indices.tolist():
+                finals[row] = step.final_observations[row]
+            infos = {**infos, "final_obs": finals}
+        return step.observations, step.rewards, step.terminated, step.truncated, infos
 
     @property
     def final_observations(self) -> NDArray[Any]:
@@ -225,6 +233,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     def close(self, **kwargs: Any) -> None:
         """Close the fleet."""
+        self.closed = True
         self._fleet.close(**kwargs)
 
     # ------------------------------------------------------------------ state

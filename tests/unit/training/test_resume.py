@@ -1,0 +1,133 @@
+"""A run that was killed and resumed is the run that was not, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.training.watching import Watcher
+
+from envfleet.agents import load_agent
+from envfleet.errors import InvalidArgument
+from envfleet.training import RunResult, resume, train, train_single_run
+from envfleet.training.events import Event, Learned, Saved
+
+CONFIG: dict[str, Any] = {
+    "curriculum": {
+        "phases": [
+            {
+                "name": "modes",
+                "transitions": 400,
+                "environment": {"mixture": [{"mode": "NORMAL"}, {"mode": "TRAIN_SHOOTING"}]},
+                "opponent": {
+                    "type": "weighted_mixture",
+                    "opponents": [{"type": "none"}, {"type": "basic_weak"}, {"type": "basic_strong"}],
+                },
+                "reward_shaping": {"N": 2, "K": 2},
+            },
+            {
+                "name": "self-play",
+                "transitions": 700,
+                "opponent": {"type": "weighted_mixture", "opponents": [{"type": "self_play"}, {"type": "snapshots"}]},
+                "clear_buffer": False,
+            },
+        ]
+    },
+    "hyperparameters": {"batch_size": 16},
+    "training": {
+        "warmup_steps": 100,
+        "updates_per_step": 0.1,
+        "eval_frequency": None,
+        "eval_games": 2,
+        "checkpoint_frequency": 300,
+        "pool": {"snapshot_every": 100},
+    },
+    "agent": {"type": "SAC", "hyperparameters": {"hidden": [16], "noise": "pink", "num_steps": 2}},
+}
+NUM_ENVS = 3
+
+
+def run(engine: str, folder: Path, name: str, *observers: Watcher) -> RunResult:
+    torch.set_num_threads(1)
+    return train(
+        CONFIG, num_envs=NUM_ENVS, engine=engine, backend="serial" if engine == "box2d" else None,  # type: ignore[arg-type]
+        base_output_dir=folder, run_name=name, verbose=False, observers=observers,
+    )  # fmt: skip
+
+
+def die_after_the_third_checkpoint() -> Watcher:
+    saved: list[Saved] = []
+
+    def react(event: Event) -> None:
+        if isinstance(event, Saved):
+            saved.append(event)
+        if isinstance(event, Learned) and len(saved) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Watcher(react)
+
+
+def weights_of(result: RunResult) -> dict[str, Any]:
+    assert result.checkpoint is not None
+    return load_agent(result.checkpoint).weights()
+
+
+@pytest.mark.parametrize("engine", ["compiled", "box2d"])
+def test_a_run_that_was_killed_ends_as_one_that_was_not(engine: str, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    try:
+        whole = run(engine, tmp_path, "whole")
+        victim = subprocess.run(
+            [sys.executable, "-m", "tests.unit.training.test_resume", engine, str(tmp_path), "killed"],
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert victim.returncode == -signal.SIGKILL
+        resumed = resume(tmp_path / "killed", verbose=False)
+    finally:
+        torch.set_num_threads(threads)
+    assert (resumed.total_steps, resumed.total_updates) == (whole.total_steps, whole.total_updates)
+    for name in ("episodes.csv", "updates.csv"):
+        assert (resumed.run_dir / name).read_bytes() == (whole.run_dir / name).read_bytes()
+    first, second = weights_of(whole), weights_of(resumed)
+    for network, tensors in first.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, second[network][name]), f"{network}.{name}"
+
+
+def test_the_documented_call_works_and_answers_as_promised(tmp_path: Path) -> None:
+    path = tmp_path / "curriculum_simple.json"
+    path.write_text(json.dumps(CONFIG), encoding="utf-8")
+    result = train_single_run(
+        config_path=str(path),
+        base_output_dir=str(tmp_path / "runs"),
+        run_name=None,
+        verbose=True,
+        eval_freq_steps=10_000,
+        eval_num_games=4,
+        eval_weak_opponent=True,
+        device="cpu",
+        checkpoint_path=None,
+        num_envs=4,
+        max_transitions=400,
+    )
+    assert result["run_name"].endswith("_vec4")
+    assert result["total_steps"] == 400
+    assert isinstance(result["mean_reward"], float)
+    assert set(result["evaluation"]) == {"basic_strong", "basic_weak"}
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no folder of a run"):
+        resume(tmp_path)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]), sys.argv[3], die_after_the_third_checkpoint())
