@@ -23,11 +23,11 @@ Checkpoint = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="The file of an agent, the folder of a run (its best agent), weak or strong.",
+        help="The file of an agent, the folder of a run (its best agent), champion, weak or strong.",
         show_default=False,
     ),
 ]
-Opponent = Annotated[str, typer.Option(metavar="PLAYER", help="weak, strong, or another checkpoint.")]
+Opponent = Annotated[str, typer.Option(metavar="PLAYER", help="weak, strong, champion, or another checkpoint.")]
 Mode = Annotated[str, typer.Option(help="NORMAL, TRAIN_SHOOTING or TRAIN_DEFENSE.")]
 EngineOption = Annotated[str, typer.Option(help="compiled, or box2d: the same games, a hundred times slower.")]
 SideOption = Annotated[str, typer.Option(help="Where the player sits: left, right, or both in turns.")]

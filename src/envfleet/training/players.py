@@ -13,10 +13,13 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.seating import Policy
 
 Player = str | Path | Policy
-"""`"weak"` or `"strong"`, the path of a checkpoint or of a run, or anything with `act_batch`."""
+"""`"weak"`, `"strong"` or `"champion"`, the path of a checkpoint or of a run, or anything with `act_batch`."""
 
 SCRIPTED = {"weak": 1, "strong": 2}
 """Scripted players by name, and the numbers that environments know them by."""
+
+SHIPPED = {"champion": Path(__file__).with_name("shipped") / "champion.pt"}
+"""Trained players that come with the package, by name: their weights alone, as `Agent.save` writes them."""
 
 RESUME_FILE = "resume.pt"
 """What a run needs to go on, beside its checkpoints; no player."""
@@ -55,7 +58,7 @@ def seat_player(player: Player, name: str | None = None, *, device: str = "cpu")
     if isinstance(player, str) and player in SCRIPTED:
         return Seated(name or player, SCRIPTED[player])
     if isinstance(player, (str, Path)):
-        path = _file_of(player)
+        path = SHIPPED.get(str(player)) or _file_of(player)
         agent: Any = load_agent(path, num_envs=1, device=device)
         shown = name or path.stem
     else:
@@ -63,7 +66,7 @@ def seat_player(player: Player, name: str | None = None, *, device: str = "cpu")
     if not callable(getattr(agent, "act_batch", None)):
         raise InvalidArgument(
             f"a player of type {type(agent).__name__} has no act_batch(observations, deterministic): pass an agent, "
-            "the path of a checkpoint, 'weak' or 'strong'"
+            "the path of a checkpoint, 'weak', 'strong' or 'champion'"
         )
     if isinstance(agent, Agent) and agent.observation_space.shape != _VIEW:
         raise InvalidArgument(
@@ -79,7 +82,7 @@ def _file_of(player: str | Path) -> Path:
         path = path / "checkpoints" / "best.pt"
     if not path.is_file():
         raise InvalidArgument(
-            f"there is no player {str(path)!r}, expected {' or '.join(map(repr, SCRIPTED))}, the file of a checkpoint "
-            "or the folder of a run: check the path"
+            f"there is no player {str(path)!r}, expected {', '.join(map(repr, (*SCRIPTED, *SHIPPED)))}, the file of a "
+            "checkpoint or the folder of a run: check the path"
         )
     return path

@@ -155,7 +155,7 @@ def test_no_window_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("evaluate", "none.pt"), "there is no player 'none.pt', expected 'weak' or 'strong'"),
+        (("evaluate", "none.pt"), "there is no player 'none.pt', expected 'weak', 'strong', 'champion'"),
         (("evaluate", "weak", "--engine", "steam"), "engine='steam', expected one of 'compiled', 'box2d'"),
         (("evaluate", "weak", "--side", "top"), "side='top', expected one of 'left', 'right', 'both'"),
         (("tournament", "nowhere"), "nowhere is no folder"),

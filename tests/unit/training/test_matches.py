@@ -185,7 +185,7 @@ def test_players_are_found(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("player", "said"),
     [
-        ("stronk", "there is no player 'stronk', expected 'weak' or 'strong', the file"),
+        ("stronk", "there is no player 'stronk', expected 'weak', 'strong', 'champion', the file"),
         (3, "a player of type int has no act_batch"),
         (PPO(spaces.Box(-1, 1, (3,)), MOVE), "PPO sees observations of shape \\(3,\\), a hockey player sees \\(18,\\)"),
         (PPO(VIEW, spaces.Discrete(3)), "a player's actions have shape \\(1,\\), expected \\(N, 4\\)"),
