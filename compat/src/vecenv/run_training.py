@@ -1,3 +1,6 @@
 """`python -m vecenv.run_training` is `python -m envfleet.rllib.run_training`."""
 
-import envfleet.rllib.run_training  # noqa: F401
+from envfleet.rllib.run_training import main
+
+if __name__ == "__main__":
+    main()

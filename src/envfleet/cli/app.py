@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from envfleet.cli import demo, playing, serving, training
+from envfleet.cli import demo, playing, rllib, serving, training
 from envfleet.cli.console import make_console, progress_bar, readable_errors
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
 
@@ -215,6 +215,7 @@ def replay(
 app.command()(demo.demo)
 app.command()(serving.serve)
 app.add_typer(serving.token_app)
+app.add_typer(rllib.app)
 
 
 def _resolve(env: str, env_args: list[str]) -> Any:

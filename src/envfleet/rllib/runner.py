@@ -147,7 +147,10 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     def _see(self, observations: Any, explore: bool) -> None:
         """Keep observations for the next action, as the module sees them."""
         self._cached_to_module = self._to_module(observations, explore)
-        self._seen = _to_numpy(self._cached_to_module[Columns.OBS])
+        seen = _to_numpy(self._cached_to_module[Columns.OBS])
+        # Ours stay as they are until the next-but-one step; others may write theirs again at the next.
+        is_ours = isinstance(self.env, Fleet | KernelFleet)
+        self._seen = seen if is_ours else tree.map_structure(np.array, seen)
 
     def _to_module(self, observations: Any, explore: bool) -> dict[str, Any]:
         batch: dict[str, Any] = self._env_to_module(

@@ -1,0 +1,118 @@
+"""The commands of RLlib: `envfleet rllib train`, `envfleet rllib compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envfleet.cli.console import make_console, readable_errors
+from envfleet.cli.parsing import choose_names, split_counts
+from envfleet.errors import InvalidArgument
+
+app = typer.Typer(
+    name="rllib", help="Train with Ray's RLlib, and compare its ways to use a fleet.", no_args_is_help=True
+)
+
+EnvId = Annotated[str, typer.Option("--env", help="A Gymnasium id.")]
+BackendName = Annotated[str, typer.Option(help="Of the fleet: auto, serial, thread, process, kernel.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Times a batch is gone through.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of environments, networks and draws.")]
+_PARTS = ("iteration", "sampling", "connectors", "learner")
+
+
+@app.command()
+def train(  # noqa: PLR0913 (one parameter per option)
+    *,
+    env: EnvId = "envfleet/Pendulum-v1",
+    way: Annotated[str, typer.Option(help="packed_vec or vec.")] = "packed_vec",
+    backend: BackendName = "auto",
+    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=1, help="Sub-environments per EnvRunner.")] = 64,
+    num_env_runners: Annotated[int, typer.Option(min=0, help="Processes that sample; 0: this one.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per iteration.")] = 8192,
+    minibatch_size: Annotated[int, typer.Option(min=1, help="Samples per update.")] = 512,
+    epochs: Epochs = 10,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Of Adam.")] = 1e-3,
+    iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="How long.")] = 30,
+    episodes: Annotated[int, typer.Option(min=1, help="To evaluate with the best actions.")] = 20,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the GIF.")] = Path("results/rllib"),
+) -> None:
+    """Train PPO, evaluate it with its best actions, and write a GIF of them."""
+    with readable_errors():
+        from envfleet.rllib.evaluation import evaluate, record
+        from envfleet.rllib.training import TrainingPlan, build, quiet_ray
+        from envfleet.rllib.training import train as run_training
+
+        plan = TrainingPlan(
+            env=env, way=_way(way), backend=backend, num_envs=num_envs, num_env_runners=num_env_runners,
+            batch_size=batch_size, minibatch_size=minibatch_size, num_epochs=epochs, learning_rate=learning_rate,
+            seed=seed,
+        )  # fmt: skip
+        console = make_console()
+        console.print(f"{plan.way} on {plan.env}: {plan.num_envs:,} sub-environments, {plan.batch_size:,} samples")
+        console.print(f"{'':>5} {'return':>10} {'loss':>10} {'samples/s':>10}" + "".join(f"{p:>11}" for p in _PARTS))
+        with quiet_ray(), build(plan) as algorithm:
+            run_training(algorithm, plan, iterations, lambda iteration: console.print(_row(iteration)))
+            returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
+            console.print(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
+            file = out / f"{plan.way}.gif"
+            record(algorithm, env, file, num_episodes=2, seed=seed + 1_000_000)
+        console.print(f"[dim]GIF: {file}[/dim]", soft_wrap=True)
+
+
+@app.command()
+def compare(
+    *,
+    env: EnvId = "envfleet/Pendulum-v1",
+    backend: BackendName = "auto",
+    ways: Annotated[str, typer.Option(help="vec, packed_vec; all.")] = "all",
+    num_envs: Annotated[str, typer.Option("--num-envs", "-n", help="With commas.")] = "10,100,1000,5000",
+    batch_sizes: Annotated[str, typer.Option("--batch-sizes", "-b", help="In samples, with commas.")] = "10000,100000",
+    epochs: Epochs = 5,
+    iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="To measure, after a first.")] = 2,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for figures and plots.")] = Path("results/rllib"),
+) -> None:
+    """Measure vec and packed_vec over sub-environments × batch sizes; one minibatch per epoch."""
+    with readable_errors():
+        from envfleet.rllib.compare import compare as run_comparison
+        from envfleet.rllib.compare import grid, save
+        from envfleet.rllib.plots import plot_breakdown, plot_throughput
+        from envfleet.rllib.training import WAYS, TrainingPlan, quiet_ray
+
+        chosen = choose_names(ways, "--ways", WAYS, WAYS)
+        plans = grid(
+            TrainingPlan(env=env, backend=backend, num_epochs=epochs),
+            chosen,
+            split_counts(num_envs, "--num-envs"),
+            split_counts(batch_sizes, "--batch-sizes"),
+        )
+        console = make_console()
+        heading = "".join(f"{part:>11}" for part in _PARTS)
+        console.print(f"{'':10} {'sub-envs':>9} {'batch':>10} {'samples/s':>10}{heading}  s")
+        with quiet_ray():
+            found = run_comparison(plans, iterations, lambda comparison: console.print(_line(comparison)))
+        save(found, out / "compare.json")
+        plot_throughput(found, out / "throughput.png")
+        plot_breakdown(found, out / "connectors.png")
+        console.print(f"[dim]Figures: {out / 'compare.json'}, throughput.png, connectors.png[/dim]", soft_wrap=True)
+
+
+def _way(name: str) -> Any:
+    if name not in ("vec", "packed_vec"):
+        raise InvalidArgument(f"--way is {name!r}, expected vec or packed_vec: write it so.")
+    return name
+
+
+def _row(iteration: Any) -> str:
+    episode_return = "–" if iteration.episode_return is None else f"{iteration.episode_return:.1f}"
+    seconds = "".join(f"{iteration.seconds[part]:>9.2f} s" for part in _PARTS)
+    return (
+        f"{iteration.number:>5} {episode_return:>10} {iteration.loss:>10.3g} {iteration.samples_per_s:>10,.0f}{seconds}"
+    )
+
+
+def _line(found: Any) -> str:
+    seconds = "".join(f"{found.seconds[part]:>11.2f}" for part in _PARTS)
+    return f"{found.way:10} {found.num_envs:>9,} {found.batch_size:>10,} {found.samples_per_s:>10,.0f}{seconds}"

@@ -1,0 +1,117 @@
+"""`vec` against `packed_vec` over numbers of sub-environments and batch sizes, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from envfleet.errors import InvalidArgument
+from envfleet.rllib.training import Iteration, TrainingPlan, build, train
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Figures of one way at one place of the grid; medians over iterations, without the first.
+
+    Attributes:
+        way: `"vec"` or `"packed_vec"`.
+        num_envs: Sub-environments.
+        batch_size: Samples asked for per iteration.
+        samples: Samples per iteration.
+        samples_per_s: Samples per second.
+        seconds: By part: `iteration`, `sampling`, `connectors`, `learner`.
+        connectors: Of every connector piece, per iteration.
+        load: Processes that wanted the processor meanwhile (the average of a minute).
+    """
+
+    way: str
+    num_envs: int
+    batch_size: int
+    samples: int
+    samples_per_s: float
+    seconds: dict[str, float]
+    connectors: dict[str, float]
+    load: float
+
+
+def compare(
+    plans: Iterable[TrainingPlan], num_iterations: int, tell: Callable[[Comparison], None] = lambda _: None
+) -> list[Comparison]:
+    """Train by every plan, for the time it takes.
+
+    Args:
+        plans: What to measure, one after the other.
+        num_iterations: That count; one more goes before them.
+        tell: Called with every result.
+    """
+    found = []
+    for plan in plans:
+        with build(plan) as algorithm:
+            iterations = train(algorithm, plan, num_iterations + 1)[1:]
+        found.append(_summary(plan, iterations))
+        tell(found[-1])
+    return found
+
+
+def grid(
+    plan: TrainingPlan, ways: Iterable[Any], nums_envs: Iterable[int], batch_sizes: Iterable[int]
+) -> list[TrainingPlan]:
+    """Plans that differ in way, sub-environments and batch size; places with less than a step per batch are left out.
+
+    Args:
+        plan: All else.
+        ways: `"vec"`, `"packed_vec"` or both.
+        nums_envs: Numbers of sub-environments.
+        batch_sizes: In samples.
+
+    Raises:
+        InvalidArgument: Nothing is left.
+    """
+    nums_envs, batch_sizes, ways = list(nums_envs), list(batch_sizes), list(ways)
+    plans = [
+        dataclasses.replace(plan, way=way, num_envs=num_envs, batch_size=batch_size)
+        for batch_size in batch_sizes
+        for num_envs in nums_envs
+        for way in ways
+        if num_envs <= batch_size
+    ]
+    if not plans:
+        raise InvalidArgument(
+            f"no batch size of {batch_sizes} has room for a step of any of {nums_envs} sub-environments: ask for "
+            "larger batches or fewer sub-environments"
+        )
+    return plans
+
+
+def save(comparisons: Iterable[Comparison], file: Path) -> None:
+    """Write results as JSON.
+
+    Args:
+        comparisons: The results.
+        file: Where to.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}")
+    partial.write_text(json.dumps([dataclasses.asdict(found) for found in comparisons], indent=1), encoding="utf-8")
+    partial.replace(file)
+
+
+def _summary(plan: TrainingPlan, iterations: list[Iteration]) -> Comparison:
+    def median(of: Callable[[Iteration], float]) -> float:
+        return statistics.median(of(iteration) for iteration in iterations)
+
+    return Comparison(
+        way=plan.way,
+        num_envs=plan.num_envs,
+        batch_size=plan.batch_size,
+        samples=int(median(lambda iteration: iteration.samples)),
+        samples_per_s=median(lambda iteration: iteration.samples_per_s),
+        seconds={part: median(lambda iteration: iteration.seconds[part]) for part in iterations[0].seconds},  # noqa: B023
+        connectors=iterations[-1].connectors,
+        load=os.getloadavg()[0],
+    )

@@ -1,0 +1,108 @@
+"""What a trained module does when it takes its best actions, as figures and as a GIF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.core.columns import Columns
+
+import envfleet
+from envfleet.errors import InvalidArgument
+from envfleet.rllib.connectors import PrepareActions
+
+
+class BestActions:
+    """The most likely actions of an algorithm's module, as the environment takes them.
+
+    For observations that no connector piece changes.
+
+    Args:
+        algorithm: Whose module.
+        action_space: Of one sub-environment.
+    """
+
+    def __init__(self, algorithm: Algorithm, action_space: gym.Space[Any]) -> None:
+        module = algorithm.get_module()
+        if module is None:
+            raise InvalidArgument("the algorithm has no module here: evaluate one that samples in this process")
+        self._module = module
+        config = algorithm.config
+        self._prepare = PrepareActions(
+            None, action_space, normalize_actions=config.normalize_actions, clip_actions=config.clip_actions
+        )
+
+    @torch.no_grad()
+    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """Choose.
+
+        Args:
+            observations: `(N, …)`.
+
+        Returns:
+            Actions, `(N, …)`.
+        """
+        outputs = self._module.forward_inference({Columns.OBS: torch.from_numpy(np.asarray(observations)).float()})
+        kind = self._module.get_inference_action_dist_cls()
+        distribution = kind.from_logits(outputs[Columns.ACTION_DIST_INPUTS]).to_deterministic()
+        batch = self._prepare(batch={Columns.ACTIONS: distribution.sample().numpy()})
+        actions: NDArray[Any] = batch[Columns.ACTIONS_FOR_ENV if Columns.ACTIONS_FOR_ENV in batch else Columns.ACTIONS]
+        return actions
+
+
+def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> NDArray[np.float64]:
+    """Play whole episodes with the best actions.
+
+    Args:
+        algorithm: Whose module plays.
+        env: A Gymnasium id.
+        num_episodes: All at once, each in a sub-environment of its own.
+        seed: Of the first episode; the others have those that follow.
+
+    Returns:
+        Their returns, `(num_episodes,)`.
+    """
+    with envfleet.make(env, num_episodes, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
+        act = BestActions(algorithm, fleet.single_action_space)
+        observations, _ = fleet.reset(seed=seed)
+        returns, is_playing = np.zeros(num_episodes), np.ones(num_episodes, np.bool_)
+        while is_playing.any():
+            observations, rewards, terminated, truncated, _ = fleet.step(act(observations))
+            returns += np.where(is_playing, rewards, 0.0)
+            is_playing &= ~(terminated | truncated)
+    return returns
+
+
+def record(algorithm: Algorithm, env: str, file: Path, *, num_episodes: int, seed: int) -> None:
+    """Write episodes with the best actions to a GIF.
+
+    Args:
+        algorithm: Whose module plays.
+        env: A Gymnasium id that renders `rgb_array`.
+        file: Where to.
+        num_episodes: One after the other.
+        seed: Of the first.
+    """
+    import imageio.v3 as imageio
+
+    frames = []
+    with gym.make(env, render_mode="rgb_array") as single:
+        act = BestActions(algorithm, single.action_space)
+        for episode in range(num_episodes):
+            observation, _ = single.reset(seed=seed + episode)
+            is_ended = False
+            while not is_ended:
+                observation, _, terminated, truncated, _ = single.step(act(observation[None])[0])
+                frames.append(np.asarray(single.render()))
+                is_ended = bool(terminated or truncated)
+        fps = single.metadata.get("render_fps") or 30
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}")
+    imageio.imwrite(partial, frames[::2], extension=".gif", duration=2000 / fps, loop=0)
+    partial.replace(file)

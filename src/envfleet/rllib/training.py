@@ -1,0 +1,177 @@
+"""PPO on a fleet by `vec` or `packed_vec`, with the figures of every iteration."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import ray
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from envfleet.errors import InvalidArgument
+from envfleet.rllib.config import PackedPPOConfig
+from envfleet.rllib.fleets import register_fleet
+from envfleet.rllib.timing import IterationTimer, connector_seconds
+
+Way = Literal["vec", "packed_vec"]
+WAYS: tuple[Way, ...] = ("vec", "packed_vec")
+FLEET = "envfleet-training"  # the name of the fleet in RLlib's registry
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What to train, and how; all sizes count samples.
+
+    Attributes:
+        env: A Gymnasium id.
+        way: `"vec"` or `"packed_vec"`.
+        backend: Of the fleet: `"auto"`, `"serial"`, `"thread"`, `"process"` or `"kernel"`.
+        num_envs: Sub-environments per EnvRunner.
+        num_env_runners: Processes that sample; 0 samples in this one.
+        batch_size: Per iteration.
+        minibatch_size: Per update; `None` for the whole batch.
+        num_epochs: Times a batch is gone through.
+        learning_rate: Of Adam.
+        gamma: Discount per step.
+        lambda_: 0 trusts the values alone, 1 the rewards alone.
+        seed: Of environments, networks and draws.
+    """
+
+    env: str = "envfleet/Pendulum-v1"
+    way: Way = "packed_vec"
+    backend: str = "auto"
+    num_envs: int = 1000
+    num_env_runners: int = 0
+    batch_size: int = 100_000
+    minibatch_size: int | None = None
+    num_epochs: int = 5
+    learning_rate: float = 3e-4
+    gamma: float = 0.95
+    lambda_: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise InvalidArgument(f"way={self.way!r}: pass one of {', '.join(WAYS)}")
+        for name in ("num_envs", "batch_size", "num_epochs"):
+            if getattr(self, name) < 1:
+                raise InvalidArgument(f"{name}={getattr(self, name)}: pass at least 1")
+        if self.minibatch_size is not None and not 1 <= self.minibatch_size <= self.batch_size:
+            raise InvalidArgument(
+                f"minibatch_size={self.minibatch_size}: pass a number of samples from 1 to "
+                f"batch_size={self.batch_size}, or leave it out"
+            )
+
+    def configure(self) -> PPOConfig:
+        """The configuration for RLlib; registers the fleet."""
+        register_fleet(FLEET, self.env, backend=self.backend)
+        config: PPOConfig = PackedPPOConfig() if self.way == "packed_vec" else PPOConfig()
+        config.environment(FLEET)
+        config.env_runners(
+            num_env_runners=self.num_env_runners,
+            num_envs_per_env_runner=self.num_envs,
+            gym_env_vectorize_mode="vector_entry_point",
+        )
+        config.training(
+            train_batch_size=self.batch_size,
+            minibatch_size=self.minibatch_size or self.batch_size,
+            num_epochs=self.num_epochs,
+            lr=self.learning_rate,
+            gamma=self.gamma,
+            lambda_=self.lambda_,
+        )
+        config.debugging(seed=self.seed)
+        return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Iteration:
+    """Figures of one iteration.
+
+    Attributes:
+        number: From 1.
+        samples: Of this iteration.
+        episode_return: Mean over the last episodes; `None` before the first has ended.
+        loss: Of the last update.
+        seconds: By part: `iteration`, `sampling`, `connectors`, `learner`.
+        connectors: Seconds of every connector piece, running means.
+    """
+
+    number: int
+    samples: int
+    episode_return: float | None
+    loss: float
+    seconds: dict[str, float]
+    connectors: dict[str, float]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds["iteration"]
+
+
+@contextlib.contextmanager
+def quiet_ray() -> Iterator[None]:
+    """A Ray of this process that says only what went wrong, unless there is one already."""
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        ray.init("local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        for name in ("ray.rllib", "ray.tune"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():  # RLlib registers its environment again for every EnvRunner
+            warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0")
+            yield
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def build(plan: TrainingPlan) -> Iterator[Algorithm]:
+    """Make the algorithm of a plan, and stop it in the end."""
+    algorithm = plan.configure().build_algo()
+    try:
+        yield algorithm
+    finally:
+        algorithm.stop()
+
+
+def train(
+    algorithm: Algorithm, plan: TrainingPlan, num_iterations: int, tell: Callable[[Iteration], None] = lambda _: None
+) -> list[Iteration]:
+    """Train.
+
+    Args:
+        algorithm: Of `build`.
+        plan: The plan it was built by.
+        num_iterations: How long.
+        tell: Called after every iteration.
+    """
+    timer, iterations = IterationTimer(algorithm), []
+    for number in range(1, num_iterations + 1):
+        result, seconds = timer.train()
+        runners = result["env_runners"]
+        samples = int(runners["num_env_steps_sampled"])
+        episode_return = runners.get("episode_return_mean")
+        iteration = Iteration(
+            number=number,
+            samples=samples,
+            episode_return=None if episode_return is None else float(episode_return),
+            loss=float(result["learners"][DEFAULT_MODULE_ID]["total_loss"]),
+            seconds=seconds,
+            connectors=_connectors(result, samples, plan),
+        )
+        iterations.append(iteration)
+        tell(iteration)
+    return iterations
+
+
+def _connectors(result: Any, samples: int, plan: TrainingPlan) -> dict[str, float]:
+    return connector_seconds(result, -(-samples // (plan.num_envs * max(plan.num_env_runners, 1))))
