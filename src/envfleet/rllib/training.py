@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -40,6 +41,7 @@ class TrainingPlan:
         learning_rate: Of Adam.
         gamma: Discount per step.
         lambda_: 0 trusts the values alone, 1 the rewards alone.
+        hidden: Widths of the hidden layers of actor and critic; `None` for RLlib's, two of 256.
         seed: Of environments, networks and draws.
     """
 
@@ -54,6 +56,7 @@ class TrainingPlan:
     learning_rate: float = 3e-4
     gamma: float = 0.95
     lambda_: float = 0.95
+    hidden: tuple[int, ...] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -85,7 +88,14 @@ class TrainingPlan:
             lr=self.learning_rate,
             gamma=self.gamma,
             lambda_=self.lambda_,
+            clip_param=0.2,
+            vf_loss_coeff=0.5,
+            vf_clip_param=math.inf,  # RLlib's 10 stops the critic wherever returns are large, as Pendulum's are
+            use_kl_loss=False,
+            grad_clip=0.5,
         )
+        if self.hidden is not None:
+            config.rl_module(model_config={"fcnet_hiddens": list(self.hidden)})
         config.debugging(seed=self.seed)
         return config
 
