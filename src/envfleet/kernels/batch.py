@@ -115,7 +115,7 @@ class CpuBatch(BatchBase):
     def _build(self) -> None:
         """Choose the compiled code for the present parameters, and make the tables for it."""
         plan, spec = self._plan, self.spec
-        self._has_own_params = any(len(values) > 1 for values in self._params.values())
+        self._has_own_params = self._needs_own_params()
         rows = self.num_envs if self._has_own_params else 1
         self._params_block = block = Block(plan.params.buffers, rows)
         self._write_params()
@@ -269,7 +269,7 @@ class CpuBatch(BatchBase):
             rows: Which; `None` for all.
         """
         self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
-        if self._has_own_params == any(len(each) > 1 for each in self._params.values()):
+        if self._has_own_params == self._needs_own_params():
             self._write_params()
             return
         self._build()

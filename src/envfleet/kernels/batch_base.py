@@ -74,5 +74,9 @@ class BatchBase(abc.ABC):
             params[name] = values[row if len(values) > 1 else 0]
         return state, params
 
+    def _needs_own_params(self) -> bool:
+        """Whether code is due for which every row has parameters of its own."""
+        return self.spec.kernel.has_own_params or any(len(values) > 1 for values in self._params.values())
+
     def _params_of(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         return {name: values[rows] if len(values) > 1 else values.copy() for name, values in self._params.items()}

@@ -39,6 +39,9 @@ class Kernel:
         max_episode_steps: Episodes are truncated after so many steps; `None` for never.
         info_fields: Fields of the state that are told in the infos of every step and reset.
         render_fps: Frames per second, for players of videos.
+        has_own_params: Compile only for parameters that may differ between sub-environments. Otherwise code for
+            parameters that all share, which can be faster, is compiled first, and the rest once some differ: too long
+            for a kernel that takes a minute.
         variant_options: Names of options that choose another class, as they change its spaces; see `variant`.
 
     Examples:
@@ -66,6 +69,7 @@ class Kernel:
     max_episode_steps: ClassVar[int | None] = None
     info_fields: ClassVar[tuple[str, ...]] = ()
     render_fps: ClassVar[int] = 30
+    has_own_params: ClassVar[bool] = False
     variant_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod

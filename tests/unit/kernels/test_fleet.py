@@ -353,3 +353,23 @@ def test_after_an_interrupted_rollout_a_reset_is_needed(walkers: Any, monkeypatc
             walkers.rollout("random", 2)
     with pytest.raises(ResetNeeded):
         walkers.step(ones(walkers))
+
+
+class PatientWalker(Walker):
+    """Walks as `Walker`, and is compiled for parameters of its own at once."""
+
+    has_own_params = True
+
+
+def test_a_kernel_with_own_params_is_compiled_once() -> None:
+    found = []
+    for kernel in (Walker, PatientWalker):
+        with envfleet.make(kernel, 4, backend="kernel", goal=3.0) as fleet:
+            shared = fleet._batch._program
+            fleet.set_attr("goal", [3.0, 4.0, 5.0, 6.0])
+            found.append(fleet._batch._program is shared)
+            fleet.reset(seed=0)
+            found.append([fleet.step(ones(fleet))[0].tolist() for _ in range(20)])
+    assert found[0] is False
+    assert found[2] is True
+    assert found[1] == found[3]

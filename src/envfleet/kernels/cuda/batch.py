@@ -99,7 +99,7 @@ class CudaBatch(BatchBase):
     def _build(self) -> None:
         """Choose the code for the present parameters, bring them to the device, and compile now."""
         plan = self._plan
-        self._has_own_params = any(len(values) > 1 for values in self._params.values())
+        self._has_own_params = self._needs_own_params()
         rows, room = (self.num_envs, self._room) if self._has_own_params else (1, SHARED_ROWS)
         block = np.zeros(rows, plan.params.dtype)
         for name, values in self._params.items():

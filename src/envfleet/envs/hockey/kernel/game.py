@@ -47,6 +47,7 @@ class Hockey(Kernel):
     action_space: ClassVar[Any] = spaces.Box(-1.0, 1.0, (2, 4), np.float32)
     max_episode_steps: ClassVar[int | None] = c.TIME_LIMIT_STEPS[Mode.NORMAL] + 1
     render_fps = c.STEPS_PER_SECOND
+    has_own_params = True
     info_fields = (
         "mode",
         "winner",
