@@ -252,9 +252,7 @@ class Fleets:
         stored = self._store.load_fleet(hosted.fleet_id)
         if stored is None or stored.row["closed_at"] is not None:
             raise Closed(f"fleet {hosted.fleet_id!r} was closed: create a new one")
-        fresh = self._rebuild(stored)
-        hosted.close()
-        hosted.adopt(fresh)
+        hosted.adopt(self._rebuild(stored))
 
     # ------------------------------------------------------------------ closing
 

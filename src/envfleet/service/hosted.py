@@ -124,11 +124,8 @@ class HostedFleet:
         return made
 
     def _reset(self, event: Mapping[str, Any]) -> Made:
-        num_envs = self.config.num_envs
         rows = event["rows"]
-        every = np.arange(num_envs) if rows is None else np.asarray(rows, np.int64)
-        if every.ndim != 1 or len(every) == 0 or len(np.unique(every)) != len(every):
-            raise InvalidArgument(f"rows has shape {every.shape}, expected one or more different indices")
+        every = np.arange(self.config.num_envs) if rows is None else check_rows(rows, self.config.num_envs)
         seeds = self._seeds(event["seeds"], every)
         if rows is None:
             self.observations, infos = self.fleet.reset(seed=seeds)
@@ -216,7 +213,8 @@ class HostedFleet:
         self.seq = self.snapshot_seq = seq
 
     def adopt(self, other: HostedFleet) -> None:
-        """Become what `other` is."""
+        """Become what `other` is, which must not be used any more."""
+        self.fleet.close()
         self.fleet, self.meter, self.observations = other.fleet, other.meter, other.observations
         self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
 
@@ -229,6 +227,20 @@ class HostedFleet:
 def _plain_bytes(array: NDArray[Any]) -> NDArray[Any]:
     """Records as bytes, which can be packed."""
     return np.ascontiguousarray(array).view(np.uint8) if array.dtype.kind == "V" else array
+
+
+def check_rows(rows: Any, num_envs: int) -> NDArray[np.int64]:
+    """Indices that a client sent.
+
+    Raises:
+        InvalidArgument: They are none.
+    """
+    is_list = isinstance(rows, list) and all(type(row) is int for row in rows)
+    if not is_list and not (isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"):
+        raise InvalidArgument(f"rows is {rows!r:.100}, expected a list or an array of indices")
+    if not 1 <= len(rows) <= num_envs or min(rows) < 0 or max(rows) >= num_envs or len(np.unique(rows)) != len(rows):
+        raise InvalidArgument(f"rows is {rows!r:.100}, expected different indices from 0 to {num_envs - 1}")
+    return np.asarray(rows, np.int64)
 
 
 def shrink_actions(actions: Any) -> Any:

@@ -1,0 +1,79 @@
+"""A service in this process, and callers of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from tests.service.serving import make_settings, serve_here
+
+from envfleet.service.service import Service
+from envfleet.transports.packing import pack, unpack
+
+TURBOFAN = "envfleet/Turbofan-v0"
+
+
+class Caller:
+    """Calls a service with one token, by both protocols."""
+
+    def __init__(self, http: httpx.Client, token: str) -> None:
+        self.http, self.token = http, token
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        body.setdefault("key", secrets.token_bytes(8))
+        return self.post_raw(path, pack(body))
+
+    def post_raw(self, path: str, body: bytes) -> httpx.Response:
+        return self.http.post(f"/api/v2{path}", content=body, headers={"Authorization": f"Bearer {self.token}"})
+
+    def call(self, path: str, **body: Any) -> Any:
+        response = self.post(path, **body)
+        assert response.status_code < 300, response.text
+        return unpack(response.content)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.http.get(f"/api/v2{path}", headers={"Authorization": f"Bearer {self.token}"})
+
+    def json(self, path: str, **body: Any) -> httpx.Response:
+        return self.http.post(f"/api/v1{path}", json=body, headers={"User-Token": self.token})
+
+    def episode(self, path: str) -> httpx.Response:
+        return self.http.get(f"/api/v1/episode/{path}", headers={"User-Token": self.token})
+
+    def create(self, env: str = TURBOFAN, num_envs: int = 3, **more: Any) -> str:
+        fleet: str = self.call("/fleets", env=env, num_envs=num_envs, **more)["fleet"]
+        return fleet
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Service]]:
+    with serve_here(make_settings(tmp_path_factory.mktemp("service"))) as both:
+        yield both
+
+
+@pytest.fixture
+def http(running: tuple[httpx.Client, Service]) -> httpx.Client:
+    return running[0]
+
+
+@pytest.fixture
+def service(running: tuple[httpx.Client, Service]) -> Service:
+    return running[1]
+
+
+@pytest.fixture
+def ann(http: httpx.Client, service: Service) -> Caller:
+    return Caller(http, service.tokens.create("ann"))
+
+
+@pytest.fixture
+def bob(http: httpx.Client, service: Service) -> Caller:
+    return Caller(http, service.tokens.create("bob"))
+
+
+@pytest.fixture
+def admin(http: httpx.Client, service: Service) -> Caller:
+    return Caller(http, service.tokens.create("root", role="admin"))

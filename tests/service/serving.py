@@ -1,0 +1,105 @@
+"""A service on a port of this machine: in a thread of this process, or as the command that people start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import uvicorn
+
+from envfleet.service.app import make_app
+from envfleet.service.offers import make_offer
+from envfleet.service.service import Service
+from envfleet.service.settings import Settings
+
+START_S = 90.0
+
+
+def make_settings(folder: Path, **changes: Any) -> Settings:
+    offers = tuple(make_offer(name) for name in ("Turbofan-v0", "CartPole-v1", "envfleet/CartPole-v1"))
+    values = {"database": f"sqlite:///{folder / 'service.db'}", "offers": offers, "tend_every_s": 3600.0}
+    return Settings(**{**values, **changes})
+
+
+@contextlib.contextmanager
+def serve_here(settings: Settings) -> Iterator[tuple[httpx.Client, Service]]:
+    """A service in a thread, and a client of it."""
+    app = make_app(settings)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60.0) as client:
+            client.get("/healthz")
+            yield client, app.state.service
+    finally:
+        server.should_exit = True
+        thread.join(30.0)
+        listener.close()
+
+
+class Command:
+    """`envfleet serve` in a process of its own; `kill` is SIGKILL."""
+
+    def __init__(self, database: str, *options: str, port: int = 0) -> None:
+        command = [sys.executable, "-m", "envfleet.cli", "serve", "--database", database, "--port", str(port), *options]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+        )
+        self.lines: list[str] = []
+        self.url = self._read_until(r"at (http://\S+)")
+        self.port = int(self.url.rpartition(":")[2])
+
+    def read_token(self) -> str:
+        return self._read_until(r"shown this once: (\S+)")
+
+    def _read_until(self, pattern: str) -> str:
+        deadline = time.monotonic() + START_S
+        found = [match for line in self.lines if (match := re.search(pattern, line))]
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not found:
+                assert selector.select(deadline - time.monotonic()), "the service did not start in time"
+                line = self._process.stdout.readline()
+                assert line, self._process.stderr.read() if self._process.stderr else ""
+                self.lines.append(line)
+                found = [match for match in [re.search(pattern, line)] if match]
+        return str(found[0][1])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._end()
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._end()
+
+    def _end(self) -> int:
+        try:
+            self._process.communicate(timeout=40.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        return self._process.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()

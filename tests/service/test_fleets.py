@@ -1,0 +1,244 @@
+"""Fleets that leave the memory and come back, from snapshots too; two processes with one database; reaping; scores."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from tests.service.serving import make_settings
+
+import envfleet
+from envfleet.errors import InvalidArgument
+from envfleet.service.auth import Identity, Tokens
+from envfleet.service.fleets import Fleets
+from envfleet.service.hosted import FleetConfig
+from envfleet.service.journal import Conflict, Entry, Journal
+from envfleet.service.models import Episode, Event, FleetRow, Snapshot
+from envfleet.service.offers import find_offer
+from envfleet.service.refusals import Closed, NotFound, OutOfStep
+from envfleet.service.scores import Scores
+from envfleet.service.settings import Settings
+from envfleet.service.store import Store
+from envfleet.transports.packing import unpack
+
+CARTPOLE, TURBOFAN = "CartPole-v1", "envfleet/Turbofan-v0"
+
+
+class Process:
+    """What a process of a service holds."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.store = settings, Store(settings.database)
+        self.store.migrate()
+        self.journal = Journal(self.store)
+        self.fleets = Fleets(self.store, self.journal, settings)
+        self.tokens, self.scores = Tokens(self.store), Scores(self.store)
+
+    def user(self, name: str) -> Identity:
+        return self.tokens.check(self.tokens.create(name))
+
+    def create(
+        self, user: Identity, env: str = CARTPOLE, num_envs: int = 3, mode: str = "training", **more: Any
+    ) -> str:
+        offer = find_offer(self.settings.offers, env)
+        values = {"autoreset_mode": "NEXT_STEP", "options": {}, **more}
+        config = FleetConfig(env=env, version=offer.version(), num_envs=num_envs, mode=mode, **values)
+        return self.fleets.create(user.user_id, config, repr(np.random.default_rng().random())).fleet_id
+
+    def call(self, user: Identity, fleet: str, seq: int, **event: Any) -> dict[str, Any]:
+        with self.fleets.use(user.user_id, fleet) as hosted:
+            key = event.pop("key", b"k" * 8)
+            reply: dict[str, Any] = unpack(self.fleets.call(hosted, event, seq=seq, key=key)[0])
+        return reply
+
+    def reset(self, user: Identity, fleet: str, seq: int = 0, seeds: Any = None) -> dict[str, Any]:
+        return self.call(user, fleet, seq, do="reset", rows=None, seeds=seeds)
+
+    def step(self, user: Identity, fleet: str, seq: int, actions: Any) -> dict[str, Any]:
+        return self.call(user, fleet, seq, do="step", actions=np.asarray(actions))
+
+    def count(self, table: Any) -> int:
+        with self.store.engine.connect() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+    def close(self) -> None:
+        self.fleets.close()
+        self.journal.close()
+        self.store.close()
+
+
+@contextlib.contextmanager
+def process(settings: Settings) -> Iterator[Process]:
+    made = Process(settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("env", [CARTPOLE, "envfleet/CartPole-v1", TURBOFAN])
+@pytest.mark.parametrize("autoreset_mode", ["NEXT_STEP", "SAME_STEP"])
+def test_fleets_come_back_bit_by_bit(tmp_path: Path, env: str, autoreset_mode: str) -> None:
+    settings = make_settings(tmp_path, snapshot_every=7)
+    rng = np.random.default_rng(2)
+    actions = rng.integers(0, 2, (60, 3))
+    with envfleet.make(env, 3, backend="serial", autoreset_mode=autoreset_mode) as local:
+        with process(settings) as first:
+            user = first.user("ann")
+            fleet = first.create(user, env, autoreset_mode=autoreset_mode)
+            np.testing.assert_array_equal(first.reset(user, fleet, seeds=4)["observations"], local.reset(seed=4)[0])
+        for begin in range(0, 60, 20):
+            with process(settings) as later:  # a new one each time
+                for k in range(begin, begin + 20):
+                    reply = later.step(user, fleet, k + 1, actions[k])
+                    observations, rewards, terminated, truncated, _ = local.step(actions[k])
+                    np.testing.assert_array_equal(reply["observations"], observations)
+                    np.testing.assert_array_equal(reply["rewards"], rewards)
+                    np.testing.assert_array_equal(reply["terminated"], terminated)
+                    np.testing.assert_array_equal(reply["truncated"], truncated)
+                with later.fleets.use(user.user_id, fleet) as hosted:
+                    running = hosted.meter.columns["is_running"]
+                    lengths = np.where(running, hosted.meter.columns["lengths"], 0)
+                    np.testing.assert_array_equal(lengths, np.where(running, local.episode_lengths, 0))
+                assert later.count(Snapshot) == int(env != CARTPOLE)
+
+
+def test_two_processes_with_one_database(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as left, process(settings) as right:
+        user = left.user("ann")
+        fleet = left.create(user)
+        left.reset(user, fleet, seeds=1)
+        right.step(user, fleet, 1, [0, 0, 0])
+        left.step(user, fleet, 2, [1, 1, 1])  # it did not see that step
+        with pytest.raises(OutOfStep):
+            right.call(user, fleet, 1, do="step", actions=np.zeros(3, np.int64), key=b"another key")
+        stored = right.step(user, fleet, 2, [1, 1, 1])  # a retry that reaches another process
+        assert stored["seq"] == 3
+        right.step(user, fleet, 3, [0, 1, 0])
+        # Both think that it is their turn: the database decides.
+        with left.fleets.use(user.user_id, fleet) as hosted:
+            assert hosted.seq == 3
+            with pytest.raises(OutOfStep):
+                left.fleets.call(hosted, {"do": "step", "actions": np.zeros(3, np.int64)}, seq=3, key=b"other key")
+            assert hosted.seq == 4
+        assert left.count(Event) == 4
+
+
+def test_ranked_fleets_take_no_seeds_and_training_fleets_do(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path)) as here:
+        user = here.user("ann")
+        ranked = [here.create(user, TURBOFAN, mode="ranked") for _ in range(2)]
+        with pytest.raises(InvalidArgument, match="ranked"):
+            here.reset(user, ranked[0], seeds=1)
+        observations = [here.reset(user, fleet)["observations"] for fleet in ranked]
+        again = here.reset(user, ranked[0], seq=1)["observations"]
+        assert not np.array_equal(*observations)
+        assert not np.array_equal(observations[0], again)
+
+
+def test_fleets_left_alone_are_reaped_and_their_episodes_count(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path, idle_timeout_s=0.01)) as here:
+        ann, bob = here.user("ann"), here.user("bob")
+        fleet = here.create(ann, TURBOFAN, 2, mode="ranked")
+        here.reset(ann, fleet)
+        here.step(ann, fleet, 1, [2, 0])  # one is sold, one flies on
+        training = here.create(bob, TURBOFAN, 2)
+        here.reset(bob, training)
+        here.step(bob, training, 1, [2, 2])
+        time.sleep(0.05)
+        here.fleets.tend()
+        assert here.fleets.num_held == 0
+        with pytest.raises(Closed):
+            here.step(ann, fleet, 2, [0, 0])
+        with pytest.raises(NotFound):
+            here.step(bob, fleet, 2, [0, 0])
+        board = here.scores.board(TURBOFAN)
+        assert [(row["user"], row["episodes"]) for row in board] == [("ann", 2)]
+        with here.store.engine.connect() as connection:
+            totals = dict(connection.execute(sa.select(Episode.outcome, Episode.total).where(Episode.is_ranked)).all())
+        assert set(totals) == {"terminated", "abandoned"}
+        assert totals["abandoned"] > 400  # what it had earned, which is not what it counts
+        assert board[0]["score"] == pytest.approx(totals["terminated"])
+
+
+def test_scores_are_of_the_last_episodes_by_their_beginning(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path)) as here:
+        users = [here.user(name) for name in ("ann", "bob")]
+        rows = [
+            {
+                "user_id": users[who].user_id,
+                "started_at": start,
+                "total": total,
+                "is_ranked": ranked,
+                "outcome": outcome,
+            }
+            for who, start, total, ranked, outcome in (
+                (0, 1.0, 10_000.0, True, "terminated"),  # too long ago
+                (0, 2.0, 100.0, True, "terminated"),
+                (0, 3.0, 300.0, True, "truncated"),
+                (0, 4.0, 10_000.0, False, "terminated"),
+                (1, 1.0, 500.0, True, "terminated"),
+                (1, 2.0, 700.0, True, "abandoned"),  # counts as the worst that anybody finished
+                (1, 0.0, -50.0, True, "abandoned"),
+            )
+        ]
+        rest = {"fleet_id": "f", "env_index": 0, "env": TURBOFAN, "ended_at": 9.0, "first_seq": 0, "last_seq": 1}
+        with here.store.engine.begin() as connection:
+            connection.execute(sa.insert(Episode), [{**row, **rest, "length": 1, "details": {}} for row in rows])
+        board = here.scores.board(TURBOFAN, limit=2)
+        assert [(row["rank"], row["user"], row["score"], row["episodes"]) for row in board] == [
+            (1, "bob", 300.0, 2),
+            (2, "ann", 200.0, 2),
+        ]
+        assert here.scores.board(TURBOFAN, limit=3)[1]["score"] == pytest.approx((500 + 100 - 50) / 3)
+        assert here.scores.board("CartPole-v1") == []
+        assert [row["total"] for row in here.scores.episodes(users[1].user_id, limit=2)] == [-50.0, 700.0]
+
+
+def test_fleets_leave_the_memory_and_old_ones_the_database(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path, evict_after_s=0.01, retention_days=1e-9)) as here:
+        user = here.user("ann")
+        fleet = here.create(user)
+        here.reset(user, fleet, seeds=1)
+        time.sleep(0.05)
+        here.fleets.tend()
+        assert here.fleets.num_held == 0
+        assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
+        here.fleets.close_fleet(user.user_id, fleet)
+        here.fleets.tend()
+        assert here.count(FleetRow) == here.count(Event) == 0
+        assert here.count(Episode) == 3
+
+
+def test_many_threads_commit_together(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path)) as here, ThreadPoolExecutor(8) as pool:
+        user = here.user("ann")
+        fleets = [here.create(user, num_envs=1) for _ in range(8)]
+        list(pool.map(lambda fleet: here.reset(user, fleet), fleets))
+        for seq in range(1, 10):
+            list(pool.map(lambda fleet, seq=seq: here.step(user, fleet, seq, [0]), fleets))
+        # Eight retries of one call at the same time: one makes it, the others get the stored reply.
+        replies = list(pool.map(lambda _: here.step(user, fleets[0], 10, [0])["seq"], range(8)))
+        assert replies == [11] * 8
+        assert here.count(Event) == 8 * 10 + 1
+
+
+def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path)) as here:
+        user = here.user("ann")
+        fleet = here.create(user)
+        entries: list[tuple[Entry, Future[None]]] = [
+            (Entry(events=[{"fleet_id": fleet, "seq": seq, "key": b"k", "body": b""}]), Future()) for seq in (0, 0, 1)
+        ]
+        here.journal._commit_all(entries)  # as one, when they wait at the same time
+        results = [future.exception() for _, future in entries]
+        assert [type(each) for each in results] == [type(None), Conflict, type(None)]
+        assert here.count(Event) == 2

@@ -1,0 +1,86 @@
+"""Whether it lives, is ready, counts and logs; and the commands."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from tests.service.conftest import Caller
+from tests.service.serving import make_settings, serve_here
+
+from envfleet.service.service import Service
+
+
+def test_health_and_readiness(http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"status": "ok"}
+    monkeypatch.setattr(service, "is_ready", False)
+    assert (http.get("/readyz").status_code, http.get("/healthz").status_code) == (503, 200)
+
+
+def test_figures(ann: Caller, http: httpx.Client) -> None:
+    fleet = ann.create()
+    ann.call(f"/fleets/{fleet}/reset", seq=0)
+    ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.zeros(3, np.int64))
+    text = http.get("/metrics").text
+    for line in (
+        'envfleet_env_steps_total{env="envfleet/Turbofan-v0"} 3.0',
+        'envfleet_requests_total{method="POST",route="/api/v2/fleets/{fleet}/step",status="200"} 1.0',
+        'envfleet_call_seconds_count{call="step"} 1.0',
+        "envfleet_live_envs 3.0",
+        "envfleet_fleets 1.0",
+        "envfleet_calls_waiting 0.0",
+    ):
+        assert line in text
+
+
+def test_the_interface_is_described(http: httpx.Client) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
+    assert "/api/v2/fleets/{fleet}/step" in paths
+    assert "/api/v1/episode/vectorized_step" in paths
+    assert http.get("/docs").status_code == 200
+
+
+def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    access = logging.getLogger("envfleet.access")
+    before = access.handlers, access.level, access.propagate
+    try:
+        with serve_here(make_settings(tmp_path, has_access_log=True)) as (http, service):
+            token = service.tokens.create("ann")
+            http.get(f"/api/v1/user/{token}/score")
+            http.post("/api/v2/fleets", content=b"", headers={"Authorization": f"Bearer {token}"})
+    finally:
+        access.handlers, access.level, access.propagate = [], before[1], before[2]
+    text = capsys.readouterr().out
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["method"], line["path"], line["status"]) for line in lines[-2:]] == [
+        ("GET", "/api/v1/user/***/score", 200),
+        ("POST", "/api/v2/fleets", 400),
+    ]
+    assert token not in text
+
+
+def test_tokens_by_command(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'service.db'}"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "envfleet.cli", *arguments, "--database", database]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    token = run("token", "create", "ann").stdout.strip()
+    assert token.startswith("ef_")
+    listed = run("token", "list").stdout
+    assert "ann" in listed
+    assert token[:7] in listed
+    assert token not in listed
+    assert run("token", "revoke", "1").returncode == 0
+    missing = run("token", "revoke", "7")
+    assert (missing.returncode, "no token with id 7" in missing.stderr) == (2, True)
+    many = run("serve", "--workers", "2")
+    assert (many.returncode, "PostgreSQL" in many.stderr) == (2, True)

@@ -1,0 +1,132 @@
+"""SIGKILL in the middle of a run, start again, go on: bit by bit what would have come without."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.service.conftest import TURBOFAN, Caller
+from tests.service.serving import Command
+
+import envfleet
+
+NUM_ENVS, NUM_STEPS = 5, 60
+KILL = 31
+
+
+def find_postgres() -> Path | None:
+    found = shutil.which("pg_ctl")
+    folders = [
+        *([Path(found).parent] if found else []),
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
+    ]
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+
+
+def unprivileged() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root."""
+    return {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []} if os.getuid() == 0 else {}
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[str]:
+    folder = find_postgres()
+    assert folder is not None, "PostgreSQL is not installed: the Debian package postgresql has initdb and pg_ctl"
+    with (
+        tempfile.TemporaryDirectory(prefix="envfleet-pg-", ignore_cleanup_errors=True) as home,
+        socket.socket() as probe,
+    ):
+        Path(home).chmod(0o777)
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": home, **unprivileged()}
+        data = f"{home}/data"
+        subprocess.run(
+            [folder / "initdb", "-D", data, "-U", "envfleet", "-A", "trust", "--no-sync"], check=True, **options
+        )
+        server = f"-p {port} -k {home} -c listen_addresses=127.0.0.1 -c fsync=off"
+        control = [str(folder / "pg_ctl"), "-D", data, "-w", "-t", "60"]
+        subprocess.run([*control, "-l", f"{home}/log", "-o", server, "start"], check=True, **options)
+        try:
+            yield f"postgresql+psycopg://envfleet@127.0.0.1:{port}/postgres"
+        finally:
+            subprocess.run([*control, "-m", "immediate", "stop"], check=True, **options)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'service.db'}"
+    else:
+        with postgres() as url:
+            yield url
+
+
+@pytest.mark.timeout(240)
+def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
+    rng = np.random.default_rng(1)
+    actions = rng.choice(3, (NUM_STEPS, NUM_ENVS), p=[0.85, 0.1, 0.05])
+    port = 0
+    with contextlib.ExitStack() as stack:
+        command = stack.enter_context(Command(database, "--env", TURBOFAN))
+        token, port = command.read_token(), command.port
+        http = stack.enter_context(httpx.Client(base_url=command.url, timeout=60.0))
+        caller = Caller(http, token)
+        fleet = caller.create(TURBOFAN, NUM_ENVS, autoreset_mode="SAME_STEP")
+        found = [caller.call(f"/fleets/{fleet}/reset", seq=0, seeds=3)["observations"]]
+        episode = caller.json("/episode/create").json()["episode_id"]
+        rewards: list[Any] = []
+        flown: list[Any] = []
+        for k in range(NUM_STEPS):
+            step = {"seq": k + 1, "key": bytes([k] * 8), "actions": actions[k]}
+            reply = caller.post(f"/fleets/{fleet}/step", **step)
+            if k == KILL:
+                command.kill()
+                command = stack.enter_context(Command(database, "--env", TURBOFAN, port=port))
+                again = caller.post(f"/fleets/{fleet}/step", **step)
+                assert again.headers["Envfleet-Replayed"] == "1"
+                without_times = [_without_times(each) for each in (reply, again)]
+                assert without_times[0] == without_times[1]
+            values = _values(reply)
+            found.append(values["observations"])
+            rewards.append(values["rewards"])
+            if k % 10 == 0:
+                answer = caller.json("/episode/step", episode_id=episode, action=int(k == 30), step_size=7).json()
+                flown.append(answer["step"])
+        assert flown == [7, 14, 21, 28, 35, 42]
+        assert command.stop() in (0, -signal.SIGTERM)  # uvicorn ends itself by the signal when all is done
+    with envfleet.make(TURBOFAN, NUM_ENVS, backend="kernel", autoreset_mode="SAME_STEP") as local:
+        np.testing.assert_array_equal(found[0], local.reset(seed=3)[0])
+        for k in range(NUM_STEPS):
+            observations, expected, *_ = local.step(actions[k])
+            np.testing.assert_array_equal(found[k + 1], observations)
+            np.testing.assert_array_equal(rewards[k], expected)
+
+
+def _values(reply: httpx.Response) -> Any:
+    from envfleet.transports.packing import unpack
+
+    assert reply.status_code == 200, reply.text
+    return unpack(reply.content)
+
+
+def _without_times(reply: httpx.Response) -> bytes:
+    """All of a reply but how long its episodes took by the clock."""
+    from envfleet.transports.packing import pack
+
+    values = _values(reply)
+    values["infos"].get("episode", {"columns": {}})["columns"].pop("t", None)
+    return pack(values)

@@ -1,0 +1,165 @@
+"""Tokens, users who reach for what is another's, and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from tests.service.conftest import TURBOFAN, Caller
+from tests.service.serving import make_settings, serve_here
+
+from envfleet.service.service import Service
+from envfleet.transports.packing import unpack
+
+
+def test_tokens_are_made_rotated_and_revoked_by_an_administrator(admin: Caller, ann: Caller) -> None:
+    def post(path: str, **body: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {admin.token}"}
+        return admin.http.post(f"/api/v2/admin/tokens{path}", json=body, headers=headers)
+
+    token = post("", name="dora").json()["token"]
+    dora = Caller(admin.http, token)
+    assert unpack(dora.get("/me").content)["user"] == "dora"
+    listed = [row for row in admin.get("/admin/tokens").json()["tokens"] if row["user"] == "dora"]
+    assert token not in str(listed)
+    assert token.startswith(listed[0]["prefix"])
+    fleet = dora.create()
+    rotated = Caller(admin.http, post(f"/{listed[0]['id']}/rotate").json()["token"])
+    assert dora.get("/me").status_code == 401
+    assert rotated.get(f"/fleets/{fleet}").status_code == 200  # the user's, whatever the token
+    newest = admin.get("/admin/tokens").json()["tokens"][-1]
+    post(f"/{newest['id']}/revoke")
+    refused = rotated.get("/me")
+    assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
+    assert post("/99999/revoke").status_code == 422
+    for path in ("/admin/tokens",):
+        assert ann.get(path).json()["code"] == "forbidden"
+
+
+def test_only_digests_of_tokens_are_kept(ann: Caller, service: Service) -> None:
+    with service.store.engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT * FROM tokens")).all()
+    assert ann.token not in str(rows)
+    assert len(ann.token) > 32
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", "Basic abc", "Bearer " + "x" * 5000])
+def test_calls_without_a_good_token(http: httpx.Client, header: str) -> None:
+    for path in ("/api/v2/me", "/api/v2/fleets", "/api/v2/envs", "/api/v2/admin/tokens"):
+        assert http.get(path, headers={"Authorization": header}).status_code == 401
+    assert http.post("/api/v1/session/create").status_code == 401
+    assert http.post("/api/v1/episode/step", json={"episode_id": "x", "action": 0}).status_code == 401
+
+
+def test_what_is_anothers_looks_as_if_it_were_not_there(ann: Caller, bob: Caller) -> None:
+    fleet = ann.create()
+    ann.call(f"/fleets/{fleet}/reset", seq=0)
+    episode = ann.json("/episode/create").json()["episode_id"]
+    missing = fleet[:-4] + "0000"
+    for path, body in (
+        ("step", {"seq": 1, "actions": np.zeros(3, np.int64)}),
+        ("reset", {"seq": 1}),
+        ("close", {}),
+    ):
+        foreign, unknown = bob.post(f"/fleets/{fleet}/{path}", **body), bob.post(f"/fleets/{missing}/{path}", **body)
+        assert (foreign.status_code, foreign.json()["code"]) == (404, "not_found")
+        assert foreign.text.replace(fleet, missing) == unknown.text
+    assert bob.get(f"/fleets/{fleet}").status_code == 404
+    unknown_id = episode.replace(episode[:4], "0000", 1)
+    for response, other in (
+        (bob.episode(episode), bob.episode(unknown_id)),
+        (
+            bob.json("/episode/step", episode_id=episode, action=0),
+            bob.json("/episode/step", episode_id=unknown_id, action=0),
+        ),
+        (bob.json("/episode/reset", episode_id=episode), bob.json("/episode/reset", episode_id=unknown_id)),
+    ):
+        assert response.status_code == 404
+        assert response.text.replace(episode[:24], "") == other.text.replace(unknown_id[:24], "")
+    assert ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.zeros(3, np.int64))["seq"] == 2
+    assert (
+        ann.json("/episode/step", episode_id=fleet + "-0-0", action=0).status_code == 404
+    )  # no episode of that protocol
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Service]]:
+    limits = {"max_live_envs": 6, "max_steps_per_day": 20, "max_body_bytes": 4096, "queue_timeout_s": 0.3}
+    settings = make_settings(tmp_path_factory.mktemp("tight"), **limits, requests_per_s=20.0, max_running=1)
+    with serve_here(settings) as both:
+        yield both
+
+
+def test_live_environments_and_steps_are_limited(tight: tuple[httpx.Client, Service]) -> None:
+    http, service = tight
+    caller = Caller(http, service.tokens.create("eve"))
+    fleet = caller.create(TURBOFAN, 4)
+    refused = caller.post("/fleets", env=TURBOFAN, num_envs=3)
+    assert (refused.status_code, refused.json()["code"]) == (403, "quota")
+    assert "6 are allowed" in refused.json()["detail"]
+    caller.call(f"/fleets/{fleet}/reset", seq=0)
+    for k in range(5):
+        caller.call(f"/fleets/{fleet}/step", seq=k + 1, key=b"same key", actions=np.zeros(4, np.int64))
+    caller.call(f"/fleets/{fleet}/step", seq=5, key=b"same key", actions=np.zeros(4, np.int64))  # a retry costs nothing
+    refused = caller.post(f"/fleets/{fleet}/step", seq=6, actions=np.zeros(4, np.int64))
+    assert (refused.status_code, refused.json()["code"]) == (403, "quota")
+    assert 0 < int(refused.headers["Retry-After"]) <= 86_400
+    quota = unpack(caller.get("/me").content)["quota"]
+    assert quota == {"live_envs": {"used": 4, "limit": 6}, "steps_today": {"used": 20, "limit": 20}}
+    caller.call(f"/fleets/{fleet}/close")
+    caller.create(TURBOFAN, 6)
+
+
+def test_limits_of_ones_own(tight: tuple[httpx.Client, Service]) -> None:
+    http, service = tight
+    caller = Caller(http, service.tokens.create("fay", max_live_envs=8))
+    caller.create(TURBOFAN, 8)
+
+
+def test_bodies_are_limited(tight: tuple[httpx.Client, Service]) -> None:
+    http, service = tight
+    caller = Caller(http, service.tokens.create("gil"))
+    fleet = caller.create(TURBOFAN, 1)
+    for content in (bytes(5000), (bytes(1000) for _ in range(5))):
+        response = http.post(
+            f"/api/v2/fleets/{fleet}/step", content=content, headers={"Authorization": f"Bearer {caller.token}"}
+        )
+        assert (response.status_code, response.json()["code"]) == (413, "too_large")
+
+
+def test_calls_wait_for_their_turn_and_are_refused_after_a_while(tight: tuple[httpx.Client, Service]) -> None:
+    http, service = tight
+    caller = Caller(http, service.tokens.create("hal"))
+    fleet = caller.create(TURBOFAN, 1)
+    hosted = service.fleets.held(fleet)
+    assert hosted is not None
+    other = caller.create(TURBOFAN, 1)
+    with hosted.lock:  # a call that takes long
+        import threading
+
+        slow = threading.Thread(target=lambda: caller.get(f"/fleets/{fleet}"))
+        slow.start()
+        while service._turns._slots._value:  # it has its turn
+            pass
+        response = caller.post(f"/fleets/{other}/reset", seq=0)
+    slow.join(10.0)
+    assert (response.status_code, response.json()["code"]) == (429, "busy")
+    assert response.headers["Retry-After"] == "1"
+    assert caller.call(f"/fleets/{other}/reset", seq=0)["seq"] == 1  # nothing had been done
+    refusals = http.get("/metrics").text
+    assert 'envfleet_refusals_total{code="busy"} 1.0' in refusals
+
+
+def test_clients_that_never_close_are_made_room_for(tight: tuple[httpx.Client, Service], monkeypatch: Any) -> None:
+    http, service = tight
+    caller = Caller(http, service.tokens.create("ida"))
+    body = {"env_config": {}, "num_envs": 4}
+    first = caller.json("/vectorized/episodes/create", **body).json()["episode_ids"]
+    assert caller.json("/vectorized/episodes/create", **body).status_code == 403  # it may still be used
+    monkeypatch.setattr("envfleet.service.legacy_calls._LEFT_ALONE_S", 0.0)
+    assert caller.json("/vectorized/episodes/create", **body).status_code == 200
+    assert caller.episode(first[0]).status_code == 410
