@@ -25,7 +25,15 @@ from envfleet.core.serve import Server
 from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
 from envfleet.transports import worker
-from envfleet.transports.ray.parcels import Parcel, Past, put_actions, put_progress, rows_written, take_results
+from envfleet.transports.ray.parcels import (
+    Packed,
+    Past,
+    encode_parcel,
+    put_actions,
+    put_progress,
+    rows_written,
+    take_results,
+)
 from envfleet.transports.ray.rendezvous import Address, meet
 from envfleet.transports.ray.watcher import Watched
 from envfleet.transports.wire import HEADER, decode_request, encode_reply
@@ -136,12 +144,15 @@ class RayWorker:
         self._server = Server(self._group, self._index, self._plan.options.first_index, self._complete)
         return Watched(os.getpid(), self._index, self._block.fd, self._stack_fd, self._spec)
 
-    def handle(self, encoded: bytes, actions: Sequence[NDArray[Any]]) -> Parcel:
+    def handle(self, encoded: bytes, actions: Packed) -> Packed:
         """Carry out one request.
 
         Args:
             encoded: The request, as `wire.encode_request` has it.
-            actions: The actions of a step, one array per leaf, of the rows it names.
+            actions: The actions of a step; see `parcels`.
+
+        Returns:
+            A parcel.
         """
         if self._server is None:
             raise RuntimeError("a request came before the arrays")
@@ -151,17 +162,18 @@ class RayWorker:
         put_actions(self._arrays, request, actions)
         self._records = []
         self._server.handle(request)
-        return Parcel(self._records, self._results(request), self._num_columns, self._arrays.progress[self._index])
+        return encode_parcel(
+            self._records, self._arrays.progress[self._index], self._num_columns, self._results(request)
+        )
 
-    def _results(self, request: Request) -> list[NDArray[Any]]:
+    def _results(self, request: Request) -> tuple[list[bytes], bool]:
         rows = rows_written(request)
-        if rows is None:
-            return []
         out, other = (self._arrays.outputs[g] for g in (request.generation, 1 - request.generation))
         # The owner may copy rows from one generation to the other, of which this side does not hear. Here both hold
         # the last observations of all rows, so that it does not matter.
-        for leaf, second in zip(out.observations, other.observations, strict=True):
-            second[rows] = leaf[rows]
+        if rows is not None:
+            for leaf, second in zip(out.observations, other.observations, strict=True):
+                second[rows] = leaf[rows]
         return take_results(out, rows, self._num_columns)
 
     def _complete(self, seq: int, row: int, reply: Reply | None) -> None:

@@ -19,7 +19,15 @@ from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.transport import GroupPlan
 from envfleet.transports.ray.actor import Seat
 from envfleet.transports.ray.mailbox import Mailbox
-from envfleet.transports.ray.parcels import Parcel, past_of, put_progress, put_results, rows_written, take_actions
+from envfleet.transports.ray.parcels import (
+    Packed,
+    decode_parcel,
+    past_of,
+    put_progress,
+    put_results,
+    rows_written,
+    take_actions,
+)
 from envfleet.transports.ray.watcher import Watched, Watchers
 from envfleet.transports.wire import encode_request
 
@@ -185,11 +193,11 @@ class RemoteLink:
             return []
         return [] if sent.request is None else self._unpack(sent.request, answer)
 
-    def _unpack(self, request: Request, parcel: Parcel) -> list[Completion]:
-        rows = rows_written(request)
+    def _unpack(self, request: Request, packed: Packed) -> list[Completion]:
+        parcel, rows = decode_parcel(packed), rows_written(request)
         if self._arrays is not None:
             if rows is not None:
-                put_results(self._arrays.outputs[request.generation], rows, parcel.num_columns, parcel.results)
+                put_results(self._arrays.outputs[request.generation], rows, parcel)
             put_progress(self._arrays.progress[self.index], parcel.progress)
         return [Completion(self.index, request.seq, row, _decoded(reply)) for row, reply in parcel.records]
 
