@@ -11,8 +11,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Measure a fleet of 8 CartPoles against its peers
-	@$(BIN)/envfleet bench CartPole-v1 --num-envs 8
+demo: $(READY) ## Train a hockey player for a minute, and see what it has learned
+	@$(BIN)/envfleet demo
 
 test: $(READY) ## Run all tests
 	@$(BIN)/pytest -n 2 --dist loadfile
