@@ -37,6 +37,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     ] = None,
     idle_minutes: Annotated[float, typer.Option(min=0.1, help="Fleets are closed after this long unused.")] = 60.0,
     retention_days: Annotated[float, typer.Option(min=0.01, help="How long closed fleets can be replayed.")] = 30.0,
+    public_scores: Annotated[bool, typer.Option(help="Show leaderboards to those who have no token.")] = True,
     access_log: Annotated[bool, typer.Option(help="Write a line of JSON per request to standard output.")] = False,
 ) -> None:
     """Host environments for many people; prints the address, and at the first start a token."""
@@ -55,6 +56,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
             max_steps_per_day=max_steps_per_day,
             idle_timeout_s=idle_minutes * 60.0,
             retention_days=retention_days,
+            has_public_scores=public_scores,
             has_access_log=access_log,
         )
         run(settings, host=host, port=port, workers=workers, tell=typer.echo)

@@ -174,6 +174,8 @@ async def envs(request: Request) -> Response:
 async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> dict[str, Any]:
     """The leaderboard of an environment."""
     service = service_of(request)
+    if not service.settings.has_public_scores:
+        await service.identify(bearer(request))
     offer = find_offer(service.settings.offers, env)
     return {
         "env": offer.env,

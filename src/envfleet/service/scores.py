@@ -85,6 +85,12 @@ class Scores:
         with self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
+    def history(self, env: str, user_id: int, limit: int = 1000) -> list[float]:
+        """What a user's last ranked episodes count, in the order in which they were begun."""
+        last = self._last(env, limit, user_id)
+        with self._engine.connect() as connection:
+            return list(connection.execute(sa.select(last.c.counted).order_by(last.c.place.desc())).scalars())
+
     def _last(self, env: str, limit: int, user_id: int | None = None) -> sa.Subquery:
         """The last ranked episodes of each user, with what they count in the column `counted`."""
         worst = (

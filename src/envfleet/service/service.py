@@ -65,7 +65,7 @@ class Service:
         self._limiter = anyio.CapacityLimiter(self.settings.max_running + _THREADS_FOR_OTHERS)
         self.metrics.watch("fleets", "Fleets in memory.", lambda: self.fleets.num_held)
         self.metrics.watch("live_envs", "Sub-environments in memory.", lambda: self.fleets.num_envs)
-        self.metrics.watch("calls_waiting", "Calls that wait for a turn.", lambda: self._turns.num_waiting)
+        self.metrics.watch("calls_waiting", "Calls that wait for a turn.", lambda: self.num_waiting)
         self._tending = threading.Thread(target=self._tend, name="envfleet-tend", daemon=True)
         self._tending.start()
         self.is_ready = True
@@ -89,6 +89,11 @@ class Service:
                 self.fleets.tend()
             except Exception:  # noqa: BLE001 - the database may be away for a while
                 _log.exception("idle fleets could not be looked after; will try again")
+
+    @property
+    def num_waiting(self) -> int:
+        """Calls that wait for a turn."""
+        return self._turns.num_waiting
 
     # ------------------------------------------------------------------ for requests
 

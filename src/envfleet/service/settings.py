@@ -23,6 +23,7 @@ class Settings(BaseModel):
         evict_after_s: Fleets that nobody used for so long leave the memory, and come back when they are used.
         retention_days: How long the events of closed fleets are kept.
         snapshot_every: Events between two snapshots of a fleet.
+        has_public_scores: Whether leaderboards are shown to those who have no token.
         has_access_log: Whether to write a line of JSON per request to standard output.
         tend_every_s: How often to look for idle fleets.
     """
@@ -42,4 +43,5 @@ class Settings(BaseModel):
     retention_days: float = Field(default=30.0, gt=0)
     snapshot_every: int = Field(default=200, ge=1)
     tend_every_s: float = Field(default=30.0, gt=0)
+    has_public_scores: bool = True
     has_access_log: bool = False
