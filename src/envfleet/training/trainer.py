@@ -117,7 +117,7 @@ class Trainer:
             TrainingDiverged: A loss is no number; the last checkpoint is from before.
             SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
         """
-        self._begin()
+        self.begin()
         while (reason := self._why_stop(should_stop)) is None:
             self.round()
         self._tally.add_figures(self._learner.end_phase() if reason == "completed" else {})
@@ -190,7 +190,8 @@ class Trainer:
 
     # ------------------------------------------------------------------ phases
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """What `run` does before its first round; needed only by those who call `round` themselves."""
         self._budget.begin()
         self._announcer.tell(
             Began(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from envfleet.agents import load_agent
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunResult, resume, train, train_single_run
 from envfleet.training.events import Event, Learned, Saved
+from envfleet.training.records import reporting
 
 CONFIG: dict[str, Any] = {
     "curriculum": {
@@ -54,6 +56,22 @@ CONFIG: dict[str, Any] = {
 NUM_ENVS = 3
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _no_plots() -> Iterator[None]:
+    """Drawing takes longer than these runs; `test_records.py` looks at plots."""
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reporting, "plot_runs", lambda runs: [])
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A run that nobody interrupted, on the compiled game."""
+    return run("compiled", tmp_path_factory.mktemp("whole"), "whole")
+
+
 def run(engine: str, folder: Path, name: str, *observers: Watcher) -> RunResult:
     torch.set_num_threads(1)
     return train(
@@ -80,18 +98,13 @@ def weights_of(result: RunResult) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("engine", ["compiled", "box2d"])
-def test_a_run_that_was_killed_ends_as_one_that_was_not(engine: str, tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    try:
-        whole = run(engine, tmp_path, "whole")
-        victim = subprocess.run(
-            [sys.executable, "-m", "tests.unit.training.test_resume", engine, str(tmp_path), "killed"],
-            timeout=300, check=False,
-        )  # fmt: skip
-        assert victim.returncode == -signal.SIGKILL
-        resumed = resume(tmp_path / "killed", verbose=False)
-    finally:
-        torch.set_num_threads(threads)
+def test_a_run_that_was_killed_ends_as_one_that_was_not(engine: str, whole: RunResult, tmp_path: Path) -> None:
+    victim = subprocess.run(
+        [sys.executable, "-m", "tests.unit.training.test_resume", engine, str(tmp_path), "killed"],
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert victim.returncode == -signal.SIGKILL
+    resumed = resume(tmp_path / "killed", verbose=False)
     assert (resumed.total_steps, resumed.total_updates) == (whole.total_steps, whole.total_updates)
     for name in ("episodes.csv", "updates.csv"):
         assert (resumed.run_dir / name).read_bytes() == (whole.run_dir / name).read_bytes()

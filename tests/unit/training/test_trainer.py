@@ -19,6 +19,7 @@ from envfleet.errors import InvalidArgument, SubEnvError, TrainingDiverged
 from envfleet.training import RunOptions, Trainer, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
+from envfleet.training.records import reporting
 from envfleet.training.stopping import stop_requests
 
 CARTPOLE = "envfleet/CartPole-v1"
@@ -48,6 +49,12 @@ class Cliff(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), reward, self._step == 7, False, {}
 
 
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs; `test_records.py` looks at plots."""
+    monkeypatch.setattr(reporting, "plot_runs", lambda runs: [])
+
+
 def breaking() -> Cliff:
     return Cliff(raises_at=30)
 
@@ -59,7 +66,14 @@ def unsound() -> Cliff:
 def config_of(
     *phases: dict[str, Any], agent: str = "DDDQN", env: str = "envfleet/CartPole-v1", **more: Any
 ) -> RunConfig:
-    training = {"warmup_steps": 40, "eval_frequency": None, "eval_games": 2, "checkpoint_frequency": None, **more}
+    training = {
+        "warmup_steps": 40,
+        "updates_per_step": 0.25,
+        "eval_frequency": None,
+        "eval_games": 2,
+        "checkpoint_frequency": None,
+        **more,
+    }
     whole = [
         {"name": f"p{number}", "environment": {"id": env}, "opponent": {"type": "none"}, **phase}
         for number, phase in enumerate(phases)
