@@ -99,12 +99,16 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
     blocks = blocks_of(text)
-    script = tmp_path / f"{page.stem.lower()}.py"
+    script = tmp_path / f"{page.stem.lower()}_page.py"  # not the name of a module that it imports
     script.write_text(script_of(blocks), encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(page.parent), os.environ.get("PYTHONPATH", "")])},
+        env={
+            **os.environ,
+            "RAY_ADDRESS": "local",
+            "PYTHONPATH": os.pathsep.join([str(page.parent), os.environ.get("PYTHONPATH", "")]),
+        },
         capture_output=True,
         text=True,
         timeout=PAGE_LIMIT_S,
