@@ -16,7 +16,7 @@ from envfleet.core.fleet import Fleet
 from envfleet.core.sending import Batch
 from envfleet.core.stats import FleetStats, Plan, WorkerStats
 from envfleet.envs.registration import register_all as _register_all
-from envfleet.make import make
+from envfleet.make import connect, make
 
 __version__ = version("envfleet")
 
@@ -30,6 +30,7 @@ __all__ = [
     "Plan",
     "WorkerStats",
     "__version__",
+    "connect",
     "errors",
     "make",
 ]

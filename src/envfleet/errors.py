@@ -115,6 +115,20 @@ class WireError(EnvfleetError, ValueError):
     code = "wire"
 
 
+class ServiceUnreachable(EnvfleetError, ConnectionError):
+    """A service gave no answer, however often it was asked; the call may have been made, and can be repeated."""
+
+    code = "service_unreachable"
+
+
+class ServiceRefused(EnvfleetError):
+    """A service refused a call: `status` is HTTP's, `reason` the code that the service gave (`"quota"`)."""
+
+    code = "service_refused"
+    status: int = 0
+    reason: str = ""
+
+
 class OutOfMemory(EnvfleetError, MemoryError):
     """There is not enough memory for the arrays a fleet shares with its workers."""
 

@@ -1,10 +1,10 @@
-"""The front door: `make` turns an environment into a fleet."""
+"""The front doors: `make` turns an environment into a fleet, `connect` finds one behind a service."""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gymnasium.envs.registration import EnvSpec
@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from envfleet.core.engine import EngineOptions
 from envfleet.core.fleet import Fleet
 from envfleet.core.shared import SharedArrays
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.making.assembly import Blueprint
 from envfleet.making.kernels import make_kernel_fleet, names_kernel
 from envfleet.making.planning import choose, fixed_plan
@@ -24,6 +24,7 @@ from envfleet.transports.ray.options import RayOptions
 if TYPE_CHECKING:
     from envfleet.kernels.fleet import KernelFleet
     from envfleet.kernels.kernel import Kernel
+    from envfleet.remote.fleet import RemoteFleet
 
 Backend = Literal["auto", "serial", "thread", "process", "ray"]
 BACKENDS = ("auto", "serial", "thread", "process", "ray", "kernel")
@@ -232,6 +233,58 @@ def make(
     if backend == "auto":
         return choose(blueprint, workers, envs_per_worker)
     return blueprint.build(fixed_plan(backend, num_envs, workers, envs_per_worker, start_method, "as asked for"))
+
+
+def connect(
+    url: str | Sequence[str],
+    env: str,
+    num_envs: int = 1,
+    *,
+    token: str | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    mode: Literal["training", "ranked"] = "training",
+    timeout_s: float = 60.0,
+    patience_s: float = 120.0,
+    **options: Any,
+) -> RemoteFleet:
+    """Make a fleet that lives behind a service (`envfleet serve`), and is used as one that lives here.
+
+    Args:
+        url: Of the service; several spread the sub-environments evenly, and are asked at the same time.
+        env: An environment that the service offers; the namespace `envfleet/` may be left out.
+        num_envs: How many sub-environments.
+        token: From whoever runs the service; by default that of the variable `ENVFLEET_TOKEN`, from the environment or
+            from the nearest file `.env` above the working directory.
+        autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
+        mode: `"ranked"`: episodes count on the service's leaderboard, and it draws the seeds.
+        timeout_s: Seconds to wait for an answer before a request is sent again. A repeated step is never made twice.
+        patience_s: Seconds after which a call that was not answered raises. A service may be restarted meanwhile.
+        **options: Arguments of the environment that the service allows, such as `step_size=10`.
+
+    Returns:
+        The fleet. Close it when done, or use it in a `with` statement.
+
+    Raises:
+        InvalidArgument: An argument cannot be used; says what was given, what was expected and what to do.
+        ServiceUnreachable: No answer came within 10 seconds.
+        ServiceRefused: The service does not accept the token, or a quota is used up.
+        MissingDependency: `envfleet[client]` is not installed.
+    """
+    try:
+        from envfleet.remote.connecting import connect_fleet
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"connect() needs {error.name}: pip install 'envfleet[client]'") from error
+    _check_choice("mode", mode, ("training", "ranked"))
+    _check_seconds(timeout_s=timeout_s, patience_s=patience_s)
+    return connect_fleet(
+        [url] if isinstance(url, str) else list(url),
+        count_envs(env, num_envs, None, None),
+        {"env": env, "mode": mode, "options": options},
+        token=token,
+        autoreset_mode=_autoreset_mode(autoreset_mode),
+        timeout_s=timeout_s,
+        patience_s=patience_s,
+    )
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -22,7 +22,8 @@ def infos_to_plain(infos: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     Returns:
         By name: `{"rows": indices or None for all, "values": …}`, where values are an array or a list of those rows
         (`"is_object": True` where the column was one of objects), or `{"rows": …, "columns": {…}}` for a dict. What
-        does not consist of numbers, texts and arrays is sent as text.
+        does not consist of numbers, texts and arrays is sent as text. `"is_masked": True` marks a column of a dict that
+        has a mask of its own.
     """
     plain: dict[str, Any] = {}
     for name, column in infos.items():
@@ -36,14 +37,21 @@ def infos_to_plain(infos: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
 def _column(column: Any, mask: NDArray[np.bool_] | None, num_envs: int) -> dict[str, Any]:
     rows = None if mask is None or mask.all() else np.flatnonzero(mask).astype(np.uint32)
     if isinstance(column, Mapping):
-        # These have the dict's rows, whatever masks of their own they have.
-        inner = {key: _column(value, mask, num_envs) for key, value in column.items() if not _is_mask(key, column)}
+        inner = {key: _inner(key, column, mask, num_envs) for key in column if not _is_mask(key, column)}
         return {"rows": rows, "columns": inner}
     array = column if isinstance(column, np.ndarray) else _objects(column)
     chosen = array if rows is None else array[rows]
     if array.dtype.kind in "biuf":
         return {"rows": rows, "values": chosen}
     return {"rows": rows, "values": _stacked(chosen.tolist()), "is_object": True}
+
+
+def _inner(key: str, columns: Mapping[str, Any], mask: NDArray[np.bool_] | None, num_envs: int) -> dict[str, Any]:
+    """A column of a dict: with the rows of its own mask if it has one, else with the dict's."""
+    own = columns.get(f"_{key}")
+    if own is None:
+        return _column(columns[key], mask, num_envs)
+    return {**_column(columns[key], np.asarray(own, np.bool_), num_envs), "is_masked": True}
 
 
 def _is_mask(name: str, infos: Mapping[str, Any]) -> bool:
@@ -88,21 +96,29 @@ def infos_from_plain(plain: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     infos: dict[str, Any] = {}
     try:
         for name, column in plain.items():
-            rows = column["rows"]
-            mask = np.ones(num_envs, np.bool_)
-            if rows is not None:
-                mask[...] = False
-                mask[rows] = True
-            infos[name], infos[f"_{name}"] = _dense(column, num_envs), mask
+            infos[name], infos[f"_{name}"] = _dense(column, num_envs), _mask(column, num_envs)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise WireError(f"the infos cannot be read: {type(error).__name__}: {error}") from error
     return infos
 
 
+def _mask(column: Mapping[str, Any], num_envs: int) -> NDArray[np.bool_]:
+    rows = column["rows"]
+    mask = np.full(num_envs, rows is None)
+    if rows is not None:
+        mask[rows] = True
+    return mask
+
+
 def _dense(column: Mapping[str, Any], num_envs: int) -> Any:
     rows = column["rows"]
     if "columns" in column:
-        return {key: _dense(value, num_envs) for key, value in column["columns"].items()}
+        inner: dict[str, Any] = {}
+        for key, value in column["columns"].items():
+            inner[key] = _dense(value, num_envs)
+            if value.get("is_masked"):
+                inner[f"_{key}"] = _mask(value, num_envs)
+        return inner
     values = column["values"]
     if column.get("is_object"):
         array = np.full(num_envs, None, object)

@@ -1,0 +1,1 @@
+"""Fleets that live behind a service, and what a person is told of them."""

@@ -1,0 +1,127 @@
+"""Replies of services as a fleet's arrays and infos, checked: what comes from the network may be anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.core.layout import SpaceLayout
+from envfleet.errors import WireError
+from envfleet.transports.packing_infos import infos_from_plain
+
+Part = tuple[Mapping[str, Any], NDArray[np.int64]]
+"""Infos of a shard in Gymnasium's form, and the row of each in the whole."""
+
+
+def read_array(reply: Mapping[str, Any], name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """An array of a reply; read-only.
+
+    Raises:
+        WireError: It is not there, or has another shape or type.
+    """
+    return _checked(reply.get(name), name, shape, np.dtype(dtype))
+
+
+def read_leaves(value: Any, layout: SpaceLayout, num_rows: int, name: str = "observations") -> list[NDArray[Any]]:
+    """The arrays of a batched value, one for each leaf of its space; read-only.
+
+    Raises:
+        WireError: It has another structure, shape or type.
+    """
+    leaves = []
+    for leaf in layout.leaves:
+        part = value
+        try:
+            for key in leaf.path:
+                part = part[key]
+        except (TypeError, KeyError, IndexError) as error:
+            raise WireError(f"{name} have no part {leaf}") from error
+        leaves.append(_checked(part, name, (num_rows, *leaf.shape), leaf.dtype))
+    return leaves
+
+
+def _checked(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
+        found = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise WireError(f"{name} are {found}, expected {dtype} {shape}: the service answered something else")
+    return value
+
+
+def read_infos(reply: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
+    """The infos of a reply in Gymnasium's form.
+
+    Raises:
+        WireError: They are something else.
+    """
+    plain = reply.get("infos")
+    if not isinstance(plain, Mapping):
+        raise WireError(f"infos are a {type(plain).__name__}, expected a map")
+    return infos_from_plain(plain, num_rows)
+
+
+def merge_infos(parts: Sequence[Part], size: int) -> dict[str, Any]:
+    """Infos of several shards, or of some rows, as those of `size` rows.
+
+    Rows that have nothing to tell hold zeros, or `None` among objects.
+    """
+    if len(parts) == 1 and np.array_equal(parts[0][1], np.arange(size)):
+        return dict(parts[0][0])
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys(name for infos, _ in parts for name in infos):
+        columns = [(infos[name], rows) for infos, rows in parts if name in infos]
+        if isinstance(columns[0][0], Mapping):
+            merged[name] = merge_infos([(column, rows) for column, rows in columns], size)
+        else:
+            merged[name] = _join(columns, size)
+    return merged
+
+
+def _join(columns: Sequence[tuple[NDArray[Any], NDArray[np.int64]]], size: int) -> NDArray[Any]:
+    tails = {column.shape[1:] for column, _ in columns}
+    if len(tails) > 1 or any(column.dtype == object for column, _ in columns):
+        joined = np.full(size, None, object)
+        for column, rows in columns:
+            for row, value in zip(rows.tolist(), column, strict=True):
+                joined[row] = value
+        return joined
+    joined = np.zeros((size, *tails.pop()), np.result_type(*(column.dtype for column, _ in columns)))
+    for column, rows in columns:
+        joined[rows] = column
+    return joined
+
+
+def own_tree(layout: SpaceLayout, value: Any) -> Any:
+    """One observation as it came, lists and maps of arrays, in the form of its space; the caller's own."""
+    leaves = [array[np.newaxis] for array in _single_leaves(layout, value)]
+    return layout.row(leaves, [], 0)
+
+
+def _single_leaves(layout: SpaceLayout, value: Any) -> list[NDArray[Any]]:
+    leaves = []
+    for leaf in layout.leaves:
+        part = value
+        try:
+            for key in leaf.path:
+                part = part[key]
+            leaves.append(np.asarray(part, leaf.dtype).reshape(leaf.shape))
+        except (TypeError, KeyError, IndexError, ValueError) as error:
+            raise WireError(f"final_obs have no part {leaf}") from error
+    return leaves
+
+
+def final_leaves(layout: SpaceLayout, finals: NDArray[Any], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Last observations of ended episodes, one array for each leaf, zeros in the other rows.
+
+    Args:
+        layout: Of observations.
+        finals: Gymnasium's `infos["final_obs"]`.
+        rows: Where episodes ended.
+    """
+    arrays = [np.zeros((len(finals), *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+    for row in rows.tolist():
+        for array, leaf in zip(arrays, _single_leaves(layout, finals[row]), strict=True):
+            array[row] = leaf
+    return arrays
