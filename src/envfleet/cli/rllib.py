@@ -58,7 +58,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
             returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
             console.print(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
             file = out / f"{plan.way}.gif"
-            record(algorithm, env, file, num_episodes=2, seed=seed + 1_000_000)
+            record(algorithm, env, file, seed=seed + 1_000_000)
         console.print(f"[dim]GIF: {file}[/dim]", soft_wrap=True)
 
 

@@ -17,6 +17,8 @@ import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.rllib.connectors import PrepareActions
 
+_EVERY = 2  # steps between frames
+
 
 class BestActions:
     """The most likely actions of an algorithm's module, as the environment takes them.
@@ -79,30 +81,30 @@ def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> ND
     return returns
 
 
-def record(algorithm: Algorithm, env: str, file: Path, *, num_episodes: int, seed: int) -> None:
-    """Write episodes with the best actions to a GIF.
+def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
+    """Write an episode with the best actions to a GIF, every second frame of it.
 
     Args:
         algorithm: Whose module plays.
         env: A Gymnasium id that renders `rgb_array`.
         file: Where to.
-        num_episodes: One after the other.
-        seed: Of the first.
+        seed: Of the episode.
     """
     import imageio.v3 as imageio
 
-    frames = []
+    frames, is_ended = [], False
     with gym.make(env, render_mode="rgb_array") as single:
         act = BestActions(algorithm, single.action_space)
-        for episode in range(num_episodes):
-            observation, _ = single.reset(seed=seed + episode)
-            is_ended = False
-            while not is_ended:
+        observation, _ = single.reset(seed=seed)
+        while not is_ended:
+            frames.append(np.asarray(single.render()))
+            for _ in range(_EVERY):
                 observation, _, terminated, truncated, _ = single.step(act(observation[None])[0])
-                frames.append(np.asarray(single.render()))
                 is_ended = bool(terminated or truncated)
-        fps = single.metadata.get("render_fps") or 30
+                if is_ended:
+                    break
+        fps = (single.metadata.get("render_fps") or 30) / _EVERY
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}")
-    imageio.imwrite(partial, frames[::2], extension=".gif", duration=2000 / fps, loop=0)
+    imageio.imwrite(partial, frames, extension=".gif", duration=1000 / fps, loop=0)
     partial.replace(file)
