@@ -185,7 +185,7 @@ class Opponents:
                 break
             del self._players[place]
         for entry_of in self._entries:
-            entry_of.source.retain({key for _, key in places})
+            entry_of.source.retain({key for _, key in self._players})
 
     def _player(self, place: _Place) -> Agent[Any]:
         if place not in self._players:

@@ -39,7 +39,7 @@ class SnapshotPool:
 
     Args:
         learner: Whose snapshots these are.
-        size: How many; of more the oldest goes, but not before the last game against it is over.
+        size: How many; of more the oldest goes, once its network is not kept for games any more.
 
     Raises:
         InvalidArgument: `size` is below 1.

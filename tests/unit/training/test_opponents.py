@@ -100,7 +100,7 @@ def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
     add_snapshot(pool, learner, 1)
-    opponents = opponents_of(Entry(Snapshots(learner, pool, "uniform")))
+    opponents = opponents_of(Entry(Snapshots(learner, pool, "uniform")), max_loaded=1)
     add_snapshot(pool, learner, 2)
     opponents.draw(np.array([0]))
     assert opponents.names(np.array([0, 1])) == ("snapshot_000000002", "snapshot_000000001")
@@ -113,6 +113,22 @@ def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -
     assert (again.act(LOOK) == opponents.act(LOOK)).all()
     opponents.draw(ALL)
     assert "snapshot_000000001" not in pool.state_dict()["snapshots"][0].values()
+
+
+def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
+    """A network that was kept though nobody played it any more was saved, and its snapshot was not."""
+    learner = agent_of()
+    pool = SnapshotPool(learner, 1)
+    add_snapshot(pool, learner, 1)
+    opponents = opponents_of(Entry(Snapshots(learner, pool, "uniform")))
+    add_snapshot(pool, learner, 2)
+    opponents.draw(ALL)
+    fresh = SnapshotPool(learner, 1)
+    fresh.load_state_dict(pool.state_dict())
+    again = Opponents(4, (2,), seed=np.random.SeedSequence(9))
+    again.cast((Entry(Snapshots(learner, fresh, "uniform")),))
+    again.load_state_dict(opponents.state_dict())
+    assert again.names(ALL) == ("snapshot_000000002",) * 4
 
 
 def test_files_are_drawn_from_a_folder_and_the_latest_is_the_last_by_name(tmp_path: Path) -> None:
