@@ -143,6 +143,7 @@ def make_fleet(
         return Contender(name, fleet.step, fleet.close)
     parts = fleet.split(workers)
     for part in parts:
+        part.reset(seed=0)
         part.send(np.zeros(envs, np.int64))
 
     def step(actions: Any) -> object:
