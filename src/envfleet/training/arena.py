@@ -65,6 +65,9 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         max_loaded: Networks of opponents to keep.
         stopwatch: Told where the time goes.
 
+    Attributes:
+        has_workers: Whether sub-environments step while this thread does something else.
+
     Raises:
         InvalidArgument: The fleet is in another mode, or has not as many players.
     """
@@ -100,17 +103,13 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._running = Running(self.num_envs)
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
         self._every = np.arange(self.num_envs)
+        self.has_workers = fleet.plan.backend not in ("serial", "kernel")
         self.closed = False
 
     @property
     def fleet(self) -> Fleet | KernelFleet:
         """The fleet inside."""
         return self._fleet
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether sub-environments step while this thread does something else."""
-        return self._fleet.plan.backend not in ("serial", "kernel")
 
     @property
     def plan(self) -> str:
