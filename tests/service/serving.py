@@ -58,7 +58,7 @@ class Command:
     def __init__(self, database: str, *options: str, port: int = 0) -> None:
         command = [sys.executable, "-m", "envfleet.cli", "serve", "--database", database, "--port", str(port), *options]
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env={**os.environ, "COLUMNS": "200"}
         )
         self.lines: list[str] = []
         self.url = self._read_until(r"at (http://\S+)")
@@ -74,8 +74,9 @@ class Command:
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while not found:
-                assert selector.select(deadline - time.monotonic()), "the service did not start in time"
-                line = self._process.stdout.readline()
+                is_there = selector.select(deadline - time.monotonic())
+                assert is_there, f"the service did not start in {START_S} s; it printed {self.lines}"
+                line = self._process.stdout.readline().decode()
                 assert line, self._process.stderr.read() if self._process.stderr else ""
                 self.lines.append(line)
                 found = [match for match in [re.search(pattern, line)] if match]

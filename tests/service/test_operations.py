@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -13,7 +11,9 @@ import numpy as np
 import pytest
 from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
+from typer.testing import CliRunner, Result
 
+from envfleet.cli.app import app
 from envfleet.service.service import Service
 
 
@@ -69,9 +69,8 @@ def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.Ca
 def test_tokens_by_command(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'service.db'}"
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "envfleet.cli", *arguments, "--database", database]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, [*arguments, "--database", database])
 
     token = run("token", "create", "ann").stdout.strip()
     assert token.startswith("ef_")
@@ -79,8 +78,8 @@ def test_tokens_by_command(tmp_path: Path) -> None:
     assert "ann" in listed
     assert token[:7] in listed
     assert token not in listed
-    assert run("token", "revoke", "1").returncode == 0
+    assert run("token", "revoke", "1").exit_code == 0
     missing = run("token", "revoke", "7")
-    assert (missing.returncode, "no token with id 7" in missing.stderr) == (2, True)
+    assert (missing.exit_code, "no token with id 7" in missing.stderr) == (2, True)
     many = run("serve", "--workers", "2")
-    assert (many.returncode, "PostgreSQL" in many.stderr) == (2, True)
+    assert (many.exit_code, "PostgreSQL" in many.stderr) == (2, True)
