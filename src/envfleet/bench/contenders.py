@@ -22,12 +22,13 @@ CONTENDERS: Mapping[str, Contender] = {
         EnvFleet("serial"),
         EnvFleet("thread"),
         EnvFleet("process"),
+        EnvFleet("ray"),
         EnvFleet("auto"),
         EnvFleet("kernel"),
     )
 }
 PEER_NAMES: tuple[str, ...] = tuple(name for name in CONTENDERS if not name.startswith("envfleet-"))
-BACKEND_NAMES: tuple[str, ...] = ("auto", "serial", "thread", "process", "kernel")
+BACKEND_NAMES: tuple[str, ...] = ("auto", "serial", "thread", "process", "ray", "kernel")
 # Gymnasium's passive checker looks at the first step only since 1.0, so loop-default differs from loop by little.
 DEFAULT_PEERS: tuple[str, ...] = tuple(name for name in PEER_NAMES if name != "loop-default")
 DEFAULT_BACKENDS: tuple[str, ...] = ("auto", "serial", "process", "kernel")

@@ -49,7 +49,7 @@ class EnvFleet:
     """A fleet of this package.
 
     Args:
-        backend: `"serial"`, `"thread"`, `"process"`, `"auto"` or `"kernel"`.
+        backend: `"serial"`, `"thread"`, `"process"`, `"ray"`, `"auto"` or `"kernel"`.
         options: More arguments of `envfleet.make`, such as `batch_size`.
         tag: Tells apart two fleets of one backend; part of the name.
     """
@@ -71,7 +71,9 @@ class EnvFleet:
         return f"envfleet {self.backend}" + (f" ({self.tag.replace('-', ' ')})" if self.tag else "")
 
     def absence(self, workload: Workload) -> str | None:
-        """Say why it cannot run: compiled code needs a kernel, and numba."""
+        """Say why it cannot run: compiled code needs a kernel, and numba; Ray needs to be installed."""
+        if self.backend == "ray" and not is_installed("ray"):
+            return "not installed: pip install 'envfleet[ray]'"
         if self.backend != "kernel":
             return None
         if not is_kernel(workload.spec):
