@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -22,6 +22,9 @@ from envfleet.training.opponents import Entry, Opponents
 from envfleet.training.outcomes import Results, Running, column
 from envfleet.training.shaping import SHAPING_TERMS, RewardShaper
 from envfleet.training.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from envfleet.remote.fleet import RemoteFleet
 
 PLAYERS = 2
 
@@ -74,7 +77,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     def __init__(
         self,
-        fleet: Fleet | KernelFleet,
+        fleet: Fleet | KernelFleet | RemoteFleet,
         num_players: int,
         *,
         seed: np.random.SeedSequence,
@@ -89,7 +92,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
                 f"the fleet's autoreset_mode is {self.metadata['autoreset_mode'].name}, expected SAME_STEP: make it "
                 'with autoreset_mode="SAME_STEP"'
             )
-        self._fleet, self._is_game = fleet, num_players == PLAYERS
+        self._fleet: Any = fleet  # a remote one cannot be reached into, and is not where that is needed
+        self._is_game, self._is_remote = num_players == PLAYERS, fleet.plan.backend == "remote"
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
         self.single_observation_space: Any = _one_of(fleet.single_observation_space, num_players)
@@ -107,9 +111,10 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.closed = False
 
     @property
-    def fleet(self) -> Fleet | KernelFleet:
+    def fleet(self) -> Fleet | KernelFleet | RemoteFleet:
         """The fleet inside."""
-        return self._fleet
+        fleet: Fleet | KernelFleet | RemoteFleet = self._fleet
+        return fleet
 
     @property
     def plan(self) -> str:
@@ -238,22 +243,24 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes; `"fleet"` is the fleet's own, which pickles."""
+        """What `load_state_dict` takes; `"fleet"` is the fleet's own, which pickles, or `None` of a remote one."""
         return {
-            "fleet": self._fleet.get_state(),
+            "fleet": None if self._is_remote else self._fleet.get_state(),
             "opponents": self._opponents.state_dict(),
             "shaper": self._shaper.state_dict(),
             "running": self._running.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> NDArray[Any]:
-        """Go on where another was, after `begin_phase` of the same phase.
+        """Go on where another was, after `begin_phase` of the same phase; a remote fleet begins new episodes.
 
         Returns:
             Observations of the learner, `(N, …)`.
         """
         self._opponents.load_state_dict(state["opponents"])
         self._shaper.load_state_dict(state["shaper"])
+        if state["fleet"] is None:
+            return self.reset()[0]
         self._running.load_state_dict(state["running"])
         if self._is_game:
             self._set_scripts()

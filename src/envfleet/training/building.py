@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from envfleet.training.config import RunConfig
 from envfleet.training.config.phases import Environment
 from envfleet.training.options import RunOptions
 from envfleet.training.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from envfleet.remote.fleet import RemoteFleet
 
 _COMPILED, _BOX2D = "envfleet/Hockey-v0", "envfleet/Hockey-Two-Box2D-v0"
 
@@ -43,13 +46,20 @@ def env_source(place: Environment, options: RunOptions) -> Any:
         ) from error
 
 
-def make_fleet(place: Environment, options: RunOptions) -> Fleet | KernelFleet:
+def make_fleet(place: Environment, options: RunOptions) -> Fleet | KernelFleet | RemoteFleet:
     """Make the fleet of a phase, in `SAME_STEP`.
 
     Raises:
         InvalidArgument: There is no such environment, or an option does not fit it.
         SubEnvError: A sub-environment could not be built.
+        ServiceUnreachable: There is no service at the address of a remote one.
     """
+    if place.is_remote:
+        if options.backend is not None:
+            raise InvalidArgument(
+                f"backend={options.backend!r} for an environment behind a service, which decides that: leave it out"
+            )
+        return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
     source = env_source(place, options)
     backend = options.backend or _choose_backend(source, place, options.num_envs)
     kwargs: dict[str, Any] = {} if place.is_hockey else dict(place.kwargs)  # hockey's are set when a phase begins

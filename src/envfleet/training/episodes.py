@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ def evaluate_returns(
     seed: int = 0,
     num_envs: int = 64,
     backend: Any = None,
+    url: str | Sequence[str] | None = None,
     **env_kwargs: Any,
 ) -> MeanReturn:
     """Play whole episodes without exploration, the same for any number at once.
@@ -32,17 +34,23 @@ def evaluate_returns(
         seed: All episodes derive theirs from it.
         num_envs: Episodes at once, at most.
         backend: Of the fleet; by default `"kernel"` for kernels and `"serial"` for others.
+        url: Of a service that has the environment, instead.
         **env_kwargs: Of the environment.
 
     Raises:
         InvalidArgument: There is no such environment, or fewer than two episodes.
     """
-    backend = backend or ("kernel" if names_kernel(env) else "serial")
+    make_fleet: Callable[..., Any]
+    if url is None:
+        backend = backend or ("kernel" if names_kernel(env) else "serial")
+        make_fleet = functools.partial(envfleet.make, env, backend=backend)
+    else:
+        make_fleet = functools.partial(envfleet.connect, url, str(env))
     seating = Seating(episodes, num_envs)
     seeds = [int(one) for one in np.random.SeedSequence(seed).generate_state(episodes)]
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     seated = SeatedPolicy(policy, seating)
-    with envfleet.make(env, seating.num_envs, backend=backend, **env_kwargs) as fleet:
+    with make_fleet(num_envs=seating.num_envs, **env_kwargs) as fleet:
         seating.seat(np.arange(seating.num_envs))
         observations = fleet.reset(seed=[seeds[game] for game in seating.games])[0]
         while len(rows := seating.rows):

@@ -54,9 +54,9 @@ class Examiner:
         """
         training, place = self._config.training, self._config.curriculum.phases[0].environment
         if not place.is_hockey:
-            source = env_source(place, self._options)
-            episodes = max(training.eval_games, 2)
-            found = evaluate_returns(agent, source, episodes=episodes, seed=self._seed, **place.kwargs).figures()
+            episodes, kwargs = max(training.eval_games, 2), dict(place.kwargs)
+            source = kwargs.pop("env") if place.is_remote else env_source(place, self._options)
+            found = evaluate_returns(agent, source, episodes=episodes, seed=self._seed, **kwargs).figures()
             return Examination({NOBODY: found}, found["mean_return"])
         panel: dict[str, Any] = {STRONG: "strong"}
         if training.eval_weak_opponent:

@@ -10,7 +10,7 @@ from envfleet.training.config.opponents import Opponent, shares_of
 from envfleet.training.config.section import Section
 
 ModeName = Literal["NORMAL", "TRAIN_SHOOTING", "TRAIN_DEFENSE"]
-HOCKEY = "hockey"
+HOCKEY, REMOTE = "hockey", "remote"
 Episodes = Annotated[int, Field(ge=0)]
 Length = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(strict=False, allow_inf_nan=False)]
@@ -30,7 +30,8 @@ class Environment(Section):
 
     id: str = Field(
         default=HOCKEY,
-        description='"hockey", or for one player a Gymnasium id or a callable such as "package.module:make_env".',
+        description='"hockey", or for one player a Gymnasium id, a callable such as "package.module:make_env", or '
+        '"remote", which takes the arguments of envfleet.connect as kwargs, url and env among them.',
     )
     mode: ModeName | None = Field(default=None, description="Mode of hockey; without a mixture, null is NORMAL.")
     mixture: list[WeightedMode] | None = Field(
@@ -43,6 +44,11 @@ class Environment(Section):
     def is_hockey(self) -> bool:
         """Whether two players play hockey."""
         return self.id == HOCKEY
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it lives behind a service."""
+        return self.id == REMOTE
 
     @property
     def mode_shares(self) -> dict[str, float]:
@@ -64,7 +70,25 @@ class Environment(Section):
             raise ValueError("has a mixture whose weights are all 0: give one a weight")
         if not self.is_hockey and (self.mode, self.mixture, self.keep_mode) != (None, None, True):
             raise ValueError(f"is {self.id!r}, which has no mode, mixture or keep_mode: pass its arguments in kwargs")
+        if self.is_remote:
+            self._check_remote()
         return self
+
+    def _check_remote(self) -> None:
+        missing = [name for name in ("url", "env") if name not in self.kwargs]
+        if missing:
+            raise ValueError(
+                f'is "remote" without {" and ".join(missing)}, expected both in kwargs: write '
+                '{"url": "http://host:8001", "env": "Turbofan-v0"}'
+            )
+        for name, advice in (
+            ("token", "it would be copied into records of the run: put it into the variable ENVFLEET_TOKEN"),
+            ("mode", "runs draw their seeds, which ranked fleets refuse; play ranked episodes with the trained agent"),
+            ("num_envs", "a run is told how many: --num-envs"),
+            ("autoreset_mode", "runs choose it"),
+        ):
+            if name in self.kwargs:
+                raise ValueError(f"has {name} in kwargs: leave it out, {advice}")
 
 
 class RewardShaping(Section):
