@@ -1,0 +1,148 @@
+"""Signing in, a participant's own page, and replays of episodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from envfleet.service.auth import Identity
+from envfleet.service.refusals import Closed, Unauthorized
+from envfleet.service.web.drawings import FEW_SENSORS, Pictures, draw_score, picture
+from envfleet.service.web.sessions import Visitor
+from envfleet.service.web.site import (
+    COOKIE,
+    PageRoute,
+    Site,
+    check_origin,
+    path_after_sign_in,
+    remember,
+    require_admin,
+    require_visitor,
+    show,
+    site_of,
+    visitor_of,
+)
+
+router = APIRouter(route_class=PageRoute)
+_Id = Annotated[int, Path(ge=1, lt=2**31)]
+_Before = Annotated[int | None, Query(ge=1, lt=2**31)]
+_After = Annotated[str, Query(max_length=100)]
+_FormText = Annotated[str, Form(max_length=300)]
+_PAGE = 25
+_GLANCE_S = 3.0
+
+
+@router.get("/sign-in")
+async def sign_in_form(request: Request, after: _After = "/me") -> HTMLResponse:
+    """Ask for a token."""
+    return show("sign_in.html", await visitor_of(request), after=path_after_sign_in(after), refusal="")
+
+
+@router.post("/sign-in", response_model=None)
+async def sign_in(request: Request, token: _FormText = "", after: _FormText = "/me") -> HTMLResponse | RedirectResponse:
+    """Begin a session."""
+    check_origin(request)
+    site, after = site_of(request), path_after_sign_in(after)
+    try:
+        identity = await site.service.identify(token.strip())
+    except Unauthorized:
+        refusal = "This token is not known. Copy it again, whole, or ask for a new one."
+        return show("sign_in.html", None, status=401, after=after, refusal=refusal)
+    session_id = await site.service.in_thread(lambda: site.sessions.begin(identity))
+    response = RedirectResponse(after, 303)
+    remember(request, response, session_id)
+    return response
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request, csrf: _FormText = "") -> RedirectResponse:
+    """End the session."""
+    visitor, site = await require_visitor(request), site_of(request)
+    visitor.check_form(csrf)
+    await site.service.in_thread(lambda: site.sessions.end(request.cookies[COOKIE]))
+    response = RedirectResponse("/", 303)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+@router.get("/me")
+async def own_page(request: Request, before: _Before = None) -> HTMLResponse:
+    """The visitor's own page."""
+    visitor = await require_visitor(request)
+    return await _show_account(site_of(request), visitor, visitor.identity, before)
+
+
+@router.get("/participants/{user_id}")
+async def participant(user_id: _Id, request: Request, before: _Before = None) -> HTMLResponse:
+    """Anybody's page, for an administrator."""
+    visitor, site = await require_admin(request), site_of(request)
+    row = await site.service.in_thread(lambda: site.reading.user(user_id))
+    of = Identity(user_id, row["name"], row["role"], 0, row["max_live_envs"], row["max_steps_per_day"])
+    return await _show_account(site, visitor, of, before)
+
+
+async def _show_account(site: Site, visitor: Visitor, of: Identity, before: int | None) -> HTMLResponse:
+    service = site.service
+
+    def read() -> dict[str, Any]:
+        account = site.reading.account(of.user_id, before, _PAGE)
+        account["quota"] = service.quotas.used(of)
+        account["last"], account["pictures"] = _find_last(site, account["episodes"])
+        return account
+
+    account = await service.run(visitor.identity, "page", read)
+    episodes = account.pop("episodes")
+    next_before = episodes[_PAGE - 1]["id"] if len(episodes) > _PAGE else None
+    scores = {env: draw_score(history) for env, history in account["histories"].items()}
+    places = {env: _place(site, env, of.name) for env in scores if env in _offered(site)}
+    return show(
+        "account.html",
+        visitor,
+        of=of,
+        episodes=episodes[:_PAGE],
+        next_before=next_before,
+        is_first=before is None,
+        scores=scores,
+        places=places,
+        **account,
+    )
+
+
+def _find_last(site: Site, episodes: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, Pictures | None]:
+    """The newest episode of an engine, with a few of its sensors if they can be shown quickly."""
+    found = next((episode for episode in episodes if "flights" in episode["details"]), None)
+    if found is None:
+        return None, None
+    try:
+        replay = site.replays.make(found, _GLANCE_S)
+    except Closed:
+        return found, None
+    return found, picture(replay, sensors=FEW_SENSORS, has_rewards=False)
+
+
+def _offered(site: Site) -> set[str]:
+    return {offer.env for offer in site.service.settings.offers}
+
+
+def _place(site: Site, env: str, name: str) -> dict[str, Any] | None:
+    return next((row for row in site.board.rows(env) if row["user"] == name), None)
+
+
+@router.get("/episodes/{episode_id}")
+async def episode_page(episode_id: _Id, request: Request) -> HTMLResponse:
+    """An episode, step by step: the visitor's own, or anybody's for an administrator."""
+    visitor, site = await require_visitor(request), site_of(request)
+    whose = None if visitor.is_admin else visitor.identity.user_id
+
+    def read() -> tuple[dict[str, Any], dict[str, Any], Pictures | None, str]:
+        episode = site.reading.episode(whose, episode_id)
+        owner = site.reading.user(episode["user_id"])
+        try:
+            return episode, owner, picture(site.replays.make(episode)), ""
+        except Closed as error:
+            return episode, owner, None, str(error)
+
+    episode, owner, pictures, refusal = await site.service.run(visitor.identity, "replay", read)
+    return show("episode.html", visitor, episode=episode, owner=owner, pictures=pictures, refusal=refusal)

@@ -1,0 +1,124 @@
+"""The page of administrators: users and their tokens, load, environments, the queue."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Form, Path, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from envfleet.errors import InvalidArgument
+from envfleet.service.web.sessions import Visitor
+from envfleet.service.web.site import PageRoute, check_origin, require_admin, show, site_of
+
+router = APIRouter(route_class=PageRoute)
+_TokenId = Annotated[int, Path(ge=1, lt=2**31)]
+_Csrf = Annotated[str, Form(max_length=100)]
+_Limit = Annotated[str, Form(max_length=20)]
+
+
+@router.get("/admin")
+async def administration(request: Request) -> HTMLResponse:
+    """Everything at a glance."""
+    return await _show(request, await require_admin(request))
+
+
+@router.get("/admin/tokens")
+@router.get("/admin/tokens/{token_id}/rotate")
+async def go_back(request: Request) -> RedirectResponse:
+    """What showed a token cannot be shown again."""
+    await require_admin(request)
+    return RedirectResponse("/admin", 303)
+
+
+@router.post("/admin/tokens")
+async def create_token(
+    request: Request,
+    name: Annotated[str, Form(max_length=100)] = "",
+    role: Annotated[Literal["participant", "admin"], Form()] = "participant",
+    max_live_envs: _Limit = "",
+    max_steps_per_day: _Limit = "",
+    csrf: _Csrf = "",
+) -> HTMLResponse:
+    """Make a token, and its user if need be; shows it this once."""
+    visitor, tokens = await _admin_who_sent(request, csrf), site_of(request).service.tokens
+    try:
+        live, steps = _limit("live environments", max_live_envs), _limit("steps a day", max_steps_per_day)
+        token = await site_of(request).service.in_thread(
+            lambda: tokens.create(name.strip(), role=role, max_live_envs=live, max_steps_per_day=steps)
+        )
+    except InvalidArgument as error:
+        return await _show(request, visitor, refusal=str(error), status=422)
+    return await _show(request, visitor, token=token, token_of=name.strip())
+
+
+@router.post("/admin/tokens/{token_id}/rotate")
+async def rotate_token(token_id: _TokenId, request: Request, csrf: _Csrf = "") -> HTMLResponse:
+    """Revoke a token and make another for the same user; shows it this once."""
+    visitor, service = await _admin_who_sent(request, csrf), site_of(request).service
+
+    def rotate() -> tuple[str, str]:
+        row = next((row for row in service.tokens.list() if row["id"] == token_id and row["revoked_at"] is None), None)
+        if row is None:
+            raise InvalidArgument(f"token {token_id} is revoked already, or there is none: create a new one")
+        return service.tokens.rotate(token_id), row["user"]
+
+    try:
+        token, name = await service.in_thread(rotate)
+    except InvalidArgument as error:
+        return await _show(request, visitor, refusal=str(error), status=422)
+    return await _show(request, visitor, token=token, token_of=name)
+
+
+@router.post("/admin/tokens/{token_id}/revoke")
+async def revoke_token(token_id: _TokenId, request: Request, csrf: _Csrf = "") -> RedirectResponse:
+    """Make a token worthless."""
+    await _admin_who_sent(request, csrf)
+    service = site_of(request).service
+    await service.in_thread(lambda: service.tokens.revoke(token_id))
+    return RedirectResponse("/admin", 303)
+
+
+async def _admin_who_sent(request: Request, csrf: str) -> Visitor:
+    visitor = await require_admin(request)
+    check_origin(request)
+    visitor.check_form(csrf)
+    return visitor
+
+
+def _limit(name: str, text: str) -> int | None:
+    text = text.strip().replace(",", "").replace("_", "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) < 2**31):
+        raise InvalidArgument(f"{name}: {text!r} is no whole number below {2**31:,}; leave it empty for the service's")
+    return int(text)
+
+
+async def _show(
+    request: Request, visitor: Visitor, *, status: int = 200, token: str = "", token_of: str = "", refusal: str = ""
+) -> HTMLResponse:
+    site = site_of(request)
+    service = site.service
+
+    def read() -> dict[str, Any]:
+        return {"users": site.reading.users(), "tokens": service.tokens.list(), "envs": site.reading.envs()}
+
+    return show(
+        "administration.html",
+        visitor,
+        status=status,
+        token=token,
+        token_of=token_of,
+        refusal=refusal,
+        settings=service.settings,
+        num_held=service.fleets.num_held,
+        num_envs=service.fleets.num_envs,
+        num_waiting=service.num_waiting,
+        num_cores=os.cpu_count() or 1,
+        load=os.getloadavg()[0],
+        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0,
+        **await service.in_thread(read),
+    )

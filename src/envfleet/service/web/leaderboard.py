@@ -1,0 +1,47 @@
+"""The leaderboard, and the part of it that a page asks for again and again."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
+
+from envfleet.service.offers import find_offer
+from envfleet.service.web.sessions import Visitor
+from envfleet.service.web.site import PageRoute, SignInNeeded, render, show, site_of, visitor_of
+
+router = APIRouter(route_class=PageRoute)
+_Env = Annotated[str | None, Query(max_length=200)]
+
+
+@router.get("/")
+async def leaderboard(request: Request, env: _Env = None) -> HTMLResponse:
+    """The leaderboard of an environment."""
+    visitor, table = await _read(request, env)
+    offers = site_of(request).service.settings.offers
+    return show("leaderboard.html", visitor, offers=offers, **table)
+
+
+@router.get("/board")
+async def board(request: Request, env: _Env = None) -> Response:
+    """Its table alone; answers 304 while nothing has changed."""
+    visitor, table = await _read(request, env)
+    text = render("board.html", visitor=visitor, **table)
+    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return HTMLResponse(text, headers=headers)
+
+
+async def _read(request: Request, env: str | None) -> tuple[Visitor | None, dict[str, Any]]:
+    site = site_of(request)
+    settings = site.service.settings
+    visitor = await visitor_of(request)
+    if visitor is None and not settings.has_public_scores:
+        raise SignInNeeded
+    offer = settings.offers[0] if env is None else find_offer(settings.offers, env)
+    rows = await site.service.in_thread(lambda: site.board.rows(offer.env))
+    return visitor, {"env": offer.env, "rows": rows}

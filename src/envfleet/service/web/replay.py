@@ -1,0 +1,217 @@
+"""Replays: one sub-environment's episode, made again from the log of its fleet's events."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.envs.turbofan.plots import EngineLog
+from envfleet.errors import InvalidArgument
+from envfleet.service.hosted import FleetConfig, HostedFleet, restore_actions
+from envfleet.service.legacy_fleet import LegacyFleet
+from envfleet.service.models import Event, FleetRow
+from envfleet.service.offers import find_offer
+from envfleet.service.refusals import Closed
+from envfleet.service.settings import Settings
+from envfleet.service.store import Store
+from envfleet.transports.packing import unpack
+from envfleet.transports.packing_infos import infos_from_plain
+
+_MOST_EVENTS = 20_000
+_MOST_REMEMBERED = 32
+_MOST_SHOWN = 32
+"""Observations with more numbers are not drawn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """An episode, step by step.
+
+    Attributes:
+        rewards: One per step.
+        actions: One per step; empty unless they are whole numbers.
+        observations: After each step, `(steps, numbers)`; no columns if they cannot be drawn as lines.
+        engine: Of a turbofan engine, in place of observations.
+    """
+
+    rewards: NDArray[np.float64]
+    actions: NDArray[np.int64]
+    observations: NDArray[np.float64]
+    engine: EngineLog | None
+
+
+class Replays:
+    """Makes replays, and remembers the last ones.
+
+    Args:
+        store: The database.
+        settings: With the environments on offer.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._engine, self._offers = store.engine, settings.offers
+        self._lock = threading.Lock()
+        self._known: OrderedDict[int, Replay] = OrderedDict()
+
+    def make(self, episode: Mapping[str, Any], timeout_s: float = 10.0) -> Replay:
+        """Make an episode again.
+
+        Args:
+            episode: Its row, all columns.
+            timeout_s: When to give up.
+
+        Raises:
+            Closed: It is no longer known what happened in it, or it would take too long to find out.
+        """
+        with self._lock:
+            known = self._known.get(episode["id"])
+        if known is not None:
+            return known
+        replay = self._make(episode, time.monotonic() + timeout_s)
+        with self._lock:
+            self._known[episode["id"]] = replay
+            if len(self._known) > _MOST_REMEMBERED:
+                self._known.popitem(last=False)
+        return replay
+
+    def _make(self, episode: Mapping[str, Any], deadline: float) -> Replay:
+        hosted, num_envs = self._build(episode)
+        try:
+            space, row = hosted.fleet.single_action_space, episode["env_index"]
+            events = []
+            for seq, event in self._events(episode):
+                mine = _of_row(event, row, num_envs=num_envs, space=space)
+                if mine is not None:
+                    events.append((seq, mine))
+                if mine is not None and _is_seeded(mine) and seq <= episode["first_seq"]:
+                    break
+            else:
+                raise Closed("the events of this episode are no longer kept, or are too many")
+            tape = _Tape(hosted)
+            for seq, event in reversed(events):
+                if time.monotonic() > deadline:
+                    raise Closed("this episode takes too long to be replayed")
+                reply = hosted.make(event).reply
+                if event["do"] == "step" and seq > episode["first_seq"]:
+                    tape.add(event, reply)
+            return tape.finish()
+        finally:
+            hosted.close()
+
+    def _build(self, episode: Mapping[str, Any]) -> tuple[HostedFleet, int]:
+        """A fleet of one like the episode's, which nobody else uses; and how many that one has."""
+        with self._engine.connect() as connection:
+            stored = connection.execute(sa.select(FleetRow.config).where(FleetRow.id == episode["fleet_id"])).scalar()
+        if stored is None:
+            raise Closed("the events of this episode are no longer kept")
+        config = FleetConfig.model_validate(stored)
+        try:
+            offer = find_offer(self._offers, config.env).model_copy(update={"backend": "serial"})
+        except InvalidArgument as error:
+            raise Closed(f"{config.env} is no longer hosted here") from error
+        if offer.version() != config.version:
+            raise Closed(f"the episode ran on {config.version}, this service has {offer.version()}")
+        kind = LegacyFleet if config.kind == "episodes" else HostedFleet
+        one = config.model_copy(update={"num_envs": 1})
+        return kind(episode["fleet_id"], episode["user_id"], offer, one), config.num_envs
+
+    def _events(self, episode: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Events of the episode's fleet, from its last one backwards."""
+        query = (
+            sa.select(Event.seq, Event.body)
+            .where(Event.fleet_id == episode["fleet_id"], Event.seq <= episode["last_seq"])
+            .order_by(Event.seq.desc())
+            .limit(_MOST_EVENTS)
+            .execution_options(yield_per=100)
+        )
+        with self._engine.connect() as connection:
+            for row in connection.execute(query):
+                yield row.seq, unpack(row.body)
+
+
+class _Tape:
+    """What is noted while an episode is made again.
+
+    Args:
+        hosted: The fleet that makes it.
+    """
+
+    def __init__(self, hosted: HostedFleet) -> None:
+        self._is_legacy = isinstance(hosted, LegacyFleet)
+        fleet = hosted.fleet
+        self._engine = EngineLog() if hosted.meter.is_turbofan else None
+        self._is_discrete = isinstance(fleet.single_action_space, spaces.Discrete)
+        space = fleet.single_observation_space
+        is_line = isinstance(space, (spaces.Box, spaces.Discrete)) and math.prod(space.shape or ()) <= _MOST_SHOWN
+        self._has_lines = is_line and self._engine is None
+        self._rewards: list[float] = []
+        self._actions: list[int] = []
+        self._observations: list[NDArray[np.float64]] = []
+
+    def add(self, event: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
+        """Note a step of the episode."""
+        reward = float(reply["rewards"][0])
+        self._rewards.append(reward)
+        if self._is_discrete:
+            self._actions.append(int(np.asarray(event["actions"])[0]))
+        if self._is_legacy:
+            info, observation = {"num_rows": reply["num_rows"], "reason": reply["reasons"]}, reply["observations"][0]
+        else:
+            infos = infos_from_plain(reply["infos"], 1)
+            has_ended = "final_obs" in infos  # with SAME_STEP, what is in the reply is of the next episode
+            observation = infos["final_obs"][0] if has_ended else reply["observations"]
+            observation = observation if has_ended or not isinstance(observation, np.ndarray) else observation[0]
+            info = infos["final_info"] if has_ended else infos
+        if self._engine is not None:
+            told = {name: int(info[name][0]) for name in ("num_rows", "reason")}
+            self._engine.add(observation, self._actions[-1], reward, info=told)
+        elif self._has_lines:
+            self._observations.append(np.asarray(observation, np.float64).ravel())
+
+    def finish(self) -> Replay:
+        """The episode."""
+        lines = np.stack(self._observations) if self._observations else np.zeros((len(self._rewards), 0))
+        return Replay(np.array(self._rewards), np.array(self._actions, np.int64), lines, self._engine)
+
+
+def _is_seeded(event: Mapping[str, Any]) -> bool:
+    """Whether the sub-environment begins here as if it were new."""
+    return event["do"] == "reset" and event["seeds"] is not None and event["seeds"][0] is not None
+
+
+def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, space: spaces.Space[Any]) -> dict[str, Any] | None:
+    """An event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
+    rows = event.get("rows")
+    every = list(range(num_envs)) if rows is None else np.asarray(rows).tolist()
+    if row not in every:
+        return None
+    place = every.index(row)
+    if event["do"] == "step":
+        actions = _pick(restore_actions(space, event["actions"]), place)
+        return {**event, "actions": actions} if rows is None else {**event, "rows": [0], "actions": actions}
+    seeds = event["seeds"]
+    if seeds is not None:
+        seeds = [seeds + row if isinstance(seeds, int) else seeds[place]]
+    picked = {**event, "rows": None if rows is None else [0], "seeds": seeds}
+    if "is_ranked" in event:
+        picked["is_ranked"] = [event["is_ranked"][place]]
+    return picked
+
+
+def _pick(actions: Any, place: int) -> Any:
+    """One sub-environment's actions, as a batch of one."""
+    if isinstance(actions, dict):
+        return {name: _pick(each, place) for name, each in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(_pick(each, place) for each in actions)
+    return actions[place : place + 1]

@@ -1,0 +1,108 @@
+"""Who has signed in: a random id in a cookie, of which the database holds a digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import secrets
+import time
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from envfleet.service.auth import Identity
+from envfleet.service.models import Base, Token, User
+from envfleet.service.refusals import Forbidden
+from envfleet.service.store import Store
+
+LIFETIME_S = 12 * 3600.0
+_MOST_CHARACTERS = 100
+
+
+class WebSession(Base):
+    """A session; it ends with its token."""
+
+    __tablename__ = "web_sessions"
+
+    digest: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    token_id: Mapped[int] = mapped_column(sa.ForeignKey("tokens.id", ondelete="CASCADE"))
+    expires_at: Mapped[float] = mapped_column(sa.Float)
+
+
+@dataclasses.dataclass(frozen=True)
+class Visitor:
+    """Somebody who has signed in.
+
+    Attributes:
+        identity: Who.
+        csrf: What forms must hold, so that no other site can send them.
+    """
+
+    identity: Identity
+    csrf: str
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the visitor may administer."""
+        return self.identity.role == "admin"
+
+    def check_form(self, csrf: str) -> None:
+        """Check that a form was sent from a page of this session.
+
+        Raises:
+            Forbidden: It was not.
+        """
+        if not hmac.compare_digest(self.csrf.encode(), csrf.encode()):
+            raise Forbidden("the form is of another session: open the page again and send it from there")
+
+
+class Sessions:
+    """Begins, finds and ends sessions.
+
+    Args:
+        store: The database.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._engine = store.engine
+
+    def begin(self, identity: Identity) -> str:
+        """Begin a session of whoever a token belongs to; returns its id, which only the browser keeps."""
+        session_id, now = secrets.token_urlsafe(32), time.time()
+        values = {"digest": _digest(session_id), "token_id": identity.token_id, "expires_at": now + LIFETIME_S}
+        with self._engine.begin() as connection:
+            connection.execute(sa.delete(WebSession).where(WebSession.expires_at < now))
+            connection.execute(sa.insert(WebSession).values(**values))
+        return session_id
+
+    def find(self, session_id: str) -> Visitor | None:
+        """Who a session belongs to; `None` if it ended or its token was revoked."""
+        if not session_id or len(session_id) > _MOST_CHARACTERS:
+            return None
+        query = (
+            sa.select(User.id, User.name, User.role, Token.id.label("token_id"))
+            .add_columns(User.max_live_envs, User.max_steps_per_day)
+            .select_from(WebSession)
+            .join(Token, Token.id == WebSession.token_id)
+            .join(User, User.id == Token.user_id)
+            .where(WebSession.digest == _digest(session_id), WebSession.expires_at > time.time())
+            .where(Token.revoked_at.is_(None))
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else Visitor(Identity(*row), _csrf(session_id))
+
+    def end(self, session_id: str) -> None:
+        """End a session; nothing happens if there is none."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.delete(WebSession).where(WebSession.digest == _digest(session_id)))
+
+
+def _digest(session_id: str) -> str:
+    return hashlib.sha256(session_id.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _csrf(session_id: str) -> str:
+    """A secret of the session's that does not tell its id."""
+    return hmac.new(session_id.encode("utf-8", "surrogateescape"), b"csrf", hashlib.sha256).hexdigest()

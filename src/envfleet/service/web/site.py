@@ -1,0 +1,238 @@
+"""What all pages share: who visits, how they are rendered, their headers, and what refusals look like."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.staticfiles import StaticFiles
+
+from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.service.refusals import Forbidden, NotFound, Refusal
+from envfleet.service.service import Service
+from envfleet.service.web import formats
+from envfleet.service.web.board import Board
+from envfleet.service.web.reading import Reading
+from envfleet.service.web.replay import Replays
+from envfleet.service.web.sessions import LIFETIME_S, Sessions, Visitor
+
+COOKIE = "envfleet_session"
+_FOLDER = Path(__file__).parent
+_PATH_AFTER_SIGN_IN = re.compile(r"/(me|admin|episodes/\d{1,12}|participants/\d{1,12})?")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_log = logging.getLogger("envfleet.service")
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """What the pages of one service need.
+
+    Attributes:
+        service: The service.
+        sessions: Of its visitors.
+        board: Its leaderboards.
+        reading: What else pages show.
+        replays: Of its episodes.
+    """
+
+    service: Service
+    sessions: Sessions
+    board: Board
+    reading: Reading
+    replays: Replays
+
+
+class SignInNeeded(Exception):
+    """The page is for those who signed in."""
+
+
+class PageRoute(APIRoute):
+    """A route whose refusals are pages, too."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, with headers, refusals and the way to sign in."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except SignInNeeded:
+                response = RedirectResponse(f"/sign-in?after={request.url.path}", 303)
+            except (EnvfleetError, RequestValidationError, SQLAlchemyError, TimeoutError) as error:
+                response = await _refuse(request, error)
+            for name, value in _HEADERS.items():
+                response.headers[name] = value
+            response.headers.setdefault("Cache-Control", "no-store")
+            return response
+
+        return answer
+
+
+def install(app: FastAPI) -> None:
+    """Add the pages to a service's application.
+
+    Args:
+        app: With `state.service`.
+    """
+    from envfleet.service.web import account, administration, leaderboard
+
+    service: Service = app.state.service
+    store, scores = service.store, service.scores
+    app.state.site = Site(
+        service, Sessions(store), Board(scores), Reading(store, scores), Replays(store, service.settings)
+    )
+    for module in (leaderboard, account, administration):
+        app.include_router(module.router, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=_FOLDER / "static"))
+
+
+def site_of(request: Request) -> Site:
+    """The site that answers a request."""
+    site: Site = request.app.state.site
+    return site
+
+
+# ---------------------------------------------------------------------- visitors
+
+
+async def visitor_of(request: Request) -> Visitor | None:
+    """Who visits, if somebody signed in."""
+    session_id = request.cookies.get(COOKIE)
+    if not session_id:
+        return None
+    site = site_of(request)
+    return await site.service.in_thread(lambda: site.sessions.find(session_id))
+
+
+async def require_visitor(request: Request) -> Visitor:
+    """Who visits.
+
+    Raises:
+        SignInNeeded: Nobody signed in.
+    """
+    visitor = await visitor_of(request)
+    if visitor is None:
+        raise SignInNeeded
+    return visitor
+
+
+async def require_admin(request: Request) -> Visitor:
+    """Which administrator visits. To others such pages do not exist.
+
+    Raises:
+        SignInNeeded: Nobody signed in.
+        NotFound: Somebody else.
+    """
+    visitor = await require_visitor(request)
+    if not visitor.is_admin:
+        raise NotFound("there is no such page")
+    return visitor
+
+
+def check_origin(request: Request) -> None:
+    """Check that a form comes from a page of ours; browsers tell.
+
+    Raises:
+        Forbidden: It comes from another site.
+    """
+    relation, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if relation is None and origin is not None:  # a browser tells the relation only over HTTPS and on one machine
+        relation = "same-origin" if origin.partition("://")[2] == request.headers.get("host") else "cross-site"
+    if relation not in (None, "same-origin", "none"):
+        raise Forbidden("the form was sent by another site: open the page here and send it from there")
+
+
+def remember(request: Request, response: Response, session_id: str) -> None:
+    """Give the browser a session's id."""
+    response.set_cookie(
+        COOKIE,
+        session_id,
+        max_age=int(LIFETIME_S),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+
+
+def path_after_sign_in(asked: str) -> str:
+    """Where to go, if that is one of our pages; else a participant's own.
+
+    >>> path_after_sign_in("/episodes/7"), path_after_sign_in("//elsewhere.example")
+    ('/episodes/7', '/me')
+    """
+    return asked if _PATH_AFTER_SIGN_IN.fullmatch(asked) else "/me"
+
+
+# ---------------------------------------------------------------------- rendering
+
+
+def _make_templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {
+        "figure": formats.figure,
+        "moment": formats.moment,
+        "iso": formats.iso,
+        "short": formats.short,
+    }
+    return templates
+
+
+_TEMPLATES = _make_templates()
+
+
+def render(name: str, **values: Any) -> str:
+    """Fill in a template; values are escaped."""
+    return _TEMPLATES.get_template(name).render(**values)
+
+
+def show(name: str, visitor: Visitor | None, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page.
+
+    Args:
+        name: Of its template.
+        visitor: Who sees it.
+        status: Of HTTP.
+        values: For the template.
+    """
+    return HTMLResponse(render(name, visitor=visitor, **values), status)
+
+
+async def _refuse(request: Request, error: Exception) -> HTMLResponse:
+    if isinstance(error, (InvalidArgument, RequestValidationError)):
+        status, detail = 422, str(error) if isinstance(error, InvalidArgument) else "the form is not complete"
+    elif isinstance(error, Refusal):
+        status, detail = error.status, str(error)
+    else:
+        status, detail = 503, "the database does not answer: try again in a moment"
+        _log.error("a page failed", exc_info=error)
+    visitor = None if status == 503 else await visitor_of(request)
+    heading = {404: "Not found", 403: "Not allowed", 503: "Not now"}.get(status, "This did not work")
+    return show("refusal.html", visitor, status=status, heading=heading, detail=detail)
