@@ -70,7 +70,6 @@ class Process:
 
     def close(self) -> None:
         self.fleets.close()
-        self.journal.close()
         self.store.close()
 
 

@@ -21,9 +21,6 @@ from envfleet.service.store import Store, StoredFleet
 from envfleet.transports.packing import pack, unpack
 
 _log = logging.getLogger("envfleet.service")
-_MOST_LISTED = 256
-"""Episodes of training fleets with more sub-environments are not stored one by one."""
-
 _TRIES = 4
 
 
@@ -224,7 +221,7 @@ class Fleets:
         except Exception as error:
             self._reload(hosted)
             raise EnvFailed(f"the environment raised {type(error).__name__}: {error}") from error
-        entry.episodes = self._listed(hosted, made.episodes)
+        entry.episodes = [{**episode, **hosted.owner} for episode in made.episodes]
         entry.steps[hosted.user_id] = made.steps
         try:
             self._journal.commit(entry)
@@ -235,12 +232,6 @@ class Fleets:
             hosted.snapshot_seq = seq
         hosted.last = key, made.reply
         return made
-
-    def _listed(self, hosted: HostedFleet, episodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        config = hosted.config
-        owner = {"fleet_id": hosted.fleet_id, "user_id": hosted.user_id, "env": config.env}
-        is_small = config.num_envs <= _MOST_LISTED
-        return [{**episode, **owner} for episode in episodes if is_small or episode["is_ranked"]]
 
     def _follow(self, hosted: HostedFleet) -> None:
         stored = self._store.load_fleet(hosted.fleet_id, after=hosted.seq - 1)
@@ -274,7 +265,7 @@ class Fleets:
             now = time.time()
             if is_reaped and hosted.touched_at > now - self._settings.idle_timeout_s:
                 return
-            episodes = self._listed(hosted, hosted.abandon(now))
+            episodes = [{**episode, **hosted.owner} for episode in hosted.abandon(now)]
             self._journal.commit(Entry(episodes=episodes, closed={fleet_id: now}))
             with self._lock:
                 self._held.pop(fleet_id, None)

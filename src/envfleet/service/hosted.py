@@ -22,6 +22,8 @@ from envfleet.transports.packing_infos import infos_to_plain
 from envfleet.transports.packing_spaces import space_to_plain
 
 _SEED_BITS = 62
+_MOST_LISTED = 256
+"""Episodes of training fleets with more sub-environments are not stored one by one."""
 
 
 class FleetConfig(BaseModel):
@@ -88,7 +90,8 @@ class HostedFleet:
         self.is_open = True
         self.can_save = offer.is_kernel
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
-        self.meter = Meter(config.num_envs, is_turbofan=offer.is_turbofan)
+        lists_all = config.num_envs <= _MOST_LISTED
+        self.meter = Meter(config.num_envs, is_turbofan=offer.is_turbofan, lists_all=lists_all)
         self.observations: Any = None
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
@@ -165,6 +168,11 @@ class HostedFleet:
             "infos": infos_to_plain(infos, self.config.num_envs),
         }
         return Made(reply, episodes, self.config.num_envs - int(ended_before.sum()))
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """What rows of its episodes have in common."""
+        return {"fleet_id": self.fleet_id, "user_id": self.user_id, "env": self.config.env}
 
     def abandon(self, at: float) -> list[dict[str, Any]]:
         """End all episodes that run, as the fleet is closed; returns them."""

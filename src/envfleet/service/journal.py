@@ -1,9 +1,9 @@
-"""Commits of many fleets as one: calls hand over what they did and wait until it is in the database."""
+"""Commits of many fleets as one: whoever is first commits what the others have brought in the meantime."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import queue
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Entry:
 
 
 class Journal:
-    """A thread that commits entries, as many at once as are waiting.
+    """Commits entries of many threads, as many at once as are waiting.
 
     Args:
         store: Where to.
@@ -57,35 +57,23 @@ class Journal:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._upsert: Any = sqlite.insert if store.is_sqlite else postgresql.insert
-        self._queue: queue.SimpleQueue[tuple[Entry, Future[None]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="envfleet-journal", daemon=True)
-        self._thread.start()
+        self._waiting: collections.deque[tuple[Entry, Future[None]]] = collections.deque()
+        self._turn = threading.Lock()
 
-    def commit(self, entry: Entry, timeout_s: float = 60.0) -> None:
+    def commit(self, entry: Entry) -> None:
         """Return when the entry is in the database.
 
         Raises:
             Conflict: Another process was first; nothing was written.
             sqlalchemy.exc.SQLAlchemyError: The database refuses.
-            TimeoutError: It does not answer.
         """
         result: Future[None] = Future()
-        self._queue.put((entry, result))
-        result.result(timeout_s)
-
-    def close(self) -> None:
-        """Commit what is waiting, and end the thread."""
-        self._queue.put(None)
-        self._thread.join(60.0)
-
-    def _run(self) -> None:
-        is_open = True
-        while is_open:
-            waiting = [self._queue.get()]
-            while len(waiting) < _MOST_ENTRIES and not self._queue.empty():
-                waiting.append(self._queue.get())
-            is_open = None not in waiting
-            self._commit_all([each for each in waiting if each is not None])
+        self._waiting.append((entry, result))
+        with self._turn:  # whoever had it before may have committed this entry with its own
+            while not result.done():
+                count = min(len(self._waiting), _MOST_ENTRIES)
+                self._commit_all([self._waiting.popleft() for _ in range(count)])
+        result.result()
 
     def _commit_all(self, waiting: Sequence[tuple[Entry, Future[None]]]) -> None:
         if len(waiting) > 1:

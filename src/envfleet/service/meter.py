@@ -27,14 +27,15 @@ class Meter:
     Args:
         num_envs: How many.
         is_turbofan: Whether to count flights and repairs, too.
+        lists_all: Whether to tell of every episode that ended; else of ranked ones only.
 
     Attributes:
         columns: By name, `(num_envs,)` each: `is_running` (begun and not ended), `is_ranked`, `returns`, `lengths` (in
             steps), `first_seqs` (count of the fleet at the episode's first reset), `started_at`, `flights`, `repairs`.
     """
 
-    def __init__(self, num_envs: int, *, is_turbofan: bool) -> None:
-        self.is_turbofan = is_turbofan
+    def __init__(self, num_envs: int, *, is_turbofan: bool, lists_all: bool) -> None:
+        self.is_turbofan, self._lists_all = is_turbofan, lists_all
         fields = {**_FIELDS, **(_TURBOFAN_FIELDS if is_turbofan else {})}
         self.columns: dict[str, NDArray[Any]] = {name: np.zeros(num_envs, kind) for name, kind in fields.items()}
 
@@ -58,7 +59,7 @@ class Meter:
 
     def abandon(self, rows: NDArray[np.int64], *, seq: int, at: float) -> list[dict[str, Any]]:
         """End the episodes in `rows` that run and were stepped; returns them."""
-        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0)]
+        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0) & self._is_listed[rows]]
         found = [self._describe(row, "abandoned", None, seq, at) for row in left.tolist()]
         self.columns["is_running"][rows] = False
         return found
@@ -112,8 +113,13 @@ class Meter:
                 seq,
                 at,
             )
-            for row in np.flatnonzero(ended).tolist()
+            for row in np.flatnonzero(ended & self._is_listed).tolist()
         ]
+
+    @property
+    def _is_listed(self) -> NDArray[np.bool_]:
+        is_ranked: NDArray[np.bool_] = self.columns["is_ranked"]
+        return np.ones_like(is_ranked) if self._lists_all else is_ranked
 
     def _describe(self, row: int, outcome: str, reason: Any, seq: int, at: float) -> dict[str, Any]:
         columns = self.columns

@@ -54,8 +54,7 @@ class Service:
         self.scores = Scores(self.store)
         self.metrics = Metrics()
         self.is_ready = False
-        self._journal = Journal(self.store)
-        self.fleets = Fleets(self.store, self._journal, settings)
+        self.fleets = Fleets(self.store, Journal(self.store), settings)
         self._stop_tending = threading.Event()
         self._tending: threading.Thread | None = None
 
@@ -80,7 +79,6 @@ class Service:
         if self._tending is not None:
             self._tending.join(60.0)
         self.fleets.close()
-        self._journal.close()
         self.store.close()
 
     def _tend(self) -> None:
