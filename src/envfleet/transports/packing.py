@@ -80,7 +80,7 @@ def _array_bytes(array: NDArray[Any]) -> bytes:
     name = dtype.str.encode()
     header = struct.pack(f"<B{len(name)}sB{array.ndim}Q", len(name), name, array.ndim, *array.shape)
     padding = bytes(-len(header) % _ALIGNMENT)
-    return b"".join((header, padding, np.ascontiguousarray(array, dtype).tobytes()))
+    return b"".join((header, padding, np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data))
 
 
 def _decode(code: int, data: bytes) -> Any:
