@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from envfleet.training.records.files import write_whole
@@ -31,9 +32,11 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "figure.facecolor": "white",
-    "savefig.dpi": 150,
 }
 _BINS = 150
+_DPI = 150
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.6, 0.2, 0.35, 0.5  # inches, around all panels
+_BETWEEN, _UNDER = 0.75, 0.8  # inches, from panel to panel
 
 
 def style() -> AbstractContextManager[None]:
@@ -44,18 +47,42 @@ def style() -> AbstractContextManager[None]:
 
 
 def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """Make a figure of `rows` times `columns` panels, `width` times `height` inches in all."""
+    """Make a figure of `rows` times `columns` panels, `width` times `height` inches in all.
+
+    Margins are fixed: to find out how much labels need takes longer than to draw everything.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=_DPI)
     panels = figure.subplots(rows, columns, squeeze=False)
+    panel_width = (width - _LEFT - _RIGHT - (columns - 1) * _BETWEEN) / columns
+    panel_height = (height - _TOP - _BOTTOM - (rows - 1) * _UNDER) / rows
+    figure.subplots_adjust(
+        left=_LEFT / width, right=1 - _RIGHT / width, wspace=_BETWEEN / panel_width,
+        bottom=_BOTTOM / height, top=1 - _TOP / height, hspace=_UNDER / panel_height,
+    )  # fmt: skip
     return figure, [panel for row in panels for panel in row]
+
+
+def add_below(figure: Figure, inches: float) -> None:
+    """Make a figure taller, with room below its panels."""
+    before, margins = figure.get_figheight(), figure.subplotpars
+    after = before + inches
+    figure.set_figheight(after)
+    figure.subplots_adjust(
+        bottom=(margins.bottom * before + inches) / after, top=1 - (1 - margins.top) * before / after
+    )
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.image import imsave
+
+    canvas: Any = FigureCanvasAgg(figure)  # whose methods have no types
     content = io.BytesIO()
-    figure.savefig(content, format="png")
+    canvas.draw()  # `savefig` would draw it twice
+    imsave(content, np.asarray(canvas.buffer_rgba()), format="png", dpi=_DPI)
     write_whole(path, content.getvalue())
     return path
 
@@ -90,17 +117,17 @@ def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
             continue
         if number:
             panel.axvline(place, color="#777777", linewidth=0.8, linestyle=":")
-        label = panel.annotate(
+        panel.annotate(
             name, (place, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
             fontsize=7, color="#555555", va="top", rotation=90,
         )  # fmt: skip
-        label.set_in_layout(False)
 
 
 def label_transitions(panel: Axes) -> None:
     """Label the horizontal axis, with 2M for two million."""
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     panel.set_xlabel("transitions")
+    panel.xaxis.set_major_locator(MaxNLocator(6))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     panel.set_xlim(left=0)

@@ -12,6 +12,7 @@ from envfleet.training.records.drawing import (
     DRAW,
     LOSS,
     WIN,
+    add_below,
     binned,
     label_transitions,
     mark_phases,
@@ -88,7 +89,7 @@ def draw_win_rates(histories: Histories) -> Figure | None:
     over_time.set_title("Training games won" if len(played) > 1 else "How training games end")
     _finish(over_time, played)
     if len(played) == 1:
-        figure.legend(loc="outside right center", fontsize=8)
+        by_phase.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=8)
     else:
         _name_runs(figure, played)
     return figure
@@ -176,7 +177,7 @@ def _draw_shares(panel: Axes, histories: Histories) -> None:
     panel.set_ylim(len(histories) - 0.4, -0.6)
     panel.grid(visible=False)
     panel.set_yticks([])
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=5, fontsize=7, handlelength=1, columnspacing=1)
 
 
 def _colours(histories: Histories) -> list[str]:
@@ -208,4 +209,5 @@ def _name_runs(figure: Figure, histories: Histories) -> None:
     """Say which colour is which run, if there are several."""
     if len(histories) > 1:
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", fontsize=7, ncols=2)
+        add_below(figure, 0.1 + 0.16 * -(-len(labels) // 2))
+        figure.legend(handles, labels, loc="lower center", fontsize=7, ncols=2)
