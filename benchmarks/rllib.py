@@ -5,7 +5,8 @@
 
 Writes OUT/rllib.json. Every contender trains PPO in a process of its own with batches of 100,000 samples, 5 epochs, one
 minibatch; `sketch` is in `rllib_sketch.py`. Seconds per iteration are given as wall-clock and as CPU time of that
-process: on a busy machine only CPU time compares. A first iteration is not counted.
+process: on a busy machine only CPU time compares. `network` is the part of sampling and connectors that the networks
+take for actions and values, the same for all. A first iteration is not counted.
 """
 
 from __future__ import annotations
@@ -50,13 +51,17 @@ class Stopwatch:
 
 
 class TimedConnector:
-    """Stands in for a learner connector, and times it."""
+    """Stands in for a learner connector, and times it, and what it asks the critic."""
 
-    def __init__(self, connector: Any, watch: Stopwatch) -> None:
-        self._call = watch.wrap("connectors", connector)
+    def __init__(self, connector: Any, module: Any, watch: Stopwatch) -> None:
+        self._call, self._module, self._watch = watch.wrap("connectors", connector), module, watch
 
     def __call__(self, **kwargs: Any) -> Any:
-        return self._call(**kwargs)
+        self._module.compute_values = self._watch.wrap("network", self._module.compute_values)
+        try:
+            return self._call(**kwargs)
+        finally:
+            del self._module.compute_values
 
 
 def configure(contender: str, num_envs: int, batch_size: int) -> Any:
@@ -86,6 +91,7 @@ def measure(contender: str, num_envs: int, batch_size: int, iterations: int, thr
 
     import ray
     import torch
+    from ray.rllib.core import DEFAULT_MODULE_ID
 
     torch.set_num_threads(threads)
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -94,7 +100,10 @@ def measure(contender: str, num_envs: int, batch_size: int, iterations: int, thr
     runner, group = algorithm.env_runner, algorithm.learner_group
     runner.sample = watch.wrap("sampling", runner.sample)
     group.update = watch.wrap("update", group.update)
-    group._learner._learner_connector = TimedConnector(group._learner._learner_connector, watch)  # noqa: SLF001
+    runner.module.forward_exploration = watch.wrap("network", runner.module.forward_exploration)
+    learner = group._learner  # noqa: SLF001
+    critic = learner.module[DEFAULT_MODULE_ID].unwrapped()
+    learner._learner_connector = TimedConnector(learner._learner_connector, critic, watch)  # noqa: SLF001
     train = watch.wrap("iteration", algorithm.train)
     laps = []
     for _ in range(iterations + 1):
@@ -117,6 +126,8 @@ def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
     if {"vec", "packed_vec"} <= cpu.keys():
         vec, packed = (cpu[name]["sampling"] + cpu[name]["connectors"] for name in ("vec", "packed_vec"))
         found["sampling + connectors, vec / packed_vec"] = vec / packed
+        vec, packed = vec - cpu["vec"]["network"], packed - cpu["packed_vec"]["network"]
+        found["the same without the network's own passes"] = vec / packed
         found["iteration, vec / packed_vec"] = cpu["vec"]["iteration"] / cpu["packed_vec"]["iteration"]
     if {"sketch", "packed_vec"} <= cpu.keys():
         found["iteration, sketch / packed_vec"] = cpu["sketch"]["iteration"] / cpu["packed_vec"]["iteration"]
