@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from envfleet.cli import demo, playing, rllib, serving, training
+from envfleet.cli import demo, playing, remote, rllib, serving, training
 from envfleet.cli.console import make_console, progress_bar, readable_errors
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
 
@@ -195,6 +195,7 @@ def envs(
 
 training.register(app)
 playing.register(app)
+remote.register(app)
 
 
 @app.command()

@@ -85,8 +85,18 @@ class Link:
         return self._read(self._send("POST", path, body, patience_s))
 
     def get(self, path: str, *, patience_s: float | None = None) -> Any:
-        """Ask for something; as `post`."""
+        """Ask for something that is told in MessagePack; as `post`."""
         return self._read(self._send("GET", path, None, patience_s))
+
+    def get_json(self, path: str) -> Any:
+        """Ask for something that is told in JSON; as `post`."""
+        response = self._send("GET", path, None, None)
+        if response.status_code >= 300:
+            raise self._error(response)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise WireError(f"{self.url} answered with no JSON: {response.text[:_SHOWN]!r}") from error
 
     def close(self) -> None:
         """Drop the connection; calls that wait to be repeated end."""
