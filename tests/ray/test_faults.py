@@ -28,6 +28,7 @@ from envfleet.errors import (
     WorkersUnplaced,
 )
 from envfleet.testing import CountingEnv
+from envfleet.transports.ray.placing import Placing
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -121,7 +122,7 @@ def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster) -> None:
     # One worker a node: the head's place is taken for now, and is the one left for the worker that is lost.
     taken = ray.util.placement_group([{"place": 1, "node:__internal_head__": 0.001}])
     ray.get(taken.ready(), timeout=30)
-    env_fns = [functools.partial(_SlowEnv, delay_s=0.5) for _ in range(NUM_ENVS)]
+    env_fns = [functools.partial(_SlowEnv, delay_s=4.0 if index % 2 == 0 else 0.0) for index in range(NUM_ENVS)]
     with REMOTE(env_fns, on_failure="restart", ray_options={"resources": {"place": 1}}) as fleet:
         fleet.reset(seed=0)
         ray.util.remove_placement_group(taken)
@@ -138,12 +139,15 @@ def test_node_removed_in_the_middle_of_a_step(ray_cluster: Cluster) -> None:
 
 
 class _SlowEnv(CountingEnv):
+    """Takes its time for its first step."""
+
     def __init__(self, delay_s: float) -> None:
         super().__init__(1000)
         self._delay_s = delay_s
 
     def step(self, action: Any) -> Any:
         time.sleep(self._delay_s)
+        self._delay_s = 0.0
         return super().step(action)
 
 
@@ -172,6 +176,20 @@ def test_max_restarts_of_a_worker() -> None:
         fleet.reset(seed=0)
         os.kill(pids(fleet)[0], signal.SIGKILL)
         with pytest.raises(RestartBudgetSpent, match="max_restarts"):
+            fleet.step(actions(0))
+
+
+def test_no_place_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fleet is broken then, and closes as any other."""
+
+    def find_none(self: Placing) -> Any:
+        raise WorkersUnplaced([0], 1, 1.0, "1 place", "no node", None)
+
+    with NEAR(COUNTING, workers=1, on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        monkeypatch.setattr(Placing, "run", find_none)
+        os.kill(pids(fleet)[0], signal.SIGKILL)
+        with pytest.raises(WorkersUnplaced, match="1 place"):
             fleet.step(actions(0))
 
 

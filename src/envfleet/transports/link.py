@@ -113,7 +113,7 @@ class Link:
 
     def __init__(self, index: int, fds: Sequence[int], start: Start, relieve: Callable[[], None]) -> None:
         self.index, self._relieve = index, relieve
-        self.is_dead = False
+        self.is_dead = self._is_closed = False
         with contextlib.ExitStack() as undo:
             request_read, self.request_fd = _pipe(undo)
             self.reply_fd, reply_write = _pipe(undo)
@@ -215,7 +215,10 @@ class Link:
             self.request_fd = -1
 
     def close(self) -> None:
-        """Release the descriptors."""
+        """Release the descriptors; idempotent, for one whose successor could not be started is closed again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self.hang_up()
         os.close(self.reply_fd)
         os.close(self.stack_fd)

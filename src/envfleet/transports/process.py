@@ -66,6 +66,7 @@ class ProcessTransport:
         deadline_s = time.monotonic() + timeout_s
         for link in self._connect(self._plans, timeout_s):
             self._links.append(link)
+        for link in self._links:
             self._begin(link)
         return self._await_built([plan.options.worker for plan in self._plans], deadline_s - time.monotonic())
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from envfleet.errors import EnvfleetError
 
@@ -109,6 +110,12 @@ def _quietly() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def end_actor(actor: Any) -> None:
+    """End an actor now; no error if it has ended."""
+    with contextlib.suppress(RayError, ValueError):
+        ray.kill(actor)
 
 
 def num_cpus() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,6 +31,12 @@ class Placed:
 
     def __init__(self, actor: Any, seat: Seat, link: Link | None) -> None:
         self.actor, self.seat, self.link = actor, seat, link
+
+    def give_up(self) -> None:
+        """End it again."""
+        if self.link is not None:
+            self.link.close()
+        cluster.end_actor(self.actor)
 
 
 class Placing:
@@ -128,5 +133,4 @@ class Placing:
         for link in self._links.values():
             link.close()
         for actor in self._actors.values():
-            with contextlib.suppress(RayError, ValueError):
-                ray.kill(actor)
+            cluster.end_actor(actor)

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.layout import BlockLayout
 from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.transport import GroupPlan
 from envfleet.transports.ray.actor import Seat
+from envfleet.transports.ray.cluster import end_actor
 from envfleet.transports.ray.mailbox import Mailbox
 from envfleet.transports.ray.parcels import (
     Packed,
@@ -71,8 +72,7 @@ class RemoteHandle:
     def kill(self) -> None:
         """End it now."""
         if self._is_up():
-            with contextlib.suppress(RayError, ValueError):  # it ended already
-                ray.kill(self._actor)
+            end_actor(self._actor)
 
 
 class Sent(NamedTuple):
@@ -181,6 +181,8 @@ class RemoteLink:
         """
         if sent.method == "progress":
             self._is_looked_at = False
+            if isinstance(future.exception(), RayActorError):
+                self._watchers.forget(self.seat.node_id)
             if future.exception() is None and sent.num_answered == self._num_answered and self._arrays is not None:
                 put_progress(self._arrays.progress[self.index], future.result())
             return []

@@ -85,8 +85,13 @@ class RayTransport(ProcessTransport):
             raise EnvfleetError("Ray was shut down while the fleet was in use: make a new one")
         workers = [plan.options.worker for plan in plans]
         placed = Placing(workers, self._options, self._welcome, timeout_s).run()
-        for worker, one in zip(workers, placed, strict=True):
-            yield self._seat(worker, one)
+        try:
+            links = [self._seat(worker, one) for worker, one in zip(workers, placed, strict=True)]
+        except RayError as error:
+            for one in placed:
+                one.give_up()
+            raise EnvfleetError(f"workers that were placed could not be set up: {error}") from error
+        yield from links
 
     def _welcome(self, caller: Caller) -> Link:
         return self._link_to(caller.worker, lambda fds, ours: hand_over(caller, fds))

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.memory import SharedBlock
 from envfleet.transports.link import read_stack
+from envfleet.transports.ray.cluster import end_actor
 
 
 class Watched(NamedTuple):
@@ -86,8 +87,13 @@ class Watchers:
             self._by_node[node_id] = ray.remote(Watcher).options(num_cpus=0, scheduling_strategy=strategy).remote()
         return self._by_node[node_id]
 
+    def forget(self, node_id: str) -> None:
+        """End the watcher of a node; another is made if it is asked for again."""
+        watcher = self._by_node.pop(node_id, None)
+        if watcher is not None:
+            end_actor(watcher)
+
     def close(self) -> None:
         """End them."""
-        for watcher in self._by_node.values():
-            ray.kill(watcher)
-        self._by_node = {}
+        for node_id in list(self._by_node):
+            self.forget(node_id)
