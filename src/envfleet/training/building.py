@@ -17,6 +17,7 @@ from envfleet.making.kernels import names_kernel
 from envfleet.training.arena import Arena
 from envfleet.training.config import RunConfig
 from envfleet.training.config.phases import Environment
+from envfleet.training.copies import experienced
 from envfleet.training.options import RunOptions
 from envfleet.training.stopwatch import Stopwatch
 
@@ -110,23 +111,22 @@ def make_arena(
 
 
 def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str) -> Agent[Any]:
-    """Make the agent, with the weights of `agent.checkpoint_path` if there is one.
+    """Make the agent, with the weights of `agent.checkpoint_path` if there is one: then it is experienced.
 
     Raises:
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
     """
     kind, place = AGENTS[config.agent.type], _device(device)
-    extra: dict[str, Any] = {} if kind.name == "PPO" else {"replay_device": place}
-    agent = kind(
+    path, extra = config.agent.checkpoint_path, {} if kind.name == "PPO" else {"replay_device": place}
+    agent: Agent[Any] = kind(
         arena.single_observation_space,
         config.action_table() or arena.single_action_space,
-        config.agent_config(),
+        config.agent_config() if path is None else experienced(config.agent_config()),
         num_envs=arena.num_envs,
         seed=seed,
         device=place,
         **extra,
     )
-    path = config.agent.checkpoint_path
     if path is not None:
         saved = load_agent(path, num_envs=1)
         if saved.name != agent.name:

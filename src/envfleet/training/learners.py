@@ -181,7 +181,7 @@ def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
     schedule = UpdateSchedule(
         per_transition=training.updates_per_step,
         per_round=training.updates_per_round,
-        warmup=max(agent.config.warmup, agent.config.batch_size),
+        warmup=max(training.warmup_steps, agent.config.batch_size),
     )
     return ReplayLearner(agent, schedule)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from envfleet.training.config import (
     SnapshotOpponent,
     shares_of,
 )
+from envfleet.training.copies import as_player
 from envfleet.training.matchmaking import chances, move_rate
 from envfleet.training.opponents import Entry, Opponent, Source
 from envfleet.training.pool import SnapshotPool
@@ -163,29 +163,6 @@ class Files(Scripted):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the same files, whatever else is in the folder now."""
         self._rates = dict(state["rates"])
-
-
-def as_player(agent: Agent[Any], *, num_envs: int, seed: int, shares_weights: bool = False) -> Agent[Any]:
-    """A copy of an agent that only plays: it has no memory, and its exploration is that of a trained one.
-
-    Args:
-        agent: Whose form and weights it takes over.
-        num_envs: Sub-environments it will play in.
-        seed: Of its draws.
-        shares_weights: Whether it goes on to have the agent's weights when those change.
-    """
-    changes: dict[str, Any] = {"warmup": 0, "capacity": 1, "noise_exponent": 0.0, "prioritised": False}
-    changes["epsilon_start"] = getattr(agent.config, "epsilon_end", None)
-    names = {field.name for field in dataclasses.fields(agent.config)}
-    config = dataclasses.replace(agent.config, **{name: changes[name] for name in changes.keys() & names})
-    player = type(agent)(
-        agent.observation_space, agent.action_space, config, num_envs=num_envs, seed=seed, device=agent.device
-    )
-    if shares_weights:
-        player.share_weights(agent)
-    else:
-        player.set_weights(agent.weights())
-    return player
 
 
 def entries_of(

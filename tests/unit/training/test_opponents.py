@@ -12,9 +12,10 @@ from gymnasium import spaces
 
 from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
 from envfleet.errors import InvalidArgument
+from envfleet.training.copies import as_player
 from envfleet.training.opponents import Entry, Opponents
 from envfleet.training.pool import SnapshotPool
-from envfleet.training.sources import Files, Myself, Snapshots, as_player
+from envfleet.training.sources import Files, Myself, Snapshots
 
 SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -112,6 +112,21 @@ def test_the_first_actions_are_uniform_and_not_those_of_an_untrained_policy() ->
     assert trainer.agent.num_updates == 0
 
 
+def test_an_agent_that_was_trained_before_acts_by_what_it_knows_during_the_warm_up_too(tmp_path: Path) -> None:
+    first = trained(config_of({"transitions": 200}))
+    first.agent.save(tmp_path / "first.pt", "weights")
+    config = config_of({"transitions": 200}, warmup_steps=190)
+    section = config.agent.model_copy(
+        update={"checkpoint_path": str(tmp_path / "first.pt"), "hyperparameters": {"hidden": [16], "epsilon_end": 0.0}}
+    )
+    trainer = trained(config.model_copy(update={"agent": section}))
+    assert isinstance(trainer.agent, DDDQN)
+    columns = trainer.agent.replay.state_dict()["columns"]
+    best = first.agent.act_batch(columns["observations"].numpy()[:190], deterministic=True)
+    assert (columns["actions"].numpy()[:190] == best).all()
+    assert 0 < trainer.agent.num_updates <= 3
+
+
 def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say() -> None:
     watcher = Watcher()
     phases = ({"transitions": 160}, {"episodes": 6, "clear_buffer": False}, {"transitions": 80, "clear_buffer": True})

@@ -36,7 +36,9 @@ class Training(Section):
     """How a run goes; all counts are in transitions (steps of one sub-environment), whatever `num_envs` is."""
 
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        default=10_000, description="Transitions with uniformly random actions before the first update; PPO has none."
+        default=10_000,
+        description="Transitions before the first update, with uniformly random actions unless the agent has a "
+        "checkpoint_path; PPO has none.",
     )
     updates_per_step: Rate | None = Field(
         default=1.0,
@@ -83,7 +85,9 @@ class AgentSection(Section):
     type: AgentName
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of the agent, by name.")
     checkpoint_path: str | None = Field(
-        default=None, description="File of a saved agent whose weights are the first ones."
+        default=None,
+        description="File of a saved agent whose weights are the first ones; it then acts by them during the warm-up, "
+        "too, and DDDQN with its last epsilon from the first step.",
     )
     action_fineness: Length = Field(
         default=1, description="DDDQN in hockey: levels of force in each direction of an axis."
