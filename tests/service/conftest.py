@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.service.postgres import postgres
 from tests.service.serving import make_settings, serve_here
 
 from envfleet.service.service import Service
@@ -52,6 +53,13 @@ class Caller:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Service]]:
     with serve_here(make_settings(tmp_path_factory.mktemp("service"))) as both:
         yield both
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """One server for all tests."""
+    with postgres() as url:
+        yield url
 
 
 @pytest.fixture

@@ -131,6 +131,24 @@ def test_two_processes_with_one_database(tmp_path: Path) -> None:
         assert left.count(Event) == 4
 
 
+def test_processes_catch_up_before_they_look(tmp_path: Path, postgres_url: str) -> None:
+    settings = make_settings(tmp_path, database=postgres_url)
+    with process(settings) as left, process(settings) as right:
+        user = left.user("several")
+        fleet = left.create(user)
+        left.reset(user, fleet, seeds=1)
+        with right.fleets.use(user.user_id, fleet) as hosted:
+            assert hosted.seq == 1
+        left.step(user, fleet, 1, [0, 0, 0])
+        with right.fleets.use(user.user_id, fleet) as hosted:
+            assert hosted.seq == 2
+            right.fleets.call_next(hosted, lambda: {"do": "step", "actions": np.zeros(3, np.int64)})
+        left.fleets.close_fleet(user.user_id, fleet)
+        with pytest.raises(Closed), right.fleets.use(user.user_id, fleet):
+            pass
+        assert right.fleets.num_held == 0
+
+
 def test_ranked_fleets_take_no_seeds_and_training_fleets_do(tmp_path: Path) -> None:
     with process(make_settings(tmp_path)) as here:
         user = here.user("ann")

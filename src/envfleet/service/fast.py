@@ -106,7 +106,7 @@ async def reset_fleet(fleet: str, request: Request) -> Response:
     def work() -> tuple[bytes, bool]:
         asked = read(ResetFleet, body)
         event = {"do": "reset", "rows": asked.rows, "seeds": asked.seeds}
-        with service.fleets.use(identity.user_id, fleet) as hosted:
+        with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
             return service.fleets.call(hosted, event, seq=asked.seq, key=asked.key)
 
     reply, is_stored = await service.run(identity, "reset", work)
@@ -124,7 +124,7 @@ async def step_fleet(fleet: str, request: Request) -> Response:
 
 def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tuple[bytes, bool]:
     asked = read(StepFleet, body)
-    with service.fleets.use(identity.user_id, fleet) as hosted:
+    with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
         config = hosted.config
         if asked.seq == hosted.seq:  # else it is a retry, or refused
             service.quotas.spend(identity, config.num_envs)

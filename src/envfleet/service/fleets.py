@@ -147,8 +147,14 @@ class Fleets:
     # ------------------------------------------------------------------ calling
 
     @contextlib.contextmanager
-    def use(self, user_id: int, fleet_id: str) -> Iterator[HostedFleet]:
+    def use(self, user_id: int, fleet_id: str, *, is_counted: bool = False) -> Iterator[HostedFleet]:
         """A fleet of this user's, for this thread alone.
+
+        Args:
+            user_id: The user.
+            fleet_id: The fleet.
+            is_counted: Whether the caller says which count it expects, so that an old view would be noticed; else the
+                fleet catches up with other processes first.
 
         Raises:
             NotFound: There is none, or it is somebody else's.
@@ -158,6 +164,8 @@ class Fleets:
             hosted = self.find(user_id, fleet_id)
             with hosted.lock:
                 if hosted.is_open:  # it may have left the memory, or been closed, while this thread waited
+                    if not is_counted and not self._store.is_sqlite:
+                        self._follow(hosted)
                     yield hosted
                     return
 
@@ -234,9 +242,14 @@ class Fleets:
         return made
 
     def _follow(self, hosted: HostedFleet) -> None:
+        """Make the events that other processes have made since."""
         stored = self._store.load_fleet(hosted.fleet_id, after=hosted.seq - 1)
-        if stored is not None:
-            _catch_up(hosted, stored.events)
+        if stored is None or stored.row["closed_at"] is not None:
+            with self._lock:
+                self._held.pop(hosted.fleet_id, None)
+            hosted.close()
+            raise Closed(f"fleet {hosted.fleet_id!r} was closed: create a new one")
+        _catch_up(hosted, stored.events)
 
     def _reload(self, hosted: HostedFleet) -> None:
         """Bring a fleet to what the database says of it, in place."""
