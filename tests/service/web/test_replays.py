@@ -1,0 +1,143 @@
+"""Replays show what the participant saw, bit by bit, whichever way the episode was played."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from tests.service.conftest import TURBOFAN, Caller
+
+from envfleet.service.models import Event, FleetRow
+from envfleet.service.refusals import Closed
+from envfleet.service.service import Service
+from envfleet.service.web.charts import Look, Mark, draw
+from envfleet.service.web.replay import Replays
+
+MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
+
+
+def episodes_of(service: Service, fleet: str) -> list[dict[str, Any]]:
+    user_id = service.store.load_fleet(fleet).row["user_id"]  # type: ignore[union-attr]  # it is there
+    return [episode for episode in service.scores.episodes(user_id, limit=1000) if episode["fleet_id"] == fleet]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("env", [TURBOFAN, "CartPole-v1", "envfleet/CartPole-v1"])
+def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env: str, mode: str) -> None:
+    num_envs, rng = 3, np.random.default_rng(5)
+    fleet = ann.create(env, num_envs=num_envs, autoreset_mode=mode)
+    reply = ann.call(f"/fleets/{fleet}/reset", seq=0, seeds=[4, 5, 6])
+    seen: dict[tuple[int, int], tuple[Any, float]] = {}
+    for number in range(60):
+        seq = reply["seq"]
+        if number == 20:  # one begins anew with a seed, in the middle of its episode
+            reply = ann.call(f"/fleets/{fleet}/reset", seq=seq, rows=[1], seeds=[77])
+            continue
+        actions = rng.choice(3, num_envs, p=(0.85, 0.1, 0.05)) if env == TURBOFAN else rng.integers(0, 2, num_envs)
+        reply = ann.call(f"/fleets/{fleet}/step", seq=seq, actions=actions)
+        over = reply["terminated"] | reply["truncated"]
+        final = reply["infos"].get("final_obs")
+        for row in range(num_envs):
+            observation = reply["observations"][row]
+            if final is not None and over[row]:
+                rows = np.arange(num_envs) if final["rows"] is None else final["rows"]
+                observation = final["values"][list(rows).index(row)]
+            seen[row, seq] = observation, reply["rewards"][row]
+        if mode == "DISABLED" and over.any():
+            reply = ann.call(f"/fleets/{fleet}/reset", seq=reply["seq"], rows=np.flatnonzero(over).tolist())
+    replays, episodes = Replays(service.store, service.settings), episodes_of(service, fleet)
+    assert len(episodes) > 3
+    for episode in episodes:
+        replay = replays.make(episode)
+        row = episode["env_index"]
+        steps = [seq for seq in range(episode["first_seq"] + 1, episode["last_seq"] + 1) if (row, seq) in seen]
+        assert len(replay.rewards) == episode["length"] == len(steps)
+        assert replay.rewards.sum() == pytest.approx(episode["total"], rel=1e-12)
+        for k, seq in enumerate(steps):
+            observation, reward = seen[row, seq]
+            assert replay.rewards[k] == reward
+            if replay.engine is None:
+                np.testing.assert_array_equal(replay.observations[k], observation)
+            else:
+                block = replay.engine.blocks[k]
+                np.testing.assert_array_equal(block, observation[: len(block)])
+        if replay.engine is not None:
+            assert len(replay.engine.sensors) == episode["details"]["flights"]
+            assert len(replay.engine.repairs) == episode["details"]["repairs"]
+
+
+def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
+    config = {"env_type": "DegradationEnv"}
+    made = ann.json("/vectorized/episodes/create", env_config=config, num_envs=2).json()
+    ids, seen = made["episode_ids"], []
+    for number in range(6):
+        flights = (10, 3)[number % 2]
+        asked = [{"episode_id": ids[0], "action": 0, "step_size": 10}]
+        mine = {"episode_id": ids[1], "action": (0, 1)[number == 3], "step_size": flights}
+        reply = ann.json("/episode/vectorized_step", episode_actions=[*asked, mine] if number != 2 else [mine]).json()
+        seen.append((reply["observations"][-1], reply["rewards"][-1]))
+    ann.json("/episode/step", episode_id=ids[1], action=2)
+    (episode,) = episodes_of(service, made["vectorized_group_id"])
+    replay = Replays(service.store, service.settings).make(episode)
+    assert replay.engine is not None
+    assert replay.engine.reason == 1
+    assert replay.engine.repairs.tolist() == [24]  # after blocks of 10, 3 and 10 flights
+    for block, (rows, _) in zip(replay.engine.blocks, seen, strict=False):
+        np.testing.assert_array_equal(block, np.asarray(rows, np.float32))
+    assert replay.rewards[:-1].tolist() == [reward for _, reward in seen]
+
+
+def test_what_is_no_longer_kept_cannot_be_replayed(service: Service, ann: Caller) -> None:
+    fleet = ann.create(num_envs=1)
+    ann.call(f"/fleets/{fleet}/reset", seq=0)
+    ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([2]))
+    (episode,) = episodes_of(service, fleet)
+    with pytest.raises(Closed, match="too long"):
+        Replays(service.store, service.settings).make(episode, timeout_s=-1.0)
+    assert Replays(service.store, service.settings).make(episode).rewards.shape == (1,)
+    for table, column in ((Event, Event.fleet_id), (FleetRow, FleetRow.id)):
+        with service.store.engine.begin() as connection:
+            connection.execute(sa.delete(table).where(column == fleet))
+        with pytest.raises(Closed, match="no longer kept"):
+            Replays(service.store, service.settings).make(episode)
+
+
+# ---------------------------------------------------------------------- charts
+
+
+def points_of(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path)]
+
+
+def test_a_long_line_is_thinned_to_its_extremes() -> None:
+    values = np.random.default_rng(0).normal(size=20_000)
+    values[7_777], values[12_345] = 50.0, -60.0
+    chart = draw("noise", values, Look())
+    points = points_of(chart.line)
+    assert len(points) < 400
+    left, top, right, bottom = chart.frame
+    assert all(left <= x <= right and top <= y <= bottom for x, y in points)
+    highest, lowest = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
+    assert (highest[0] - left) / (right - left) == pytest.approx(7_778 / 20_000, abs=1e-3)
+    assert (lowest[0] - left) / (right - left) == pytest.approx(12_346 / 20_000, abs=1e-3)
+    assert "from -60 to 50" in chart.summary
+
+
+@pytest.mark.parametrize("values", [[], [3.0], [2.0, 2.0], [np.nan, 1.0, np.inf, 2.0], [1e300, -1e300], [1e-12, 2e-12]])
+def test_lines_of_all_sorts(values: list[float]) -> None:
+    chart = draw("any", values, Look(has_zero=True), marks=[Mark(1.0, "repair")])
+    assert len(points_of(chart.line)) == np.isfinite(values).sum()
+    assert "nan" not in str(chart)
+    assert chart.y_ticks
+
+
+def test_ticks_are_where_the_values_are() -> None:
+    chart = draw("line", np.linspace(1_340_000.0, 1_380_000.0, 50), Look())
+    heights = {text: y for y, text in chart.y_ticks}
+    assert list(heights) == ["1,340k", "1,360k", "1,380k"]
+    points = points_of(chart.line)
+    assert points[0][1] == pytest.approx(heights["1,340k"], abs=0.06)
+    assert points[-1][1] == pytest.approx(heights["1,380k"], abs=0.06)
