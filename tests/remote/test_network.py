@@ -1,0 +1,244 @@
+"""What the network and services do wrong: nothing is stepped twice, nothing is made up, and errors say what to do."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.remote.conftest import TURBOFAN, Place, lose_reply, lose_request, network_of, say_busy
+
+import envfleet
+from envfleet.errors import FleetBroken, InvalidArgument, ServiceRefused, ServiceUnreachable, WireError
+from envfleet.remote import connecting
+from envfleet.transports.packing import pack, unpack
+
+FLY = np.zeros(4, np.int64)
+
+
+@pytest.fixture
+def local() -> Iterator[Any]:
+    with envfleet.make(TURBOFAN, 4, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        yield fleet
+
+
+def connect(place: Place, num_services: int = 1, **more: Any) -> Any:
+    fleet = envfleet.connect([place.url] * num_services, TURBOFAN, 4, token=place.token, **more)
+    fleet.reset(seed=0)
+    return fleet
+
+
+@pytest.mark.parametrize("tricks", [[lose_request], [lose_reply], [lose_reply, lose_request, say_busy, lose_reply]])
+def test_a_call_without_an_answer_is_repeated_and_made_once(place: Place, local: Any, tricks: list[Any]) -> None:
+    with connect(place) as fleet:
+        network = network_of(fleet)
+        for _ in range(3):
+            network.tricks, network.bodies = list(tricks), []
+            found, expected = fleet.step(FLY), local.step(FLY)
+            np.testing.assert_array_equal(found[0], expected[0])
+            np.testing.assert_array_equal(found[1], expected[1])
+            assert len(set(network.bodies)) == 1  # the same key
+            assert len(network.bodies) == 1 + len(tricks)
+        assert fleet.stats().retries == 3 * len(tricks)
+
+
+@pytest.mark.parametrize("num_services", [1, 2])
+@pytest.mark.parametrize("trick", [lose_request, lose_reply])
+def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: Any, num_services: int) -> None:
+    with connect(place, num_services, patience_s=0.05) as fleet:
+        network_of(fleet, num_services - 1).tricks = [trick] * 9
+        with pytest.raises(ServiceUnreachable, match=r"no answer from .*asked") as caught:
+            fleet.step(FLY)
+        assert caught.value.code == "service_unreachable"
+        fleet._exchange.shards[-1].link._http._transport.tricks.clear()
+        with pytest.raises(FleetBroken, match="make the same call again"):
+            fleet.step(FLY + 1)
+        found, expected = fleet.step(FLY), local.step(FLY)
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(fleet.step(FLY)[0], local.step(FLY)[0])
+
+
+def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
+    with connect(place, patience_s=0.05) as fleet:
+        network = network_of(fleet)
+        network.tricks = [lose_reply] * 9
+        with pytest.raises(ServiceUnreachable):
+            fleet.step(FLY)
+        network.tricks = []
+        np.testing.assert_array_equal(fleet.reset(seed=0)[0], local.reset(seed=0)[0])
+        np.testing.assert_array_equal(fleet.step(FLY)[0], local.step(FLY)[0])
+
+
+def test_what_was_sent_and_failed_is_sent_again(place: Place, local: Any) -> None:
+    with connect(place, 2, patience_s=0.05) as fleet:
+        network_of(fleet, 1).tricks = [lose_reply] * 9
+        fleet.send(FLY)
+        with pytest.raises(ServiceUnreachable):
+            fleet.recv()
+        fleet._exchange.shards[1].link._http._transport.tricks.clear()
+        fleet.send(FLY)
+        np.testing.assert_array_equal(fleet.recv().observations, local.step(FLY)[0])
+
+
+def changed(**fields: Any) -> Any:
+    """A trick: the reply with other fields."""
+
+    def trick(request: httpx.Request, ask: Any) -> httpx.Response:
+        reply = {**unpack(ask().content), **fields}
+        return httpx.Response(200, headers={"Content-Type": "application/msgpack"}, content=pack(reply))
+
+    return trick
+
+
+def raw(content: bytes, kind: str = "application/msgpack", status: int = 200) -> Any:
+    return lambda request, ask: httpx.Response(status, headers={"Content-Type": kind}, content=content)
+
+
+@pytest.mark.parametrize(
+    ("trick", "clue"),
+    [
+        (raw(b"<html>Please log in</html>", "text/html"), "Please log in"),
+        (raw(b""), "MessagePack"),
+        (raw(b"\xc1\xff\x00"), "MessagePack"),
+        (raw(pack([1, 2])), "expected a reply"),
+        (raw(pack({"seq": 1})), "expected a reply"),
+        (raw(pack({"seq": 2})), "observations have no part|observations are"),
+        (changed(observations=np.zeros((4, 10, 8), np.float32)), "observations are"),
+        (changed(observations=np.zeros((4, 10, 9))), "observations are float64"),
+        (changed(rewards="all of it"), "rewards are a str"),
+        (changed(rewards=np.zeros(5)), "rewards are"),
+        (changed(terminated=np.zeros(4)), "terminated are"),
+        (changed(infos=[1]), "infos are a list"),
+        (changed(infos={"reason": {"rows": np.array([9]), "values": np.array([1])}}), "infos cannot be read"),
+    ],
+)
+def test_garbage_is_an_error_and_no_observation(place: Place, trick: Any, clue: str) -> None:
+    with connect(place) as fleet:
+        network_of(fleet).tricks = [trick]
+        with pytest.raises(WireError, match=clue):
+            fleet.step(FLY)
+        assert fleet.step(FLY)[1].shape == (4,)  # asked again, the service gives what it stored
+
+
+def test_a_refusal_is_final(place: Place) -> None:
+    with connect(place) as fleet:
+        network = network_of(fleet)
+        body = b'{"code": "quota", "detail": "steps per day: 10 of 10"}'
+        network.tricks = [raw(body, "application/json", 403)]
+        with pytest.raises(ServiceRefused, match="steps per day") as caught:
+            fleet.step(FLY)
+        assert (caught.value.status, caught.value.reason, len(network.bodies)) == (403, "quota", 1)
+        network.tricks = [raw(b"", status=307)]
+        with pytest.raises(ServiceRefused, match="elsewhere"):
+            fleet.step(FLY)
+
+
+def test_a_service_that_is_gone_is_told_when_the_fleet_closes(place: Place) -> None:
+    fleet = connect(place)
+    network_of(fleet).tricks = [lose_request] * 99
+    with pytest.warns(RuntimeWarning, match="was not told"):
+        fleet.close()
+    assert fleet.closed
+
+
+# ---------------------------------------------------------------------- connecting
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<html>A web page</html>")
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+def test_an_address_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "_FIRST_PATIENCE_S", 0.2)
+    with http.server.HTTPServer(("127.0.0.1", 0), _Page) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(WireError, match="A web page"):
+                envfleet.connect(url, TURBOFAN, token="any")
+        finally:
+            server.shutdown()
+            thread.join()
+    with pytest.raises(ServiceUnreachable, match="Check the address"):
+        envfleet.connect(url, TURBOFAN, token="any")
+
+
+@pytest.mark.parametrize("url", ["", "host:8001", "ftp://host", "http://", "http://[::"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="url="):
+        envfleet.connect(url, TURBOFAN, token="any")
+
+
+def test_a_wrong_token(place: Place) -> None:
+    with pytest.raises(ServiceRefused, match="does not accept the token") as caught:
+        envfleet.connect(place.url, TURBOFAN, token="ef_wrong")
+    assert (caught.value.status, caught.value.reason, caught.value.code) == (401, "unauthorized", "service_refused")
+    with pytest.raises(InvalidArgument, match="copy it again"):
+        envfleet.connect(place.url, TURBOFAN, token="ef wrong\n")
+
+
+def test_tokens_come_from_the_environment_or_a_file(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ENVFLEET_TOKEN", raising=False)
+    with pytest.raises(InvalidArgument, match="no token"):
+        envfleet.connect(place.url, TURBOFAN)
+    (tmp_path / ".env").write_text(f"ENVFLEET_TOKEN={place.token}\n")
+    envfleet.connect(place.url, TURBOFAN).close()
+    monkeypatch.setenv("ENVFLEET_TOKEN", "ef_other")
+    with pytest.raises(ServiceRefused):
+        envfleet.connect(place.url, TURBOFAN)
+
+
+@pytest.mark.parametrize(
+    ("more", "clue"),
+    [
+        ({"env": "Pong-v5"}, "not offered"),
+        ({"num_envs": 0}, "num_envs"),
+        ({"num_envs": 1_000_000}, "num_envs=1000000"),
+        ({"step_size": 1000}, "step_size"),
+        ({"reveal": True}, "reveal"),
+        ({"mode": "rated"}, "mode="),
+        ({"autoreset_mode": "never"}, "autoreset_mode"),
+        ({"timeout_s": -1}, "timeout_s"),
+    ],
+)
+def test_what_a_service_does_not_offer(place: Place, more: dict[str, Any], clue: str) -> None:
+    with pytest.raises(InvalidArgument, match=clue):
+        envfleet.connect(place.url, **{"env": TURBOFAN, "num_envs": 2, "token": place.token, **more})
+
+
+def test_several_services_need_a_sub_environment_each(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidArgument, match="one sub-environment for each"):
+        envfleet.connect([place.url, place.url], TURBOFAN, 1, token=place.token)
+    before = place.service.fleets.num_held
+    monkeypatch.setattr(connecting, "Link", _SecondHasNoToken())
+    with pytest.raises(ServiceRefused):  # the first part is closed again
+        envfleet.connect([place.url, place.url], TURBOFAN, 2, token=place.token)
+    assert place.service.fleets.num_held == before
+
+
+class _SecondHasNoToken:
+    def __init__(self) -> None:
+        self._links = 0
+
+    def __call__(self, url: str, token: str, **more: Any) -> Any:
+        from envfleet.remote.link import Link
+
+        self._links += 1
+        return Link(url, token if self._links == 1 else None, **more)
