@@ -109,10 +109,11 @@ def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Map
     if isinstance(env, str) and _global_registry.contains(ENV_CREATOR, env):
         env = _global_registry.get(ENV_CREATOR, env)
     mode = AutoresetMode.SAME_STEP
+    settings = {"copy": False, **options}
     if isinstance(env, FleetCreator):
-        return env.make_fleet(num_envs, mode, copy=False, **options, **context)
+        return env.make_fleet(num_envs, mode, **{**settings, **context})
     if isinstance(env, str):
-        return FleetCreator(env, copy=False, **options).make_fleet(num_envs, mode, **context)
+        return FleetCreator(env, **settings).make_fleet(num_envs, mode, **context)
     if not callable(env):
         raise InvalidArgument(
             f"config.environment({env!r}): expected a name of register_fleet or register_env, a Gymnasium id, or a "
@@ -122,7 +123,7 @@ def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Map
     if isinstance(made, VectorEnv):
         return _checked(made, num_envs)
     made.close()
-    return FleetCreator(partial(env, context), copy=False, **options).make_fleet(num_envs, mode)
+    return FleetCreator(partial(env, context), **settings).make_fleet(num_envs, mode)
 
 
 def _checked(made: VectorEnv[Any, Any, Any], num_envs: int) -> VectorEnv[Any, Any, Any]:
