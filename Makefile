@@ -6,7 +6,7 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports docs check bench clean
+.PHONY: help demo test programs lint types imports docs check bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,8 +14,11 @@ help: ## Show this list
 demo: $(READY) ## Train a hockey player for a minute, and see what it has learned
 	@$(BIN)/envfleet demo
 
-test: $(READY) ## Run all tests
+test: $(READY) programs ## Run all tests
 	@$(BIN)/pytest -n 2 --dist loadfile
+
+programs:
+	@tests/service/programs.sh
 
 lint: $(READY) ## Check format and style
 	@echo "lint"

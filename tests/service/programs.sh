@@ -1,0 +1,23 @@
+#!/bin/sh
+# Installs Debian's packages of the programs that tests of the service drive: a browser and a database.
+# Does nothing where they are there; where they cannot be installed, says which are missing and goes on.
+set -eu
+
+missing=""
+command -v chromium > /dev/null || missing="$missing chromium"
+command -v pg_ctl > /dev/null || ls /usr/lib/postgresql/*/bin/pg_ctl > /dev/null 2>&1 || missing="$missing postgresql"
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+    echo "installing for the tests of the service:$missing"
+    log=$(mktemp)
+    apt="apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3"
+    install="$apt install -y --no-install-recommends$missing"
+    if DEBIAN_FRONTEND=noninteractive sh -c "$install || { $apt update && $install; }" > "$log" 2>&1; then
+        rm -f "$log"
+        exit 0
+    fi
+    tail -n 5 "$log" >&2
+    rm -f "$log"
+fi
+echo "missing, so that tests under tests/service will fail:$missing (on Debian, as root: apt-get install$missing)" >&2
