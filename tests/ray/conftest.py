@@ -1,4 +1,4 @@
-"""One Ray cluster of two nodes for all tests here, and the backend in both its ways."""
+"""One Ray cluster for all tests here, and the backend in both its ways."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.conftest import Backend, Resources, take_stock
 
 OBJECT_STORE_BYTES = 80_000_000
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
-HEAD = {**NODE, "include_dashboard": False, "resources": {"place": 1}}
-FAR = {"far": 0.01}
+HEAD = {**NODE, "include_dashboard": False, "resources": {"place": 2}}
 PATIENCE_S = 10.0
 
 
@@ -48,9 +47,8 @@ def way(request: pytest.FixtureRequest) -> RayBackend:
 
 @pytest.fixture(scope="session", autouse=True)
 def ray_cluster() -> Iterator[Cluster]:
-    """A head, to which this process is connected, and a node with the resource `far`."""
+    """A head, to which this process is connected; tests that need more nodes add them."""
     cluster = Cluster(initialize_head=True, head_node_args=HEAD)
-    cluster.add_node(**NODE, resources={"far": 1, "place": 1})
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     yield cluster
     ray.shutdown()

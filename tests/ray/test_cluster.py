@@ -54,14 +54,6 @@ def test_local_cluster_lives_as_long_as_its_fleets(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_cluster_of_others_is_left_alone() -> None:
-    session = cluster.session()
-    with NEAR([CountingEnv] * 2) as fleet:
-        fleet.reset(seed=0)
-    assert session is not None
-    assert cluster.session() == session
-
-
 def test_ray_is_shut_down_under_the_fleet(ray_cluster: Cluster) -> None:
     """Both ways tell it at once, and Ray is not started again behind the caller's back."""
     fleets = [way([CountingEnv] * 2, workers=1, on_failure=failure) for way, failure in WAYS]
@@ -85,6 +77,10 @@ def test_ray_is_shut_down_under_the_fleet(ray_cluster: Cluster) -> None:
 WAYS = ((NEAR, "raise"), (REMOTE, "raise"), (REMOTE, "restart"))
 
 
-def test_workers_default_to_the_cpus_of_the_cluster() -> None:
+def test_cluster_of_others_is_counted_and_left_alone() -> None:
+    """Workers default to one per CPU of the cluster; the connection is the same before and after."""
+    session = cluster.session()
     with envfleet.make(CountingEnv, 3, backend="ray", ray_options={"num_cpus": 0.01}) as fleet:
         assert fleet.plan.num_workers == min(3, int(ray.cluster_resources()["CPU"]))
+    assert session is not None
+    assert cluster.session() == session

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL
-from tests.ray.conftest import FAR, NEAR, REMOTE, RayBackend
+from tests.ray.conftest import NEAR, REMOTE, RayBackend
 
 from envfleet.testing import CASES, CHECKS, CountingEnv, InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
@@ -103,7 +103,7 @@ def test_two_ways_in_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shared_data_and_large_observations() -> None:
     """Shared arrays are read-only copies on other nodes; what is large goes through the object store."""
     table = np.arange(1000.0)
-    with REMOTE([_TableEnv] * 2, shared={"table": table}, ray_options={"resources": FAR}) as fleet:
+    with REMOTE([_TableEnv] * 2, workers=1, shared={"table": table}) as fleet:
         observations, _ = fleet.reset(seed=0)
         assert observations.shape == (2, 500, 100)
         assert fleet.step(np.array([3, 999]))[1].tolist() == [3.0, 999.0]
