@@ -1,0 +1,167 @@
+"""The notebook of the turbofan challenge, as it is written, and what its client does when things go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from student_client import (
+    EngineLog,
+    create_student_gym_env,
+    create_student_gym_env_vectorized,
+    get_leaderboard_score,
+    plot_rewards,
+    plot_sensors,
+)
+from tests.remote.conftest import Network, Place, lose_reply, lose_request
+
+from envfleet.errors import InvalidArgument, ResetNeeded, ServiceRefused, ServiceUnreachable
+
+NOTEBOOK = """
+import numpy as np
+from student_client.student_gym_env_vectorized import create_student_gym_env_vectorized
+
+env = create_student_gym_env_vectorized(
+            num_envs=4,
+            step_size=10,
+            user_token='your_token'
+        )
+
+print(f"Environment created with {env.num_envs} parallel environments")
+print(f"   Episode IDs: {env.episode_ids}")
+
+# Reset all environments
+print(f"Resetting all environments...")
+observations, infos = env.reset()
+
+print(f"   Observations shape: {observations.shape}")
+print(f"   First observation: {observations[0]}")
+
+for step in range(40):
+
+    # A) Check if any environments terminated
+    terminated_envs = env.get_terminated_env_indices()
+    if terminated_envs:
+        print(f"   Environments {terminated_envs} terminated")
+        reset_obs, reset_infos = env.reset_specific_envs(terminated_envs)
+        for i, env_id in enumerate(terminated_envs):
+            infos[env_id] = reset_infos[i] # reset previous info dict
+
+    # Generate random actions for all environments
+    actions = np.random.randint(0, 3, size=env.num_envs)
+
+    print(f"   Step {step + 1}:")
+    print(f"      Actions: {actions}")
+
+    # Take step
+    observations, rewards, terminateds, truncateds, infos = env.step(actions)
+
+    print(f"      Rewards: {rewards}")
+    print(f"      Terminated: {terminateds}")
+    print(f"      Active environments: {env.get_active_count()}/{env.num_envs}")
+
+    # Show filtered info (production mode)
+    for i, info in enumerate(infos):
+        print(f"      Env {i} info: {info}")
+
+env.close()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _settings(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_URL", place.url)
+    monkeypatch.setenv("USER_TOKEN", place.token)
+
+
+def test_the_notebook_runs_as_it_is_written(place: Place) -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(NOTEBOOK.replace("your_token", place.token), {})
+    text = printed.getvalue()
+    assert "Environment created with 4 parallel environments" in text
+    assert "Observations shape: (4, 9)" in text
+    assert text.count("Rewards:") == 40
+    assert "terminated" in text
+    score = get_leaderboard_score(place.token)
+    assert score["total_episodes"] > 4
+    assert {"avg_reward", "best_reward", "total_maintenance", "avg_steps", "failure_rate"} < set(score)
+
+
+def test_engines_that_ended_wait_and_blocks_have_their_own_lengths() -> None:
+    with create_student_gym_env_vectorized(num_envs=3, step_size=10) as env:
+        first = env.episode_ids
+        observations, infos = env.reset(seed=1)
+        assert (observations.shape, observations.dtype, len(infos)) == ((3, 9), np.float32, 3)
+        blocks, rewards, terminated, truncated, infos = env.step(np.array([0, 2, 1]))
+        assert [block.shape for block in blocks] == [(10, 9), (1, 9), (10, 9)]
+        assert (terminated.tolist(), truncated.tolist()) == ([False, True, False], [False] * 3)
+        assert rewards[0] > 300 > rewards[1] > 0 > rewards[2]
+        assert (env.get_terminated_env_indices(), env.get_active_count()) == ([1], 2)
+        blocks, rewards, *_, infos = env.step([0, 0, 0], step_size=4)
+        assert [block.shape for block in blocks] == [(4, 9), (0, 9), (4, 9)]
+        assert (rewards[1], infos[1]["terminated"]) == (0.0, True)
+        assert "2 of 3 engines fly" in repr(env)
+        reset, infos = env.reset_specific_envs([1])
+        assert (reset.shape, len(infos), env.get_active_count()) == ((1, 9), 1, 3)
+        assert env.episode_ids[1] != first[1]
+        last, *_ = env.step([0, 0, 0], return_all_states=False)
+        assert last.shape == (3, 9)
+        for actions in ([0, 0], [0.0, 0.0, 0.0], 1):
+            with pytest.raises(InvalidArgument, match="whole numbers"):
+                env.step(actions)
+        with pytest.raises(InvalidArgument, match="env_indices"):
+            env.reset_specific_envs([3])
+
+
+def test_one_engine_and_its_pictures() -> None:
+    env = create_student_gym_env(step_size=5)
+    observation, info = env.reset(seed=3)
+    assert (observation.shape, info["episode_id"]) == ((9,), env.episode_id)
+    log, total = EngineLog(), 0.0
+    for action in (0, 0, 1, 0, 2):
+        observation, reward, terminated, truncated, info = env.step(action)
+        log.add(observation, action, reward)
+        total += reward
+    assert (terminated, truncated, observation.shape) == (True, False, (1, 9))
+    assert info["total_reward"] == pytest.approx(total)
+    assert info["step"] == 21
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.close()
+    assert len(plot_sensors(log).axes) == 9
+    assert plot_rewards(log).axes
+
+
+def test_a_failure_is_an_exception_and_no_end_of_an_episode() -> None:
+    with create_student_gym_env_vectorized(num_envs=2) as env:
+        env.reset(seed=0)
+        http: Any = env._link._http
+        network = http._transport = Network(http._transport)
+        network.tricks = [lose_request, busy]
+        assert env.step([0, 0])[1].min() > 0  # nothing had been done, so it was asked again
+        assert len(network.bodies) == 3
+        network.tricks = [lose_reply]
+        with pytest.raises(ServiceUnreachable, match="no answer"):
+            env.step([0, 0])
+        assert env.get_active_count() == 2
+
+
+def busy(request: httpx.Request, ask: Any) -> httpx.Response:
+    return httpx.Response(429, json={"detail": "busy"})
+
+
+def test_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    with pytest.raises(ServiceRefused, match="401"):
+        create_student_gym_env_vectorized(user_token="ef_wrong")
+    with pytest.raises(ServiceRefused):
+        get_leaderboard_score("ef_wrong")
+    monkeypatch.delenv("USER_TOKEN")
+    monkeypatch.delenv("ENVFLEET_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="USER_TOKEN"):
+        create_student_gym_env_vectorized()

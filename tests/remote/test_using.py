@@ -1,0 +1,97 @@
+"""What people do with a remote fleet: train on it, and look at what the service says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.remote.conftest import TURBOFAN, Place
+from typer.testing import CliRunner
+
+import envfleet
+from envfleet.cli.app import app
+from envfleet.errors import InvalidArgument
+from envfleet.training.config import parse_config
+from envfleet.training.options import RunOptions
+from envfleet.training.trainer import Trainer
+
+CONFIG = Path(__file__).parents[2] / "configs" / "turbofan_ppo.json"
+
+
+def remote_config(**kwargs: Any) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(CONFIG.read_text(encoding="utf-8"))
+    config.pop("$schema")
+    phase = config["curriculum"]["phases"][0]
+    phase["transitions"] = 512
+    phase["environment"] = {"id": "remote", "kwargs": kwargs}
+    config["training"] |= {"rollout_steps": 16, "eval_games": 2, "eval_frequency": None}
+    config["agent"]["hyperparameters"]["num_minibatches"] = 2
+    return config
+
+
+def train(place: Any, config: dict[str, Any], folder: Path | None = None, **options: Any) -> tuple[float, Any]:
+    trainer = Trainer(parse_config(config), RunOptions(num_envs=16, **options), folder=folder)
+    try:
+        assert trainer.run() in {"completed", "max_transitions"}
+        return trainer.mean_return, trainer.state_dict()
+    finally:
+        trainer.close()
+
+
+def test_training_on_a_service_is_training_on_the_kernel(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVFLEET_TOKEN", place.token)
+    config = remote_config(url=place.url, env="Turbofan-v0", step_size=10)
+    remote, _ = train(place, config)
+    config["curriculum"]["phases"][0]["environment"] = {"id": TURBOFAN, "kwargs": {"step_size": 10}}
+    local, _ = train(place, config)
+    assert remote == local  # the same seeds, the same observations, the same updates
+
+
+def test_a_run_goes_on_with_new_episodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVFLEET_TOKEN", place.token)
+    config = remote_config(url=place.url, env="Turbofan-v0")
+    _, state = train(place, config, max_transitions=256)
+    trainer = Trainer(parse_config(config), RunOptions(num_envs=16))
+    trainer.load_state_dict(state)
+    assert trainer.run() == "completed"
+    assert trainer.transitions == 512
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "clue"),
+    [
+        ({"env": "Turbofan-v0"}, "without url"),
+        ({"url": "http://host", "env": "e", "token": "t"}, "ENVFLEET_TOKEN"),
+        ({"url": "http://host", "env": "e", "mode": "ranked"}, "seeds"),
+    ],
+)
+def test_configurations_that_cannot_be(kwargs: dict[str, Any], clue: str) -> None:
+    with pytest.raises(InvalidArgument, match=clue):
+        parse_config(remote_config(**kwargs))
+
+
+def test_a_backend_is_the_services_business(place: Place) -> None:
+    config = parse_config(remote_config(url=place.url, env="Turbofan-v0"))
+    with pytest.raises(InvalidArgument, match="which decides that"):
+        Trainer(config, RunOptions(num_envs=2, backend="thread"))
+
+
+def test_status_tells_fleets_quota_and_scores(place: Place) -> None:
+    token = place.service.tokens.create("mia")
+    command = ["status", place.url, "--token", token]
+    first = CliRunner().invoke(app, command)
+    assert (first.exit_code, "No fleets are open" in first.output) == (0, True)
+    with envfleet.connect(place.url, "Turbofan-v0", 3, token=token, mode="ranked") as fleet:
+        fleet.reset()
+        fleet.step([2, 0, 0])
+        shown = CliRunner().invoke(app, command).output
+        for text in ("mia", "participant", fleet.fleet_ids[0][:8], "ranked", "live envs", "episodes"):
+            assert text in shown
+        line = next(line for line in shown.splitlines() if fleet.fleet_ids[0][:8] in line)
+        assert line.split()[-4:-2] == ["3", "2"]  # engines, and those that run
+    refused = CliRunner().invoke(app, ["status", place.url, "--token", "ef_wrong"])
+    assert refused.exit_code == 2
+    assert "service refused" in refused.output
