@@ -15,7 +15,7 @@ from tests.conftest import PATIENCE_S, Resources, take_stock
 # RLlib registers its single-agent environment again for every EnvRunner in a process.
 OVERRIDING = "ignore:.*Overriding environment rllib-single-agent-env-v0:UserWarning"
 # Ray's own settings, as its data sets take stock of them once Learners are processes.
-DEPRECATED = "ignore:`use_(push_based_shuffle|polars)` is deprecated:DeprecationWarning"
+DEPRECATED = r"ignore:`use_\w+` is deprecated:DeprecationWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
