@@ -44,6 +44,8 @@ def show_result(result: RunResult, console: Console) -> None:
     if result.evaluation:
         console.print()
         console.print(_evaluation_table(result.evaluation))
+    if result.rating is not None:
+        console.print(f"Rating {result.rating:.1f} (the strong scripted player has 25, the weak one 22)")
     console.print()
     places = Table.grid(padding=(0, 2))
     places.add_row("Plots", escape(str(result.run_dir / "plots")))

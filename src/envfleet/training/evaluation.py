@@ -37,6 +37,9 @@ class Score:
     draws: int
     losses: int
 
+    def __add__(self, other: Score) -> Score:
+        return Score(self.wins + other.wins, self.draws + other.draws, self.losses + other.losses)
+
     @property
     def games(self) -> int:
         """All of them."""
@@ -72,6 +75,18 @@ class Score:
         """Likewise the chance to lose."""
         return wilson(self.losses, self.games)
 
+    def figures(self) -> dict[str, float]:
+        """All numbers by name, for records."""
+        low, high = self.win_interval
+        return {
+            "games": float(self.games),
+            "win_rate": self.win_rate,
+            "draw_rate": self.draw_rate,
+            "loss_rate": self.loss_rate,
+            "win_rate_low": low,
+            "win_rate_high": high,
+        }
+
     def _share(self, count: int) -> float:
         return count / self.games if self.games else float("nan")
 
@@ -86,6 +101,7 @@ class Evaluation:
         mode: Of the game.
         seed: That all games derive theirs from.
         score: Of all games.
+        outcomes: Of every game, in order: 1 if the player won, -1 if the opponent did, 0 for a draw.
         sides: Of those on the `"left"` and on the `"right"`, as far as there were any.
         mean_return: Mean over games of the sum of the player's rewards.
         mean_length: Mean steps of a game.
@@ -96,24 +112,15 @@ class Evaluation:
     mode: str
     seed: int
     score: Score
+    outcomes: tuple[int, ...]
     sides: Mapping[str, Score]
     mean_return: float
     mean_length: float
 
     def figures(self) -> dict[str, float]:
         """All numbers by name, for records."""
-        low, high = self.score.win_interval
-        figures = {
-            "games": float(self.score.games),
-            "win_rate": self.score.win_rate,
-            "draw_rate": self.score.draw_rate,
-            "loss_rate": self.score.loss_rate,
-            "win_rate_low": low,
-            "win_rate_high": high,
-            "mean_return": self.mean_return,
-            "mean_length": self.mean_length,
-        }
-        return figures | {f"win_rate_{side}": score.win_rate for side, score in self.sides.items()}
+        means = {"mean_return": self.mean_return, "mean_length": self.mean_length}
+        return self.score.figures() | means | {f"win_rate_{side}": score.win_rate for side, score in self.sides.items()}
 
 
 def evaluate(
@@ -155,6 +162,7 @@ def evaluate(
         mode=rink.mode,
         seed=seed,
         score=_score(played, np.ones(games, np.bool_)),
+        outcomes=tuple(played.outcomes.tolist()),
         sides={name: _score(played, where) for name, where in sides.items() if where.any()},
         mean_return=float(played.returns.mean()),
         mean_length=float(played.lengths.mean()),

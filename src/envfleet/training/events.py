@@ -170,14 +170,17 @@ class Evaluated:
     """The learner was evaluated, apart from training.
 
     Attributes:
-        results: By name of the opponent (`"none"` where there is none): figures by name, such as `win_rate`,
-            `draw_rate`, `loss_rate`, `win_rate_low`, `win_rate_high`, `games`, `mean_return`.
+        results: By name of the opponent (`"none"` where there is none, `"pool"` for snapshots of the learner): figures
+            by name, such as `win_rate`, `draw_rate`, `loss_rate`, `win_rate_low`, `win_rate_high`, `games`,
+            `mean_return`.
         transitions: Of the whole run, so far.
         episodes: Likewise.
         updates: Likewise.
         phase: Index of the phase.
         score: What the best checkpoint is chosen by.
         is_best: Whether it is the best so far.
+        ratings: By name, of the frozen `"learner"` and of snapshots it was evaluated against: `rating` and `rating_sd`;
+            empty where nobody plays against it.
     """
 
     results: Mapping[str, Mapping[str, float]]
@@ -187,6 +190,7 @@ class Evaluated:
     phase: int
     score: float
     is_best: bool
+    ratings: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from envfleet.agents import Agent
 from envfleet.errors import InvalidArgument
+from envfleet.training.copies import as_player
 from envfleet.training.matchmaking import move_rate
+from envfleet.training.ratings import Rating
 
 
 @dataclasses.dataclass(eq=False)
@@ -25,6 +27,9 @@ class Snapshot:
         transitions: That it had learned from.
         win_rate: The learner's running score against it, draws counting half; 0.5 at first.
         games: Played against it in training.
+        mu: Its rating, from games that were played to rate it, never from training.
+        sigma: The standard deviation of that.
+        rated_games: Those games.
     """
 
     name: str
@@ -32,6 +37,9 @@ class Snapshot:
     transitions: int
     win_rate: float = 0.5
     games: int = 0
+    mu: float = 25.0
+    sigma: float = 25.0 / 3
+    rated_games: int = 0
 
 
 class SnapshotPool:
@@ -72,6 +80,28 @@ class SnapshotPool:
     def weights(self, name: str) -> dict[str, dict[str, Tensor]]:
         """Of a snapshot."""
         return self._all[name].weights
+
+    def player(self, name: str, seed: int = 0) -> Agent[Any]:
+        """A player with the weights of a snapshot; its draws derive from `seed`."""
+        player = as_player(self._learner, num_envs=self._learner.num_envs, seed=seed)
+        player.set_weights(self.weights(name))
+        return player
+
+    def unsure(self, count: int) -> tuple[Snapshot, ...]:
+        """Those that were rated by the fewest games, of equals the newest."""
+        newest_first = self.snapshots[::-1]
+        return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rated_games)[:count])
+
+    @property
+    def ratings(self) -> dict[str, Rating]:
+        """Of those that may be drawn, by name."""
+        return {one.name: Rating(one.name, one.mu, one.sigma, one.rated_games) for one in self.snapshots}
+
+    def set_ratings(self, ratings: Iterable[Rating]) -> None:
+        """Rate snapshots anew."""
+        for rating in ratings:
+            snapshot = self._all[rating.name]
+            snapshot.mu, snapshot.sigma, snapshot.rated_games = rating.mu, rating.sigma, rating.games
 
     def report(self, name: str, scores: NDArray[np.float64]) -> None:
         """Move the win rate against a snapshot; see `Source.report`."""

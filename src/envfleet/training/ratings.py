@@ -55,7 +55,12 @@ class Result:
     outcome: int
 
 
-def rate(names: Sequence[str], results: Iterable[Result], anchors: Mapping[str, float] = ANCHORS) -> list[Rating]:
+def rate(
+    names: Sequence[str],
+    results: Iterable[Result],
+    anchors: Mapping[str, float] = ANCHORS,
+    before: Mapping[str, Rating] | None = None,
+) -> list[Rating]:
     """Rate players.
 
     Players do not change between the games, so a rating becomes surer with each. The order of the games matters
@@ -65,6 +70,7 @@ def rate(names: Sequence[str], results: Iterable[Result], anchors: Mapping[str, 
         names: Of the players.
         results: Of their games, in the order in which they count.
         anchors: Fixed ratings by name; those of players that are not among `names` are not looked at.
+        before: Ratings from earlier games, by name, which go on from there.
 
     Returns:
         A rating for each name, in that order.
@@ -73,10 +79,12 @@ def rate(names: Sequence[str], results: Iterable[Result], anchors: Mapping[str, 
         InvalidArgument: Somebody played against itself, or is not among `names`; or an outcome is none.
     """
     model = BradleyTerryFull(tau=0.0)
+    known = before or {}
     ratings = {
         name: model.rating(anchors[name], _ANCHOR_SIGMA) if name in anchors else model.rating() for name in names
     }
-    counts = dict.fromkeys(names, 0)
+    ratings |= {name: model.rating(known[name].mu, known[name].sigma) for name in names if name in known}
+    counts = {name: known[name].games if name in known else 0 for name in names}
     for result in results:
         _check(result, ratings)
         pair = (result.one, result.two)

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from envfleet.training.checkpoints import Checkpoints
 from envfleet.training.config import RunConfig, parse_config, read_config
 from envfleet.training.events import Observer
-from envfleet.training.examining import STRONG, WEAK
 from envfleet.training.options import Backend, Engine, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, records_of
+from envfleet.training.standing import STRONG, WEAK
 from envfleet.training.stopping import stop_requests
 from envfleet.training.trainer import Trainer
 
@@ -36,6 +36,7 @@ class RunResult:
         win_rate: Against the strong scripted player, in the last evaluation; `None` where nobody plays against it.
         win_rate_weak: Likewise against the weak one.
         evaluation: All figures of the last evaluation, by opponent.
+        rating: Then; 25 is the strong scripted player's and 22 the weak one's. `None` where nobody plays against it.
         steps_per_s: Transitions per second of this sitting, without evaluations.
         seconds: Where those of this sitting went: `act`, `env`, `wait`, `update`, `evaluation`.
         checkpoint: The last agent's file.
@@ -52,6 +53,7 @@ class RunResult:
     win_rate: float | None
     win_rate_weak: float | None
     evaluation: Mapping[str, Mapping[str, float]]
+    rating: float | None
     steps_per_s: float
     seconds: Mapping[str, float]
     checkpoint: Path | None
@@ -250,6 +252,7 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         win_rate=rates.get(STRONG),
         win_rate_weak=rates.get(WEAK),
         evaluation=evaluation,
+        rating=trainer.rating,
         steps_per_s=trainer.steps_per_s,
         seconds=dataclasses.asdict(trainer.times),
         checkpoint=checkpoints.latest,

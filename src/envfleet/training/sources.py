@@ -86,14 +86,13 @@ class Snapshots(Scripted):
     """Earlier versions of the learner.
 
     Args:
-        learner: Who.
-        pool: Its snapshots.
+        pool: The snapshots.
         matchmaking: Which of them.
     """
 
-    def __init__(self, learner: Agent[Any], pool: SnapshotPool, matchmaking: Matchmaking) -> None:
+    def __init__(self, pool: SnapshotPool, matchmaking: Matchmaking) -> None:
         super().__init__("none")
-        self._learner, self._pool, self._matchmaking = learner, pool, matchmaking
+        self._pool, self._matchmaking = pool, matchmaking
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
         """Snapshots for `count` episodes."""
@@ -104,9 +103,7 @@ class Snapshots(Scripted):
 
     def load(self, key: str, seed: int) -> Agent[Any]:
         """A player with the weights of a snapshot."""
-        player = as_player(self._learner, num_envs=self._learner.num_envs, seed=seed)
-        player.set_weights(self._pool.weights(key))
-        return player
+        return self._pool.player(key, seed)
 
     def report(self, key: str, scores: NDArray[np.float64]) -> None:
         """Move the pool's win rate."""
@@ -189,7 +186,7 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, d
         source = Myself(learner) if path is None else Files(path, "uniform", num_envs=learner.num_envs, device=device)
         return Entry(source, share, one.deterministic)
     if isinstance(one, SnapshotOpponent):
-        source = Snapshots(learner, pool, one.matchmaking)
+        source = Snapshots(pool, one.matchmaking)
         if one.folder is not None:
             source = Files(one.folder, one.matchmaking, num_envs=learner.num_envs, device=device)
         return Entry(source, share, one.deterministic)

@@ -67,6 +67,7 @@ class Tally:
             "best": self._best,
             "examined_at": self.examined_at,
             "results": None if self.examination is None else self.examination.results,
+            "ratings": {} if self.examination is None else self.examination.ratings,
             "score": None if self.examination is None else self.examination.score,
         }
 
@@ -75,4 +76,5 @@ class Tally:
         self._figures = {name: list(sums) for name, sums in state["figures"].items()}
         self._returns = collections.deque(state["returns"], maxlen=_LATEST)
         self._best, self.examined_at = state["best"], state["examined_at"]
-        self.examination = None if state["score"] is None else Examination(state["results"], state["score"])
+        found = (state["results"], state["score"], state.get("ratings", {}))
+        self.examination = None if state["score"] is None else Examination(*found)

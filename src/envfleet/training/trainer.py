@@ -35,6 +35,7 @@ from envfleet.training.options import RunOptions
 from envfleet.training.outcomes import Results
 from envfleet.training.pool import SnapshotPool
 from envfleet.training.sources import entries_of, needs_pool
+from envfleet.training.standing import LEARNER
 from envfleet.training.stopwatch import Stopwatch
 from envfleet.training.tally import Tally
 
@@ -246,7 +247,7 @@ class Trainer:
     def evaluate(self) -> Examination:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
-        found = self._examiner.examine(self.agent)
+        found = self._examiner.examine(self.agent, self._pool)
         is_best = self._tally.take_score(found.score, self.transitions)
         self._announcer.tell(
             Evaluated(
@@ -257,6 +258,7 @@ class Trainer:
                 phase=self._phase_index,
                 score=found.score,
                 is_best=is_best,
+                ratings=found.ratings,
             )
         )
         self._tally.examination = found
@@ -353,6 +355,12 @@ class Trainer:
     def evaluation(self) -> Mapping[str, Mapping[str, float]]:
         """Figures of the last evaluation, by opponent."""
         return {} if self._tally.examination is None else self._tally.examination.results
+
+    @property
+    def rating(self) -> float | None:
+        """The learner's in the last evaluation; `None` if it was not rated."""
+        examination = self._tally.examination
+        return None if examination is None else examination.ratings.get(LEARNER, {}).get("rating")
 
     @property
     def times(self) -> Times:

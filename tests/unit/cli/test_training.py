@@ -84,8 +84,8 @@ def test_a_run_that_was_stopped_goes_on(config: Path, tmp_path: Path) -> None:
 def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = training.RunResult(
         run_name="mine", run_dir=tmp_path / "mine", reason="interrupted", total_steps=12_345, total_episodes=1,
-        total_updates=1, mean_reward=0.0, win_rate=None, win_rate_weak=None, evaluation={}, steps_per_s=1.0,
-        seconds={}, checkpoint=None, best_checkpoint=None,
+        total_updates=1, mean_reward=0.0, win_rate=None, win_rate_weak=None, evaluation={}, rating=None,
+        steps_per_s=1.0, seconds={}, checkpoint=None, best_checkpoint=None,
     )  # fmt: skip
     monkeypatch.setattr(training, "train", lambda config, **options: result)
     told = invoke("train", config, "-q")
@@ -103,7 +103,7 @@ def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
     result = training.RunResult(
         run_name="mine", run_dir=Path("runs/mine"), reason="max_minutes", total_steps=5_000_000, total_episodes=40_000,
         total_updates=900, mean_reward=7.5, win_rate=0.9, win_rate_weak=None,
-        evaluation={"basic_strong": {**rates, "games": 200.0}}, steps_per_s=80_000.0,
+        evaluation={"basic_strong": {**rates, "games": 200.0}}, rating=31.23, steps_per_s=80_000.0,
         seconds={"act": 20.0, "env": 30.0, "wait": 0.0, "update": 50.0, "evaluation": 0.1},
         checkpoint=Path("runs/mine/checkpoints/1.pt"), best_checkpoint=Path("runs/mine/checkpoints/best.pt"),
     )  # fmt: skip
@@ -112,6 +112,7 @@ def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
     shown = flat(text.getvalue())
     assert "mine has used its time" in shown
     assert "basic_strong 90.0% 6.0% 4.0% 85.0% to 94.0% 200" in shown
+    assert "Rating 31.2 (the strong scripted player has 25, the weak one 22)" in shown
     assert "Time: learning 50%, environment 30%, acting 20% " in shown
     assert "Best agent runs/mine/checkpoints/best.pt" in shown
 

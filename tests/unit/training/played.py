@@ -71,7 +71,10 @@ def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]
                 }
                 for name, rate in (("weak", 0.2 + 0.7 * progress), ("strong", 0.1 + 0.6 * progress))
             }
-            yield Evaluated(results, episodes=2 * number, phase=phase, score=progress, is_best=True, **counts)
+            ratings = {"learner": {"rating": 20 + 10 * progress, "rating_sd": 1.0}}
+            yield Evaluated(
+                results, episodes=2 * number, phase=phase, score=progress, is_best=True, ratings=ratings, **counts
+            )
         yield Progress(
             episodes=2 * number, phase=phase, phase_name=PHASES[phase], phase_share=0.5, run_share=progress,
             steps_per_s=1000.0 + 500 * float(rng.random()), elapsed_s=10.0 * progress, times=TIMES, **counts,

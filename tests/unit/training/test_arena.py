@@ -95,7 +95,7 @@ def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
         learner = small_sac(arena)
         pool = SnapshotPool(learner, 2)
         pool.add()
-        arena.begin_phase(phase_of(), (Entry(Snapshots(learner, pool, "uniform"), is_deterministic=True),))
+        arena.begin_phase(phase_of(), (Entry(Snapshots(pool, "uniform"), is_deterministic=True),))
         arena.reset()
         (group,) = arena._opponents._groups
         act = group.player.act_batch

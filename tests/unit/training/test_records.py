@@ -227,7 +227,7 @@ def test_the_bar_shows_where_the_run_is() -> None:
 def test_without_a_terminal_evaluations_are_lines() -> None:
     lines = shown(played.begin(), *played.rounds(), played.end(), is_terminal=False).splitlines()
     assert lines[0] == "a run begins: SAC, 2 sub-environments"
-    assert lines[1] == "evaluated at 3,200: won 33.3% against weak, won 21.4% against strong"
+    assert lines[1] == "evaluated at 3,200: won 33.3% against weak, won 21.4% against strong, rating 21.9"
     assert len(lines) == 6
 
 

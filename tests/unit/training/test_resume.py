@@ -46,7 +46,7 @@ CONFIG: dict[str, Any] = {
     "training": {
         "warmup_steps": 100,
         "updates_per_step": 0.1,
-        "eval_frequency": None,
+        "eval_frequency": 400,
         "eval_games": 2,
         "checkpoint_frequency": 300,
         "pool": {"snapshot_every": 100},
@@ -106,7 +106,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(engine: str, whole: RunR
     assert victim.returncode == -signal.SIGKILL
     resumed = resume(tmp_path / "killed", verbose=False)
     assert (resumed.total_steps, resumed.total_updates) == (whole.total_steps, whole.total_updates)
-    for name in ("episodes.csv", "updates.csv"):
+    for name in ("episodes.csv", "updates.csv", "evaluations.csv"):
         assert (resumed.run_dir / name).read_bytes() == (whole.run_dir / name).read_bytes()
     first, second = weights_of(whole), weights_of(resumed)
     for network, tensors in first.items():
@@ -133,7 +133,7 @@ def test_the_documented_call_works_and_answers_as_promised(tmp_path: Path) -> No
     assert result["run_name"].endswith("_vec4")
     assert result["total_steps"] == 400
     assert isinstance(result["mean_reward"], float)
-    assert set(result["evaluation"]) == {"basic_strong", "basic_weak"}
+    assert set(result["evaluation"]) == {"basic_strong", "basic_weak", "pool"}
     assert json.loads(json.dumps(result)) == result
 
 

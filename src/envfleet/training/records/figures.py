@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from envfleet.training.ratings import ANCHORS
 from envfleet.training.records.drawing import (
     COLOURS,
     DRAW,
@@ -19,6 +20,7 @@ from envfleet.training.records.drawing import (
     new_figure,
 )
 from envfleet.training.records.history import RunHistory
+from envfleet.training.standing import LEARNER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,13 +98,15 @@ def draw_win_rates(histories: Histories) -> Figure | None:
 
 
 def draw_evaluations(histories: Histories) -> Figure | None:
-    """Draw win rates of evaluations with their 95 % intervals, a panel per opponent."""
+    """Draw win rates of evaluations with their 95 % intervals, a panel per opponent, and ratings of the learner."""
     rates = [_win_rates(history) for history in histories]
     opponents = sorted({name for table in rates for name in table["opponent"].unique().to_list()})
     if not opponents:
         return None
-    figure, panels = new_figure(1, len(opponents), 4.6 * len(opponents) + 0.6, 3.6)
-    for panel, opponent in zip(panels, opponents, strict=True):
+    ratings = [_ratings(history) for history in histories]
+    count = len(opponents) + any(not table.is_empty() for table in ratings)
+    figure, panels = new_figure(1, count, 4.6 * count + 0.6, 3.6)
+    for panel, opponent in zip(panels, opponents, strict=False):
         for history, table, colour in zip(histories, rates, _colours(histories), strict=True):
             rows = table.filter(pl.col("opponent") == opponent).sort("transitions")
             panel.plot(
@@ -120,8 +124,23 @@ def draw_evaluations(histories: Histories) -> Figure | None:
         panel.set_ylim(0, 1.02)
         panel.set_title(f"Games won against {opponent}")
         _finish(panel, histories)
+    if count > len(opponents):
+        _draw_ratings(panels[-1], histories, ratings)
     _name_runs(figure, histories)
     return figure
+
+
+def _draw_ratings(panel: Axes, histories: Histories, ratings: Sequence[pl.DataFrame]) -> None:
+    """Ratings with two standard deviations to either side, and where the scripted players stand."""
+    for history, table, colour in zip(histories, ratings, _colours(histories), strict=True):
+        times, rating, reach = table["transitions"], table["rating"], 2 * table["rating_sd"]
+        panel.plot(times, rating, color=colour, marker="o", markersize=3, label=history.name)
+        panel.fill_between(times, rating - reach, rating + reach, color=colour, alpha=0.2, linewidth=0)
+    for name, level in ANCHORS.items():
+        panel.axhline(level, color="#777777", linewidth=0.8, linestyle="--")
+        panel.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+    panel.set_title("Rating")
+    _finish(panel, histories)
 
 
 def draw_losses(histories: Histories) -> Figure | None:
@@ -197,6 +216,15 @@ def _win_rates(history: RunHistory) -> pl.DataFrame:
     """A row per evaluation and opponent, with a column per figure; none without `win_rate`."""
     table = history.evaluations.filter(pl.col("figure").str.starts_with("win_rate"))
     return table.pivot("figure", index=["transitions", "opponent"], values="value", aggregate_function="last")
+
+
+def _ratings(history: RunHistory) -> pl.DataFrame:
+    """A row per evaluation that rated the learner: `transitions`, `rating`, `rating_sd`."""
+    table = history.evaluations.filter(opponent=LEARNER).pivot(
+        "figure", index="transitions", values="value", aggregate_function="last"
+    )
+    whole = {"transitions": pl.Int64, "rating": pl.Float64, "rating_sd": pl.Float64}
+    return table.sort("transitions") if len(table) else pl.DataFrame(schema=whole)
 
 
 def _finish(panel: Axes, histories: Histories) -> None:

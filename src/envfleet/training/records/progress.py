@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, PhaseBegan, Progress
+from envfleet.training.standing import LEARNER
 
 _RECENT = 200  # episodes that return and win rate are means of
 _LINE_EVERY_S = 30.0  # where nothing can be redrawn
@@ -148,6 +149,8 @@ def _describe_evaluation(event: Evaluated) -> str:
         else f"return {figures.get('mean_return', 0.0):.2f}"
         for opponent, figures in event.results.items()
     ]
+    if LEARNER in event.ratings:
+        parts.append(f"rating {event.ratings[LEARNER]['rating']:.1f}")
     return f"evaluated at {event.transitions:,}: {', '.join(parts)}"
 
 

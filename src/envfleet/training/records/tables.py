@@ -54,7 +54,7 @@ class TableWriter:
                 place = (event.transitions, event.updates, event.phase)
                 self._updates.add((*place, name, float(value)) for name, value in event.figures.items())
             case Evaluated():
-                for opponent, figures in event.results.items():
+                for opponent, figures in (*event.results.items(), *event.ratings.items()):
                     row = (event.transitions, event.episodes, event.updates, event.phase, opponent)
                     self._evaluations.add((*row, name, float(value)) for name, value in figures.items())
             case Progress() if time.monotonic() >= self._next_speed:

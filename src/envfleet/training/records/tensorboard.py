@@ -10,6 +10,7 @@ import numpy as np
 
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Progress
 from envfleet.training.records.folder import RunFolder
+from envfleet.training.standing import LEARNER
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -49,6 +50,8 @@ class TensorBoardWriter:
                     for opponent, figures in event.results.items()
                     for name, value in figures.items()
                 }
+                rating = event.ratings.get(LEARNER, {})
+                scalars |= {f"evaluation/{name}": value for name, value in rating.items()}
                 self._add(scalars, event.transitions)
             case Progress() if time.monotonic() >= self._next_speed:
                 self._next_speed = time.monotonic() + _PROGRESS_EVERY_S
