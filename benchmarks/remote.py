@@ -3,9 +3,9 @@
     python -m benchmarks.remote [--seconds 2] [--num-envs 4 64 1024 16384] [--clients 1 8 32] [--json FILE]
 
 One service (`envfleet serve`, SQLite on disk) answers all. The contenders take turns in every round, and the ratios are
-of the same round's measurements; the median of the rounds is shown. Both ends share the machine's cores. Where others use them,
-too, look at the CPU time: what client and service together spend on a step of all engines, in milliseconds, which waiting
-for a core does not change.
+of the same round's measurements; the median of the rounds is shown. Both ends share the machine's cores. Where others use
+them, too, look at the CPU time: what client and service together spend on a step of all engines, in milliseconds, which
+waiting for a core does not change.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ def main() -> None:
             note = "" if num_envs != 64 or row["fleet/json"] >= FLOOR else f"   below the floor of {FLOOR:g}"
             print(
                 f"{num_envs:8,} {row['local']:12,.0f} {row['fleet']:12,.0f} {row['json']:10,.0f} "
-                f"{row['fleet/json']:10.1f}x {row['fleet/local']:12.4f} {row['fleet_cpu_ms']:13.2f} {row['json_cpu_ms']:12.2f} "
-                f"{row['cpu json/fleet']:6.1f}x{note}"
+                f"{row['fleet/json']:10.1f}x {row['fleet/local']:12.4f} "
+                f"{row['fleet_cpu_ms']:13.2f} {row['json_cpu_ms']:12.2f} {row['cpu json/fleet']:6.1f}x{note}"
             )
         print(f"{'clients':>8} {'p50 ms':>9} {'p99 ms':>9} {'requests/s':>11}   (64 engines each)")
         for count in args.clients:

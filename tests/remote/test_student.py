@@ -96,7 +96,7 @@ def test_engines_that_ended_wait_and_blocks_have_their_own_lengths() -> None:
     with create_student_gym_env_vectorized(num_envs=3, step_size=10) as env:
         first = env.episode_ids
         observations, infos = env.reset(seed=1)
-        assert (observations.shape, observations.dtype, len(infos)) == ((3, 9), np.float32, 3)
+        assert (observations.shape, str(observations.dtype), len(infos)) == ((3, 9), "float32", 3)
         blocks, rewards, terminated, truncated, infos = env.step(np.array([0, 2, 1]))
         assert [block.shape for block in blocks] == [(10, 9), (1, 9), (10, 9)]
         assert (terminated.tolist(), truncated.tolist()) == ([False, True, False], [False] * 3)
