@@ -20,7 +20,7 @@ from envfleet.service.auth import Identity, Tokens
 from envfleet.service.fleets import Fleets
 from envfleet.service.hosted import FleetConfig
 from envfleet.service.journal import Conflict, Entry, Journal
-from envfleet.service.models import Episode, Event, FleetRow, Snapshot
+from envfleet.service.models import Base, Episode, Event, FleetRow, Snapshot
 from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Closed, NotFound, OutOfStep
 from envfleet.service.scores import Scores
@@ -207,9 +207,10 @@ def test_scores_are_of_the_last_episodes_by_their_beginning(tmp_path: Path) -> N
                 (1, 0.0, -50.0, True, "abandoned"),
             )
         ]
-        rest = {"fleet_id": "f", "env_index": 0, "env": TURBOFAN, "ended_at": 9.0, "first_seq": 0, "last_seq": 1}
+        rest: dict[str, Any] = {"fleet_id": "f", "env_index": 0, "env": TURBOFAN, "ended_at": 9.0, "last_seq": 1}
         with here.store.engine.begin() as connection:
-            connection.execute(sa.insert(Episode), [{**row, **rest, "length": 1, "details": {}} for row in rows])
+            rest |= {"length": 1, "details": {}}
+            connection.execute(sa.insert(Episode), [{**row, **rest, "first_seq": k} for k, row in enumerate(rows)])
         board = here.scores.board(TURBOFAN, limit=2)
         assert [(row["rank"], row["user"], row["score"], row["episodes"]) for row in board] == [
             (1, "bob", 300.0, 2),
@@ -258,4 +259,30 @@ def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -
         here.journal._commit_all(entries)  # as one, when they wait at the same time
         results = [future.exception() for _, future in entries]
         assert [type(each) for each in results] == [type(None), Conflict, type(None)]
+        assert here.count(Event) == 2
+
+
+def test_the_tables_are_those_of_the_models(tmp_path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    with process(make_settings(tmp_path)) as here, here.store.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_a_database_that_is_away_for_a_while_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def be_away(*_: Any, **__: Any) -> Any:
+        raise sa.exc.OperationalError("", None, OSError("the cable is out"))
+
+    with process(make_settings(tmp_path)) as here:
+        user = here.user("ann")
+        fleet = here.create(user)
+        here.reset(user, fleet, seeds=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(here.journal, "_write", be_away)
+            patch.setattr(here.store, "load_fleet", be_away)
+            for _ in range(2):
+                with pytest.raises(sa.exc.OperationalError):
+                    here.step(user, fleet, 1, [0, 0, 0])
+        assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
         assert here.count(Event) == 2

@@ -245,18 +245,26 @@ class Fleets:
         """Make the events that other processes have made since."""
         stored = self._store.load_fleet(hosted.fleet_id, after=hosted.seq - 1)
         if stored is None or stored.row["closed_at"] is not None:
-            with self._lock:
-                self._held.pop(hosted.fleet_id, None)
-            hosted.close()
+            self._drop(hosted)
             raise Closed(f"fleet {hosted.fleet_id!r} was closed: create a new one")
         _catch_up(hosted, stored.events)
 
     def _reload(self, hosted: HostedFleet) -> None:
-        """Bring a fleet to what the database says of it, in place."""
-        stored = self._store.load_fleet(hosted.fleet_id)
-        if stored is None or stored.row["closed_at"] is not None:
-            raise Closed(f"fleet {hosted.fleet_id!r} was closed: create a new one")
-        hosted.adopt(self._rebuild(stored))
+        """Bring a fleet to what the database says of it, in place; if that fails, it leaves the memory."""
+        try:
+            stored = self._store.load_fleet(hosted.fleet_id)
+            if stored is None or stored.row["closed_at"] is not None:
+                raise Closed(f"fleet {hosted.fleet_id!r} was closed: create a new one")
+            hosted.adopt(self._rebuild(stored))
+        except BaseException:
+            self._drop(hosted)
+            raise
+
+    def _drop(self, hosted: HostedFleet) -> None:
+        """Put a fleet out of memory; hold its lock."""
+        with self._lock:
+            self._held.pop(hosted.fleet_id, None)
+        hosted.close()
 
     # ------------------------------------------------------------------ closing
 
@@ -279,10 +287,11 @@ class Fleets:
             if is_reaped and hosted.touched_at > now - self._settings.idle_timeout_s:
                 return
             episodes = [{**episode, **hosted.owner} for episode in hosted.abandon(now)]
-            self._journal.commit(Entry(episodes=episodes, closed={fleet_id: now}))
-            with self._lock:
-                self._held.pop(fleet_id, None)
-            hosted.close()
+            try:
+                with contextlib.suppress(Conflict):  # another process closed it at the same time
+                    self._journal.commit(Entry(episodes=episodes, closed={fleet_id: now}))
+            finally:
+                self._drop(hosted)
 
     def tend(self) -> None:
         """Note what was used, reap what lay idle, and put out of memory what was not used for a while."""
@@ -295,11 +304,10 @@ class Fleets:
             except EnvfleetError as error:
                 _log.warning("fleet %s could not be reaped: %s", row["id"], error)
                 self._journal.commit(Entry(closed={row["id"]: now}))
-        for fleet_id, hosted in held.items():
+        for hosted in held.values():
             if hosted.touched_at < now - self._settings.evict_after_s:
-                with hosted.lock, self._lock:
-                    self._held.pop(fleet_id, None)
-                    hosted.close()
+                with hosted.lock:
+                    self._drop(hosted)
         self._store.purge(now - self._settings.retention_days * 86_400)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, LargeBinary, String
+from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, LargeBinary, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -83,10 +83,11 @@ class Episode(Base):
     __table_args__ = (
         Index("episodes_ranked", "env", "is_ranked", "user_id", "started_at"),
         Index("episodes_of_user", "user_id", "ended_at"),
+        UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both tell of one
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    fleet_id: Mapped[str] = mapped_column(String(40), index=True)
+    fleet_id: Mapped[str] = mapped_column(String(40))
     env_index: Mapped[int]
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     env: Mapped[str] = mapped_column(String(200))

@@ -43,10 +43,10 @@ def upgrade() -> None:
             ["users.id"],
         ),
         sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("fleet_id", "env_index", "first_seq"),
     )
     op.create_index("episodes_of_user", "episodes", ["user_id", "ended_at"], unique=False)
     op.create_index("episodes_ranked", "episodes", ["env", "is_ranked", "user_id", "started_at"], unique=False)
-    op.create_index(op.f("ix_episodes_fleet_id"), "episodes", ["fleet_id"], unique=False)
     op.create_table(
         "fleets",
         sa.Column("id", sa.String(length=40), nullable=False),
@@ -123,7 +123,6 @@ def downgrade() -> None:
     op.drop_index("fleets_open", table_name="fleets")
     op.drop_index("fleets_by_user", table_name="fleets")
     op.drop_table("fleets")
-    op.drop_index(op.f("ix_episodes_fleet_id"), table_name="episodes")
     op.drop_index("episodes_ranked", table_name="episodes")
     op.drop_index("episodes_of_user", table_name="episodes")
     op.drop_table("episodes")
