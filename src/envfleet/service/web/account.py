@@ -89,14 +89,14 @@ async def _show_account(site: Site, visitor: Visitor, of: Identity, before: int 
     def read() -> dict[str, Any]:
         account = site.reading.account(of.user_id, before, _PAGE)
         account["quota"] = service.quotas.used(of)
+        account["places"] = {env: _place(site, env, of.name) for env in account["histories"] if env in _offered(site)}
         account["last"], account["pictures"] = _find_last(site, account["episodes"])
         return account
 
     account = await service.run(visitor.identity, "page", read)
     episodes = account.pop("episodes")
     next_before = episodes[_PAGE - 1]["id"] if len(episodes) > _PAGE else None
-    scores = {env: draw_score(history) for env, history in account["histories"].items()}
-    places = {env: _place(site, env, of.name) for env in scores if env in _offered(site)}
+    scores = {env: draw_score(history) for env, history in account.pop("histories").items()}
     return show(
         "account.html",
         visitor,
@@ -105,7 +105,6 @@ async def _show_account(site: Site, visitor: Visitor, of: Identity, before: int 
         next_before=next_before,
         is_first=before is None,
         scores=scores,
-        places=places,
         **account,
     )
 

@@ -90,6 +90,7 @@ class Replays:
             space, row = hosted.fleet.single_action_space, episode["env_index"]
             events = []
             for seq, event in self._events(episode):
+                _check_time(deadline)
                 mine = _of_row(event, row, num_envs=num_envs, space=space)
                 if mine is not None:
                     events.append((seq, mine))
@@ -99,8 +100,7 @@ class Replays:
                 raise Closed("the events of this episode are no longer kept, or are too many")
             tape = _Tape(hosted)
             for seq, event in reversed(events):
-                if time.monotonic() > deadline:
-                    raise Closed("this episode takes too long to be replayed")
+                _check_time(deadline)
                 reply = hosted.make(event).reply
                 if event["do"] == "step" and seq > episode["first_seq"]:
                     tape.add(event, reply)
@@ -182,6 +182,11 @@ class _Tape:
         """The episode."""
         lines = np.stack(self._observations) if self._observations else np.zeros((len(self._rewards), 0))
         return Replay(np.array(self._rewards), np.array(self._actions, np.int64), lines, self._engine)
+
+
+def _check_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise Closed("this episode takes too long to be replayed")
 
 
 def _is_seeded(event: Mapping[str, Any]) -> bool:
