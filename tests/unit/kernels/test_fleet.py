@@ -362,14 +362,13 @@ class PatientWalker(Walker):
 
 
 def test_a_kernel_with_own_params_is_compiled_once() -> None:
-    found = []
+    is_same, observations = {}, {}
     for kernel in (Walker, PatientWalker):
         with envfleet.make(kernel, 4, backend="kernel", goal=3.0) as fleet:
-            shared = fleet._batch._program
+            program = fleet._batch._program
             fleet.set_attr("goal", [3.0, 4.0, 5.0, 6.0])
-            found.append(fleet._batch._program is shared)
+            is_same[kernel] = fleet._batch._program is program
             fleet.reset(seed=0)
-            found.append([fleet.step(ones(fleet))[0].tolist() for _ in range(20)])
-    assert found[0] is False
-    assert found[2] is True
-    assert found[1] == found[3]
+            observations[kernel] = [fleet.step(ones(fleet))[0].tolist() for _ in range(20)]
+    assert is_same == {Walker: False, PatientWalker: True}
+    assert observations[Walker] == observations[PatientWalker]
