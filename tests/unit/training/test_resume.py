@@ -84,7 +84,7 @@ def die_after_the_third_checkpoint() -> Watcher:
     saved: list[Saved] = []
 
     def react(event: Event) -> None:
-        if isinstance(event, Saved):
+        if isinstance(event, Saved) and not event.is_best:
             saved.append(event)
         if isinstance(event, Learned) and len(saved) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
