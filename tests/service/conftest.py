@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from tests.service.postgres import postgres
 from tests.service.serving import make_settings, serve_here
 
@@ -56,10 +57,20 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cl
 
 
 @pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """One server for all tests."""
+def postgres_server() -> Iterator[str]:
     with postgres() as url:
         yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> str:
+    """A database of its own, on one server for all tests."""
+    name = f"test_{secrets.token_hex(4)}"
+    engine = sa.create_engine(postgres_server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return sa.engine.make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
 
 
 @pytest.fixture

@@ -263,7 +263,8 @@ class Fleets:
     def _drop(self, hosted: HostedFleet) -> None:
         """Put a fleet out of memory; hold its lock."""
         with self._lock:
-            self._held.pop(hosted.fleet_id, None)
+            if self._held.get(hosted.fleet_id) is hosted:
+                del self._held[hosted.fleet_id]
         hosted.close()
 
     # ------------------------------------------------------------------ closing
