@@ -68,19 +68,17 @@ def play(out: Path, entries: list[dict[str, Any]], games: int) -> None:
         print(f"{entry['minutes']:g} minutes, {opponent}, {engine}: {entry[f'{opponent}, {engine}']}", flush=True)
 
 
-def curve(out: Path) -> dict[str, list[float]]:
-    """Win rates over the run, as it was evaluated while it went: transitions and a column per opponent."""
-    columns: dict[str, list[float]] = {"transitions": [], "basic_strong": [], "basic_weak": []}
+def curve(out: Path) -> dict[str, list[tuple[int, float]]]:
+    """Win rates over the run, as it was evaluated while it went: transitions and share, by opponent."""
+    points: dict[str, list[tuple[int, float]]] = {}
     with (out / RUN / "evaluations.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["figure"] == "win_rate":
-                columns[row["opponent"]].append(float(row["value"]))
-                if row["opponent"] == "basic_strong":
-                    columns["transitions"].append(float(row["transitions"]))
-    return columns
+                points.setdefault(row["opponent"], []).append((int(row["transitions"]), float(row["value"])))
+    return points
 
 
-def draw(path: Path, columns: dict[str, list[float]], entries: list[dict[str, Any]]) -> None:
+def draw(path: Path, points: dict[str, list[tuple[int, float]]], entries: list[dict[str, Any]]) -> None:
     """Draw the curve, with the marks."""
     import matplotlib as mpl  # takes a second
 
@@ -88,9 +86,9 @@ def draw(path: Path, columns: dict[str, list[float]], entries: list[dict[str, An
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    millions = [count / 1e6 for count in columns["transitions"]]
-    for name, colour in (("basic_strong", "C0"), ("basic_weak", "C1")):
-        axes.plot(millions, [100 * rate for rate in columns[name]], color=colour, label=name.replace("_", " "))
+    for name, measured in points.items():
+        millions, shares = [count / 1e6 for count, _ in measured], [100 * share for _, share in measured]
+        axes.plot(millions, shares, label=name.replace("_", " "))
     for entry in entries:
         where = entry["transitions"] / 1e6
         axes.axvline(where, color="0.6", linewidth=0.8)
