@@ -3,9 +3,9 @@
     python -m benchmarks.remote [--seconds 2] [--num-envs 4 64 1024 16384] [--clients 1 8 32] [--json FILE]
 
 One service (`envfleet serve`, SQLite on disk) answers all. The contenders take turns in every round, and the ratios are
-of the same round's measurements; the median of the rounds is shown. Both ends share the machine's cores. Where others use
-them, too, look at the CPU time: what client and service together spend on a step of all engines, in milliseconds, which
-waiting for a core does not change.
+of the same round; the median of the rounds is shown. Both ends share the cores. Where others use them, too, look at the
+CPU time: what client and service together spend on a step of all engines, in milliseconds, which waiting for a core
+does not change.
 """
 
 from __future__ import annotations

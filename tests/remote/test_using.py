@@ -42,16 +42,16 @@ def train(place: Any, config: dict[str, Any], folder: Path | None = None, **opti
 
 def test_training_on_a_service_is_training_on_the_kernel(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVFLEET_TOKEN", place.token)
-    config = remote_config(url=place.url, env="Turbofan-v0", step_size=10)
+    config = remote_config(url=place.url, env="Turbofan-v0", max_episode_steps=20)
     remote, _ = train(place, config)
-    config["curriculum"]["phases"][0]["environment"] = {"id": TURBOFAN, "kwargs": {"step_size": 10}}
+    config["curriculum"]["phases"][0]["environment"] = {"id": TURBOFAN, "kwargs": {"max_episode_steps": 20}}
     local, _ = train(place, config)
     assert remote == local  # the same seeds, the same observations, the same updates
 
 
 def test_a_run_goes_on_with_new_episodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVFLEET_TOKEN", place.token)
-    config = remote_config(url=place.url, env="Turbofan-v0")
+    config = remote_config(url=place.url, env="Turbofan-v0", max_episode_steps=20)
     _, state = train(place, config, max_transitions=256)
     trainer = Trainer(parse_config(config), RunOptions(num_envs=16))
     trainer.load_state_dict(state)
