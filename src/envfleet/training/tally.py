@@ -18,11 +18,14 @@ class Tally:
     """Sums of a run.
 
     Attributes:
+        transitions: Made so far.
+        episodes: Ended so far.
         examination: The latest; `None` before the first.
         examined_at: Transitions at that time.
     """
 
     def __init__(self) -> None:
+        self.transitions = self.episodes = 0
         self._figures: dict[str, list[float]] = {}  # sum and count
         self._returns: collections.deque[float] = collections.deque(maxlen=_LATEST)
         self._best: float | None = None
@@ -60,7 +63,7 @@ class Tally:
         return is_best
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """What `load_state_dict` takes; counts are not part of it."""
         return {
             "figures": {name: list(sums) for name, sums in self._figures.items()},
             "returns": list(self._returns),

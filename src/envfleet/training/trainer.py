@@ -11,30 +11,20 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.training.announcer import Announcer
-from envfleet.training.arena import Arena
 from envfleet.training.budget import Budget
-from envfleet.training.building import make_agent, make_arena
+from envfleet.training.building import make_agent
 from envfleet.training.checkpoints import Checkpoints
-from envfleet.training.config import Phase, RunConfig
+from envfleet.training.config import RunConfig
 from envfleet.training.curriculum import Curriculum
-from envfleet.training.events import (
-    Began,
-    Ended,
-    Episodes,
-    Evaluated,
-    Learned,
-    Observer,
-    PhaseBegan,
-    Progress,
-    Saved,
-    Times,
-)
+from envfleet.training.events import Observer, Times
 from envfleet.training.examining import Examination, Examiner
 from envfleet.training.learners import make_learner
+from envfleet.training.narrator import Narrator
 from envfleet.training.options import RunOptions
 from envfleet.training.outcomes import Results
 from envfleet.training.pool import SnapshotPool
-from envfleet.training.sources import entries_of, needs_pool
+from envfleet.training.sources import needs_pool
+from envfleet.training.stage import Stage
 from envfleet.training.standing import LEARNER
 from envfleet.training.stopwatch import Stopwatch
 from envfleet.training.tally import Tally
@@ -58,8 +48,6 @@ class Trainer:
 
     Attributes:
         agent: Who learns.
-        transitions: Made so far.
-        episodes: Ended so far.
 
     Raises:
         InvalidArgument: Configuration and options do not fit together.
@@ -80,28 +68,31 @@ class Trainer:
         self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
         root = np.random.SeedSequence(config.seed)
         for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
-        self._env_seed, self._opponents_seed = _int_of(for_envs), for_opponents
-        self._watch = Stopwatch()
+        self._watch, self._tally = Stopwatch(), Tally()
         self._curriculum = Curriculum(config.curriculum.phases)
-        self._arena = self._make_arena()
+        self._stage = Stage(
+            config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
+        )
         try:
-            self.agent = make_agent(config, self._arena, seed=_int_of(for_agent), device=self.options.device)
+            self.agent = make_agent(config, self._stage.arena, seed=_int_of(for_agent), device=self.options.device)
         except BaseException:
-            self._arena.close()
+            self._stage.arena.close()
             raise
         self._learner = make_learner(self.agent, config)
         self._pool = SnapshotPool(self.agent, config.training.pool.size)
         self._examiner = Examiner(config, self.options, _int_of(for_examiner))
         self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
-        self.transitions = self.episodes = 0
-        self._tally = Tally()
+        self._narrator = Narrator(
+            self._announcer,
+            self.agent,
+            curriculum=self._curriculum,
+            tally=self._tally,
+            budget=self._budget,
+            stopwatch=self._watch,
+        )
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
         self._first_transitions = 0
-
-    def _make_arena(self) -> Arena:
-        place = self._curriculum.phase.environment
-        return make_arena(place, self.config, self.options, seed=self._opponents_seed, stopwatch=self._watch)
 
     # ------------------------------------------------------------------ the loop
 
@@ -132,7 +123,7 @@ class Trainer:
 
     def round(self) -> None:
         """One step of all sub-environments, and what is learned meanwhile."""
-        watch, arena = self._watch, self._arena
+        watch, arena = self._watch, self._stage.arena
         watch.start()
         actions = self.agent.act_batch(self._observations)
         watch.lap("act")
@@ -146,29 +137,19 @@ class Trainer:
         watch.lap("update")
         self._observations = step.observations
         before = self.transitions
-        self.transitions += arena.num_envs
+        self._tally.transitions += arena.num_envs
         self._count(step.results)
         self._do_what_is_due(before)
 
     def _count(self, results: Results | None) -> None:
+        num_envs = self._stage.arena.num_envs
         if results is None:
-            self._curriculum.count(self._arena.num_envs)
+            self._curriculum.count(num_envs)
             return
-        phase, count = self._curriculum.phase, len(results.env_indices)
-        self._curriculum.count(self._arena.num_envs, results.winners)
+        self._curriculum.count(num_envs, results.winners)
         self._tally.add_returns(results.returns)
-        numbers = self.episodes + np.arange(count)
-        self.episodes += count
-        self._announcer.tell(
-            Episodes(
-                numbers=numbers,
-                phase=self._curriculum.index,
-                phase_name=phase.name,
-                transitions=self.transitions,
-                updates=self.agent.num_updates,
-                **vars(results),
-            )
-        )
+        self._tally.episodes += len(results.env_indices)
+        self._narrator.episodes_ended(results)
 
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.config.training, self.transitions
@@ -177,7 +158,7 @@ class Trainer:
             return every is not None and before // every < after // every
 
         if is_due(_LEARNED_EVERY):
-            self._tell_figures()
+            self._narrator.learned()
         if is_due(training.pool.snapshot_every) and needs_pool(self._curriculum.phase.opponent):
             self._pool.add()
         if self._curriculum.is_phase_over:
@@ -187,60 +168,35 @@ class Trainer:
         if is_due(training.checkpoint_frequency) and not self._curriculum.is_finished:
             self.save()
         if self._announcer.is_progress_due:
-            self._tell_progress()
+            self._narrator.progressed()
 
     # ------------------------------------------------------------------ phases
 
     def begin(self) -> None:
         """What `run` does before its first round; needed only by those who call `round` themselves."""
         self._budget.begin()
-        self._announcer.tell(
-            Began(
-                run_name=self._name,
-                agent=self.agent.name,
-                num_envs=self._arena.num_envs,
-                plan=self._arena.plan,
-                phases=tuple(phase.name for phase in self._curriculum.phases),
-                transitions=self.transitions,
-                episodes=self.episodes,
-                updates=self.agent.num_updates,
-                folder=self._folder,
-            )
-        )
+        self._narrator.began(self._name, self._stage.arena, self._folder)
         if not self._has_begun:
-            self._begin_phase(self._env_seed)
+            self._begin_phase()
             self._has_begun = True
         self._first_transitions = self.transitions
         self._announcer.begin(self.transitions)
 
-    def _begin_phase(self, seed: int | None = None) -> None:
-        phase = self._curriculum.phase
-        if needs_pool(phase.opponent):
-            self._pool.add()
-        self._enter(phase)
-        self._observations, _ = self._arena.reset(seed=seed)
+    def _begin_phase(self) -> None:
+        self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
         self._learner.reset(self._observations)
-        self._announcer.tell(PhaseBegan(self._curriculum.index, phase.name, self.transitions, self.episodes))
-
-    def _enter(self, phase: Phase) -> None:
-        entries = entries_of(phase.opponent, self.agent, self._pool, device=self.options.device)
-        self._arena.begin_phase(phase, entries)
+        self._narrator.phase_began()
 
     def _end_phase(self) -> None:
         """All sub-environments are reset together; running episodes are closed as if time had ended them."""
-        before = self._curriculum.phase
         self._curriculum.advance()
         if self._curriculum.is_finished:
             return
         self._tally.add_figures(self._learner.end_phase())
-        self._tell_figures()
-        phase, seed = self._curriculum.phase, None
-        if phase.clear_buffer:
+        self._narrator.learned()
+        if self._curriculum.phase.clear_buffer:
             self._learner.forget()
-        if not phase.environment.is_hockey and phase.environment != before.environment:
-            self._arena.close()
-            self._arena, seed = self._make_arena(), self._env_seed
-        self._begin_phase(seed)
+        self._begin_phase()
 
     # ------------------------------------------------------------------ evaluations and checkpoints
 
@@ -249,21 +205,10 @@ class Trainer:
         self._watch.start()
         found = self._examiner.examine(self.agent, self._pool)
         is_best = self._tally.take_score(found.score, self.transitions)
-        self._announcer.tell(
-            Evaluated(
-                results=found.results,
-                transitions=self.transitions,
-                episodes=self.episodes,
-                updates=self.agent.num_updates,
-                phase=self._phase_index,
-                score=found.score,
-                is_best=is_best,
-                ratings=found.ratings,
-            )
-        )
+        self._narrator.evaluated(found, is_best)
         self._tally.examination = found
         if is_best and self._checkpoints is not None:
-            self._announcer.tell(Saved(self._checkpoints.save_best(self.agent), self.transitions, is_best=True))
+            self._narrator.saved(self._checkpoints.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
         return found
 
@@ -273,25 +218,16 @@ class Trainer:
             return
         self._watch.start()
         path = self._checkpoints.save(self.agent, self.transitions, self.state_dict())
-        self._announcer.tell(Saved(path, self.transitions, is_best=False))
+        self._narrator.saved(path, is_best=False)
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> None:
-        self._tell_figures()
+        self._narrator.learned()
         if reason != "interrupted" and self._tally.examined_at != self.transitions:
             self.evaluate()
         self.save()
-        self._tell_progress()
-        self._announcer.tell(
-            Ended(
-                reason=reason,
-                transitions=self.transitions,
-                episodes=self.episodes,
-                updates=self.agent.num_updates,
-                elapsed_s=self._budget.elapsed_s,
-                times=self._watch.times,
-            )
-        )
+        self._narrator.progressed()
+        self._narrator.ended(reason)
 
     # ------------------------------------------------------------------ state
 
@@ -299,12 +235,12 @@ class Trainer:
         """All that `load_state_dict` needs to go on to the last bit, on a CPU with one thread."""
         return {
             "config": self.config.model_dump_json(),
-            "num_envs": self._arena.num_envs,
+            "num_envs": self._stage.arena.num_envs,
             "counts": {"transitions": self.transitions, "episodes": self.episodes},
             "curriculum": self._curriculum.state_dict(),
             "learner": self._learner.state_dict(),
             "pool": self._pool.state_dict(),
-            "arena": {} if self._curriculum.is_finished else self._arena.state_dict(),
+            "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
             "tally": self._tally.state_dict(),
             "observers": self._announcer.state_dict(),
         }
@@ -315,36 +251,39 @@ class Trainer:
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        if state["config"] != self.config.model_dump_json() or state["num_envs"] != self._arena.num_envs:
+        if state["config"] != self.config.model_dump_json() or state["num_envs"] != self._stage.arena.num_envs:
             raise InvalidArgument(
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
-                f"{self._arena.num_envs}: go on with what it began with"
+                f"{self._stage.arena.num_envs}: go on with what it began with"
             )
-        self.transitions, self.episodes = state["counts"]["transitions"], state["counts"]["episodes"]
+        self._tally.transitions, self._tally.episodes = state["counts"]["transitions"], state["counts"]["episodes"]
         self._curriculum.load_state_dict(state["curriculum"])
         self._pool.load_state_dict(state["pool"])
         self._tally.load_state_dict(state["tally"])
         self._announcer.load_state_dict(state["observers"])
         self._has_begun = True
         if not self._curriculum.is_finished:
-            self._load_arena(state)
+            phase, arena = self._curriculum.phase, state["arena"]
+            self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
+            self._learner.reset(self._observations)
         self._learner.load_state_dict(state["learner"])
-
-    def _load_arena(self, state: Mapping[str, Any]) -> None:
-        phase = self._curriculum.phase
-        if not phase.environment.is_hockey and phase.environment != self._curriculum.phases[0].environment:
-            self._arena.close()
-            self._arena = self._make_arena()
-        self._enter(phase)
-        self._observations = self._arena.load_state_dict(state["arena"])
-        self._learner.reset(self._observations)
 
     def close(self) -> None:
         """Close the sub-environments and the observers."""
-        self._arena.close()
+        self._stage.arena.close()
         self._announcer.close()
 
     # ------------------------------------------------------------------ figures
+
+    @property
+    def transitions(self) -> int:
+        """Made so far, in all sittings."""
+        return self._tally.transitions
+
+    @property
+    def episodes(self) -> int:
+        """Ended so far, likewise."""
+        return self._tally.episodes
 
     @property
     def mean_return(self) -> float:
@@ -372,33 +311,6 @@ class Trainer:
         """Transitions per second of this sitting, without evaluations and checkpoints."""
         seconds = self.times.total - self.times.evaluation
         return (self.transitions - self._first_transitions) / seconds if seconds else 0.0
-
-    def _tell_figures(self) -> None:
-        figures = self._tally.take_figures()
-        if figures:
-            self._announcer.tell(Learned(figures, self.agent.num_updates, self.transitions, self._phase_index))
-
-    def _tell_progress(self) -> None:
-        curriculum, index = self._curriculum, self._phase_index
-        self._announcer.tell(
-            Progress(
-                transitions=self.transitions,
-                episodes=self.episodes,
-                updates=self.agent.num_updates,
-                phase=index,
-                phase_name=curriculum.phases[index].name,
-                phase_share=1.0 if curriculum.is_finished else curriculum.phase_share,
-                run_share=max(curriculum.share, self._budget.share(self.transitions)),
-                steps_per_s=self._announcer.take_speed(self.transitions),
-                elapsed_s=self._budget.elapsed_s,
-                times=self._watch.times,
-            )
-        )
-
-    @property
-    def _phase_index(self) -> int:
-        """Of the phase, and of the last one when all are done."""
-        return min(self._curriculum.index, len(self._curriculum.phases) - 1)
 
 
 def _int_of(seed: np.random.SeedSequence) -> int:
