@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
 from envfleet.training.config import Phase
 from envfleet.training.opponents import Entry, Opponents
-from envfleet.training.outcomes import Results, Running, column
+from envfleet.training.outcomes import ArenaStep, Running, column
 from envfleet.training.shaping import SHAPING_TERMS, RewardShaper
 from envfleet.training.stopwatch import Stopwatch
 
@@ -27,29 +26,6 @@ if TYPE_CHECKING:
     from envfleet.remote.fleet import RemoteFleet
 
 PLAYERS = 2
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ArenaStep:
-    """What came of one step of all N sub-environments.
-
-    Attributes:
-        observations: Of the learner, `(N, …)`; where an episode ended, the first one of the next.
-        rewards: To learn from, float64 `(N,)`.
-        terminated: bool `(N,)`.
-        truncated: bool `(N,)`.
-        final_observations: `(N, …)`; where an episode ended, its last one.
-        infos: Of the fleet.
-        results: Of the episodes that ended; `None` if none did.
-    """
-
-    observations: NDArray[Any]
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    final_observations: NDArray[Any]
-    infos: dict[str, Any]
-    results: Results | None
 
 
 class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):

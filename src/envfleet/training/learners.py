@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from envfleet.agents import PPO, Agent, OffPolicyAgent, SlabWriter, Transitions, TransitionWriter
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument, TrainingDiverged
-from envfleet.training.arena import ArenaStep
 from envfleet.training.config import RunConfig
+from envfleet.training.outcomes import ArenaStep
 from envfleet.training.schedule import UpdateSchedule
 
 

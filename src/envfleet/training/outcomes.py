@@ -1,4 +1,4 @@
-"""What episodes came to: sums while they run, columns when they end."""
+"""What steps and episodes came to: sums while they run, columns when they end."""
 
 from __future__ import annotations
 
@@ -27,6 +27,29 @@ class Results:
     truncated: NDArray[np.bool_]
     modes: tuple[str, ...]
     opponents: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArenaStep:
+    """What came of one step of an arena's N sub-environments.
+
+    Attributes:
+        observations: Of the learner, `(N, …)`; where an episode ended, the first one of the next.
+        rewards: To learn from, float64 `(N,)`.
+        terminated: bool `(N,)`.
+        truncated: bool `(N,)`.
+        final_observations: `(N, …)`; where an episode ended, its last one.
+        infos: Of the fleet.
+        results: Of the episodes that ended; `None` if none did.
+    """
+
+    observations: NDArray[Any]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_observations: NDArray[Any]
+    infos: dict[str, Any]
+    results: Results | None
 
 
 def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDArray[Any]:

@@ -15,10 +15,11 @@ from tests.unit.training.rally import Rally
 import envfleet
 from envfleet.agents import PPO, SAC, Collector, PPOConfig, SACConfig
 from envfleet.errors import InvalidArgument
-from envfleet.training.arena import Arena, ArenaStep
+from envfleet.training.arena import Arena
 from envfleet.training.config import Phase
 from envfleet.training.learners import ReplayLearner
 from envfleet.training.opponents import Entry
+from envfleet.training.outcomes import ArenaStep
 from envfleet.training.pool import SnapshotPool
 from envfleet.training.schedule import UpdateSchedule
 from envfleet.training.sources import Myself, Scripted, Snapshots
