@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.remote.conftest import TURBOFAN, Place
 from typer.testing import CliRunner
 
@@ -20,13 +22,21 @@ from envfleet.training.trainer import Trainer
 CONFIG = Path(__file__).parents[2] / "configs" / "turbofan_ppo.json"
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny networks, and a service beside them
+    yield
+    torch.set_num_threads(before)
+
+
 def remote_config(**kwargs: Any) -> dict[str, Any]:
     config: dict[str, Any] = json.loads(CONFIG.read_text(encoding="utf-8"))
     config.pop("$schema")
     phase = config["curriculum"]["phases"][0]
-    phase["transitions"] = 512
+    phase["transitions"] = 256
     phase["environment"] = {"id": "remote", "kwargs": kwargs}
-    config["training"] |= {"rollout_steps": 16, "eval_games": 2, "eval_frequency": None}
+    config["training"] |= {"rollout_steps": 8, "eval_games": 2, "eval_frequency": None}
     config["agent"]["hyperparameters"]["num_minibatches"] = 2
     return config
 
@@ -52,11 +62,11 @@ def test_training_on_a_service_is_training_on_the_kernel(place: Place, monkeypat
 def test_a_run_goes_on_with_new_episodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVFLEET_TOKEN", place.token)
     config = remote_config(url=place.url, env="Turbofan-v0", max_episode_steps=20)
-    _, state = train(place, config, max_transitions=256)
+    _, state = train(place, config, max_transitions=128)
     trainer = Trainer(parse_config(config), RunOptions(num_envs=16))
     trainer.load_state_dict(state)
     assert trainer.run() == "completed"
-    assert trainer.transitions == 512
+    assert trainer.transitions == 256
     trainer.close()
 
 

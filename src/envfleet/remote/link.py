@@ -122,7 +122,7 @@ class Link:
                 times = "once" if attempts == 1 else f"{attempts} times in {waited_s:.1f} s"
                 raise ServiceUnreachable(
                     f"no answer from {self.url}, asked {times}; the last time: {problem}. Check the address, and that "
-                    "the service runs. Nothing is lost: make the same call again when it is back"
+                    "the service runs. A call that is made again is never made twice"
                 )
             pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
             self.retries += 1
