@@ -115,7 +115,7 @@ def draw(cells: list[Cell], path: Path) -> None:
             axis.annotate(f"{cell.steps_per_s / mine[0].steps_per_s:.1f}×", (place, top), ha="center", va="bottom")
         what = "acting only" if group[1] == 0 else f"{group[1]:g} updates per transition"
         axis.set(title=f"{group[0]}, {what}", xlabel="sub-environments", ylabel="µs per transition")
-        axis.margins(y=0.1)
+        axis.set_ylim(0, 1.1 * max(sum(cell.micros.values()) for cell in mine))
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][-1].legend(frameon=False)
     figure.savefig(path, dpi=120)
