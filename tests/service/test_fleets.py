@@ -236,6 +236,17 @@ def test_fleets_leave_the_memory_and_old_ones_the_database(tmp_path: Path) -> No
         assert here.count(Episode) == 3
 
 
+def test_a_call_that_makes_a_fleet_may_come_many_times_at_once(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path)) as here, ThreadPoolExecutor(4) as pool:
+        user = here.user("ann")
+        version = find_offer(here.settings.offers, CARTPOLE).version()
+        config = FleetConfig(
+            env=CARTPOLE, version=version, num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={}
+        )
+        made = pool.map(lambda _: here.fleets.create(user.user_id, config, "the same key"), range(4))
+        assert len({hosted.fleet_id for hosted in made}) == here.count(FleetRow) == here.fleets.num_held == 1
+
+
 def test_many_threads_commit_together(tmp_path: Path) -> None:
     with process(make_settings(tmp_path)) as here, ThreadPoolExecutor(8) as pool:
         user = here.user("ann")

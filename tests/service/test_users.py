@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +13,11 @@ import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
 
+from envfleet.service.auth import Tokens
+from envfleet.service.quotas import Quotas
+from envfleet.service.refusals import QuotaSpent
 from envfleet.service.service import Service
+from envfleet.service.store import Store
 from envfleet.transports.packing import unpack
 
 
@@ -111,7 +116,22 @@ def test_live_environments_and_steps_are_limited(tight: tuple[httpx.Client, Serv
     quota = unpack(caller.get("/me").content)["quota"]
     assert quota == {"live_envs": {"used": 4, "limit": 6}, "steps_today": {"used": 20, "limit": 20}}
     caller.call(f"/fleets/{fleet}/close")
-    caller.create(TURBOFAN, 6)
+    assert caller.create(TURBOFAN, 6, key=b"same key") == caller.create(TURBOFAN, 6, key=b"same key")
+
+
+def test_limits_hold_for_calls_of_the_same_moment(tmp_path: Path) -> None:
+    store = Store(make_settings(tmp_path).database)
+    store.migrate()
+    identity = Tokens(store).check(Tokens(store).create("kim"))
+    quotas = Quotas(store, make_settings(tmp_path, max_live_envs=6))
+    with quotas.room(identity, 4):
+        with pytest.raises(QuotaSpent, match="4 sub-environments are open and 3 more"), quotas.room(identity, 3):
+            pytest.fail("there is no room")
+        with quotas.room(identity, 2):
+            pass
+    with quotas.room(identity, 6):
+        pass
+    store.close()
 
 
 def test_limits_of_ones_own(tight: tuple[httpx.Client, Service]) -> None:

@@ -67,9 +67,13 @@ async def create_fleet(request: Request) -> Response:
         asked = read(CreateFleet, body)
         offer = find_offer(service.settings.offers, asked.env)
         offer.check(asked.num_envs, asked.options)
-        service.quotas.check_live(identity, asked.num_envs)
-        config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
-        return pack(service.fleets.create(identity.user_id, config, asked.key.hex()).describe())
+        user_id, key = identity.user_id, asked.key.hex()
+        hosted = service.fleets.find_made(user_id, key)
+        if hosted is None:  # a retry is not counted against the quota once more
+            config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
+            with service.quotas.room(identity, asked.num_envs):
+                hosted = service.fleets.create(user_id, config, key)
+        return pack(hosted.describe())
 
     return _reply(await service.run(identity, "create", work), status=201)
 

@@ -57,23 +57,28 @@ class Fleets:
 
     # ------------------------------------------------------------------ making and finding
 
+    def find_made(self, user_id: int, key: str) -> HostedFleet | None:
+        """The fleet that a call of this user's with this key has made, if there was one.
+
+        Raises:
+            Closed: There was, but it was closed.
+        """
+        known = self._store.find_by_key(_stored_key(user_id, key))
+        return None if known is None else self.find(user_id, known)
+
     def create(self, user_id: int, config: FleetConfig, key: str) -> HostedFleet:
-        """Make a fleet, or find the one that a call with this key has made.
+        """Make a fleet, or find the one that the same call made meanwhile; look for an earlier one with `find_made`.
 
         Raises:
             InvalidArgument: It cannot be made.
         """
-        key = f"{user_id}:{key}"
-        known = self._store.find_by_key(key)
-        if known is not None:
-            return self.find(user_id, known)
         hosted = self._build(secrets.token_hex(12), user_id, config)
         hosted.describe()  # spaces that cannot be sent are refused now
         hosted.touched_at = now = time.time()
         row = {
             "id": hosted.fleet_id,
             "user_id": user_id,
-            "key": key,
+            "key": _stored_key(user_id, key),
             "env": config.env,
             "num_envs": config.num_envs,
             "config": config.model_dump(),
@@ -83,6 +88,12 @@ class Fleets:
         }
         try:
             self._journal.commit(Entry(fleets=[row]))
+        except Conflict:
+            hosted.close()
+            made = self.find_made(user_id, key)
+            if made is None:
+                raise
+            return made
         except BaseException:
             hosted.close()
             raise
@@ -97,18 +108,25 @@ class Fleets:
             NotFound: There is none, or it is somebody else's.
             Closed: It was closed.
         """
-        hosted = self._held.get(fleet_id)
-        if hosted is None:
-            with self._lock:
-                building = self._building.setdefault(fleet_id, threading.Lock())
-            with building:
-                hosted = self._held.get(fleet_id) or self._restore(user_id, fleet_id)
-            with self._lock:
-                self._building.pop(fleet_id, None)
+        hosted = self._bring(user_id, fleet_id)
         if hosted.user_id != user_id:
             raise NotFound(f"there is no fleet {fleet_id!r}")
         hosted.touched_at = time.time()
         return hosted
+
+    def _bring(self, user_id: int | None, fleet_id: str) -> HostedFleet:
+        """A fleet in memory; threads that want the same one wait for the first to restore it."""
+        hosted = self._held.get(fleet_id)
+        if hosted is not None:
+            return hosted
+        with self._lock:
+            building = self._building.setdefault(fleet_id, threading.Lock())
+        try:
+            with building:
+                return self._held.get(fleet_id) or self._restore(user_id, fleet_id)
+        finally:
+            with self._lock:
+                self._building.pop(fleet_id, None)
 
     def _build(self, fleet_id: str, user_id: int, config: FleetConfig) -> HostedFleet:
         offer: Offer = find_offer(self._settings.offers, config.env)
@@ -276,7 +294,7 @@ class Fleets:
             NotFound: There is none, or it is somebody else's.
         """
         try:
-            hosted = self._held.get(fleet_id) or self._restore(user_id, fleet_id)
+            hosted = self._bring(user_id, fleet_id)
         except Closed:
             if is_reaped:  # of another version: its episodes cannot be told any more
                 self._journal.commit(Entry(closed={fleet_id: time.time()}))
@@ -319,6 +337,10 @@ class Fleets:
             with hosted.lock:
                 hosted.close()
         self._held.clear()
+
+
+def _stored_key(user_id: int, key: str) -> str:
+    return f"{user_id}:{key}"
 
 
 def _catch_up(hosted: HostedFleet, events: Sequence[tuple[int, bytes, bytes]]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,24 +66,31 @@ class LegacyCalls:
         offer = find_offer(self._service.settings.offers, TURBOFAN)
         limit = offer.max_episode_steps or asked.max_steps_per_episode
         config = legacy_config(offer, num_envs, min(asked.max_steps_per_episode, limit))
-        self._make_room(num_envs)
-        fleet_id = self._fleets.create(self._identity.user_id, config, secrets.token_hex(16)).fleet_id
+        with self._room(num_envs):
+            fleet_id = self._fleets.create(self._identity.user_id, config, secrets.token_hex(16)).fleet_id
         event = {"do": "reset", "rows": list(range(num_envs)), "seeds": None}
         with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
             made = self._fleets.call_next(hosted, lambda: event)
         return fleet_id, made.reply["observations"].tolist()
 
-    def _make_room(self, num_envs: int) -> None:
-        """Check the quota; these clients never close anything, so close for them what they left alone."""
-        try:
-            self._service.quotas.check_live(self._identity, num_envs)
-        except QuotaSpent:
-            user_id, now = self._identity.user_id, time.time()
-            for row in self._service.store.open_fleets(user_id, idle_since=now - _LEFT_ALONE_S):
-                held = self._fleets.held(row["id"])
-                if row["config"]["kind"] == "episodes" and (held is None or held.touched_at < now - _LEFT_ALONE_S):
-                    self._fleets.close_fleet(user_id, row["id"])
-            self._service.quotas.check_live(self._identity, num_envs)
+    @contextlib.contextmanager
+    def _room(self, num_envs: int) -> Iterator[None]:
+        """Keep room for a fleet; these clients never close anything, so close for them what they left alone."""
+        quotas = self._service.quotas
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(quotas.room(self._identity, num_envs))
+            except QuotaSpent:
+                self._close_left_alone()
+                stack.enter_context(quotas.room(self._identity, num_envs))
+            yield
+
+    def _close_left_alone(self) -> None:
+        user_id, now = self._identity.user_id, time.time()
+        for row in self._service.store.open_fleets(user_id, idle_since=now - _LEFT_ALONE_S):
+            held = self._fleets.held(row["id"])
+            if row["config"]["kind"] == "episodes" and (held is None or held.touched_at < now - _LEFT_ALONE_S):
+                self._fleets.close_fleet(user_id, row["id"])
 
     # ------------------------------------------------------------------ looking
 

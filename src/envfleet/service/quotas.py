@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 
 from envfleet.service.auth import Identity
 from envfleet.service.refusals import Busy, QuotaSpent
@@ -74,6 +75,7 @@ class Quotas:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
         self._lock = threading.Lock()
+        self._being_made: Counter[int] = Counter()  # sub-environments by user
         self._steps: dict[int, tuple[int, int]] = {}  # user to day and steps
 
     def limits(self, identity: Identity) -> tuple[int, int | None]:
@@ -90,19 +92,27 @@ class Quotas:
             "steps_today": {"used": self._store.steps_today(identity.user_id), "limit": steps},
         }
 
-    def check_live(self, identity: Identity, num_envs: int) -> None:
-        """Check that a user may hold so many more.
+    @contextlib.contextmanager
+    def room(self, identity: Identity, num_envs: int) -> Iterator[None]:
+        """Keep room for a user's fleet while it is made, so that calls of the same moment do not all find it free.
 
         Raises:
-            QuotaSpent: They would be too many.
+            QuotaSpent: There is none.
         """
-        most = self.limits(identity)[0]
-        used = self._store.count_live_envs(identity.user_id)
-        if used + num_envs > most:
-            raise QuotaSpent(
-                f"live_envs: {used} sub-environments are open and {num_envs} more were asked for, {most} are allowed: "
-                "close fleets that you do not use"
-            )
+        user_id, most = identity.user_id, self.limits(identity)[0]
+        with self._lock:
+            used = self._store.count_live_envs(user_id) + self._being_made[user_id]
+            if used + num_envs > most:
+                raise QuotaSpent(
+                    f"live_envs: {used} sub-environments are open and {num_envs} more were asked for, {most} are "
+                    "allowed: close fleets that you do not use"
+                )
+            self._being_made[user_id] += num_envs
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._being_made[user_id] -= num_envs
 
     def spend(self, identity: Identity, steps: int) -> None:
         """Count steps before they are made.
