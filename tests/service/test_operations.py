@@ -40,6 +40,14 @@ def test_figures(ann: Caller, http: httpx.Client) -> None:
         assert line in text
 
 
+def test_any_number_of_methods_is_one_figure(http: httpx.Client) -> None:
+    for method in ("BREW", "PROPFIND"):
+        http.request(method, "/healthz")
+    text = http.get("/metrics").text
+    assert 'method="other"' in text
+    assert "BREW" not in text
+
+
 def test_the_interface_is_described(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     assert "/api/v2/fleets/{fleet}/step" in paths

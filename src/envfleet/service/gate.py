@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from envfleet.service.metrics import Metrics
 
 _access = logging.getLogger("envfleet.access")
+_METHODS = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"))
 _SECRET = re.compile(r"(?<=/user/)[^/]+")
 
 
@@ -65,7 +66,8 @@ class Gate:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
-        self._metrics.requests.labels(scope["method"], route, str(status)).inc()
+        method = scope["method"] if scope["method"] in _METHODS else "other"  # a client may send any word
+        self._metrics.requests.labels(method, route, str(status)).inc()
         if not _access.isEnabledFor(logging.INFO):
             return
         client: Any = scope.get("client") or ("",)

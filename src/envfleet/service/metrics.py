@@ -17,7 +17,6 @@ class Metrics:
         labels = ("method", "route", "status")
         self.requests = Counter("envfleet_requests", "Requests answered.", labels, registry=registry)
         self.env_steps = Counter("envfleet_env_steps", "Steps of sub-environments.", ("env",), registry=registry)
-        self.episodes = Counter("envfleet_episodes", "Episodes that ended.", ("env",), registry=registry)
         self.call_s = Histogram(
             "envfleet_call_seconds", "From a call's turn to its reply.", ("call",), buckets=_SECONDS, registry=registry
         )

@@ -81,13 +81,6 @@ class Closed(Refusal):
     code = "closed"
 
 
-class TooLarge(Refusal):
-    """The body is too large."""
-
-    status = 413
-    code = "too_large"
-
-
 class Busy(Refusal):
     """It was not the call's turn in time."""
 
