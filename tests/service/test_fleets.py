@@ -247,6 +247,24 @@ def test_a_call_that_makes_a_fleet_may_come_many_times_at_once(tmp_path: Path) -
         assert len({hosted.fleet_id for hosted in made}) == here.count(FleetRow) == here.fleets.num_held == 1
 
 
+def test_a_process_that_used_a_fleet_earlier_does_not_make_it_look_idle(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as first, process(settings) as second:
+        user = first.user("ann")
+        fleet = first.create(user)
+        for here, at in ((first, 2e9), (second, 1e9)):
+            here.store.touch_fleets({fleet: at})
+        assert [row["touched_at"] for row in first.store.open_fleets()] == [2e9]
+
+
+@pytest.mark.parametrize("driver", ["postgresql+nosuch", "nosuch"])
+def test_errors_of_the_database_do_not_tell_its_password(driver: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Store(f"{driver}://ann:s3cr:et@x@host/name")
+    assert "s3cr" not in str(caught.value)
+    assert f"{driver}://***@host/name" in str(caught.value)
+
+
 def test_many_threads_commit_together(tmp_path: Path) -> None:
     with process(make_settings(tmp_path)) as here, ThreadPoolExecutor(8) as pool:
         user = here.user("ann")

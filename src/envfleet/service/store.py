@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from envfleet.errors import InvalidArgument
 from envfleet.service.models import Event, FleetRow, Snapshot, Usage
 
 _BUSY_TIMEOUT_MS = 30_000
+_PASSWORD = re.compile(r"(?<=://)\S+(?=@)")
+"""User and password of a URL; the text need not be a URL otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +49,12 @@ class Store:
             parsed = make_url(url)
             self.is_sqlite = parsed.get_backend_name() == "sqlite"
             options: dict[str, Any] = {} if self.is_sqlite else {"pool_size": 8, "pool_pre_ping": True}
-            self.engine = sa.create_engine(parsed, **options)
+            # Errors are logged: digests of tokens and bodies of events stay out of them.
+            self.engine = sa.create_engine(parsed, hide_parameters=True, **options)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError) as error:
             raise InvalidArgument(
-                f"database={url!r}: {error}; pass sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME"
+                f"{_PASSWORD.sub('***', f'database={url!r}: {error}')}; pass sqlite:///FILE or "
+                "postgresql+psycopg://USER:PASSWORD@HOST/NAME"
             ) from error
         if self.is_sqlite:
             sa.event.listen(self.engine, "connect", _configure_sqlite)
@@ -141,11 +146,13 @@ class Store:
             return int(connection.execute(query).scalar_one())
 
     def touch_fleets(self, touched: dict[str, float]) -> None:
-        """Note when fleets were used last."""
+        """Note when fleets were used last, unless another process has used them later."""
         if not touched:
             return
         statement = (
-            sa.update(FleetRow).where(FleetRow.id == sa.bindparam("fleet")).values(touched_at=sa.bindparam("at"))
+            sa.update(FleetRow)
+            .where(FleetRow.id == sa.bindparam("fleet"), FleetRow.touched_at < sa.bindparam("at"))
+            .values(touched_at=sa.bindparam("at"))
         )
         with self.engine.begin() as connection:
             connection.execute(
