@@ -1,4 +1,4 @@
-"""The command line: `envfleet bench`, `tune`, `doctor`, `envs`, `replay`."""
+"""The command line: `envfleet`, with its commands in the modules of this room."""
 
 from __future__ import annotations
 

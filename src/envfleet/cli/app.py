@@ -14,7 +14,7 @@ from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, s
 
 app = typer.Typer(
     name="envfleet",
-    help="Step many Gymnasium environments as one: measure, tune, find out what is slow.",
+    help="Step many Gymnasium environments as one: measure, train, play, host them for others.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -55,7 +55,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Step many Gymnasium environments as one: measure, tune, find out what is slow."""
+    """Step many Gymnasium environments as one: measure, train, play, host them for others."""
 
 
 @app.command()

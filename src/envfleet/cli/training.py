@@ -36,7 +36,8 @@ def train(  # noqa: PLR0913 (one parameter per option)
         typer.Option(help="Of hockey: compiled, or box2d, the same game and slower.", show_default="compiled"),
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help="Of the fleet: auto, serial, thread, process, kernel.", show_default="chosen")
+        str | None,
+        typer.Option(help="Of the fleet: auto, serial, thread, process, ray, kernel.", show_default="chosen"),
     ] = None,
     workers: Annotated[
         int | None,
