@@ -91,3 +91,12 @@ def test_tokens_by_command(tmp_path: Path) -> None:
     assert (missing.exit_code, "no token with id 7" in missing.stderr) == (2, True)
     many = run("serve", "--workers", "2")
     assert (many.exit_code, "PostgreSQL" in many.stderr) == (2, True)
+
+
+def test_commands_say_which_database_cannot_be_reached() -> None:
+    database = "postgresql+psycopg://ann:s3cret@127.0.0.1:1/envfleet"
+    result = CliRunner().invoke(app, ["token", "list", "--database", database])
+    assert result.exit_code == 2
+    told = "".join(result.stderr.replace("│", "").split())
+    assert "postgresql+psycopg://ann:***@127.0.0.1:1/envfleetcannotbeused" in told
+    assert "s3cret" not in result.stderr

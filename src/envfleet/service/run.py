@@ -75,11 +75,6 @@ def _prepare(settings: Settings) -> str | None:
         store.migrate()
         tokens = Tokens(store)
         return None if tokens.has_any() else tokens.create("admin", role="admin")
-    except sa.exc.OperationalError as error:
-        raise InvalidArgument(
-            f"the database {redacted(settings.database)} cannot be used: {error.orig}; check that it runs and that "
-            "name and password are right"
-        ) from error
     finally:
         store.close()
 

@@ -60,7 +60,20 @@ class Store:
             sa.event.listen(self.engine, "connect", _configure_sqlite)
 
     def migrate(self) -> None:
-        """Bring the tables up to date; several processes may do so at once."""
+        """Bring the tables up to date; several processes may do so at once.
+
+        Raises:
+            InvalidArgument: The database cannot be reached, or not with this name and password.
+        """
+        try:
+            self._migrate()
+        except sa.exc.OperationalError as error:
+            raise InvalidArgument(
+                f"the database {self.engine.url.render_as_string(hide_password=True)} cannot be used: {error.orig}; "
+                "check that it runs and that name and password are right"
+            ) from error
+
+    def _migrate(self) -> None:
         from alembic import command
         from alembic.config import Config
 
