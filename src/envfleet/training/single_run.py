@@ -227,10 +227,14 @@ def _run(
     *,
     is_resumed: bool,
 ) -> RunResult:
-    told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
     checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
     state = checkpoints.load() if is_resumed else None
-    trainer = Trainer(config, options, name=folder.name, folder=folder.path, observers=told)
+    told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
+    with contextlib.ExitStack() as undo:
+        for observer in told:
+            undo.callback(observer.close)
+        trainer = Trainer(config, options, name=folder.name, folder=folder.path, observers=told)
+        undo.pop_all()
     with contextlib.closing(trainer), stop_requests() as should_stop:
         if state is not None:
             trainer.load_state_dict(state)

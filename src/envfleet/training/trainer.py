@@ -75,10 +75,10 @@ class Trainer:
         )
         try:
             self.agent = make_agent(config, self._stage.arena, seed=_int_of(for_agent), device=self.options.device)
+            self._learner = make_learner(self.agent, config)
         except BaseException:
             self._stage.arena.close()
             raise
-        self._learner = make_learner(self.agent, config)
         self._pool = SnapshotPool(self.agent, config.training.pool.size)
         self._examiner = Examiner(config, self.options, _int_of(for_examiner))
         self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
@@ -270,8 +270,10 @@ class Trainer:
 
     def close(self) -> None:
         """Close the sub-environments and the observers."""
-        self._stage.arena.close()
-        self._announcer.close()
+        try:
+            self._stage.arena.close()
+        finally:
+            self._announcer.close()
 
     # ------------------------------------------------------------------ figures
 

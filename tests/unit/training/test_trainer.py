@@ -223,3 +223,12 @@ def test_options_that_cannot_be_are_refused() -> None:
         trained(config_of({"transitions": 1}, env="nowhere:make"))
     with pytest.raises(InvalidArgument, match="device='warp' cannot be used"):
         trained(config_of({"transitions": 1}), device="warp")
+
+
+def test_a_run_that_cannot_begin_leaves_no_file_open(tmp_path: Path) -> None:
+    watcher = Watcher()
+    with pytest.raises(InvalidArgument, match="device='warp'"):
+        train(
+            config_of({"transitions": 1}), device="warp", base_output_dir=tmp_path, verbose=False, observers=[watcher]
+        )
+    assert watcher.is_closed

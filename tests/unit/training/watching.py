@@ -11,10 +11,11 @@ _E = TypeVar("_E")
 
 
 class Watcher:
-    """Keeps all events, and calls a function with each."""
+    """Keeps all events, calls a function with each, and knows whether it was closed."""
 
     def __init__(self, react: Callable[[Event], None] = lambda event: None) -> None:
         self.events: list[Event] = []
+        self.is_closed = False
         self._react = react
 
     def on_event(self, event: Event) -> None:
@@ -31,4 +32,4 @@ class Watcher:
         pass
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
