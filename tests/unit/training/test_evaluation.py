@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tests.unit.training.still import Still
 
 from envfleet.agents import SAC, SACConfig
-from envfleet.envs.hockey.scripted import scripted_actions
 from envfleet.errors import InvalidArgument
 from envfleet.training.episodes import evaluate_returns
 from envfleet.training.evaluation import Score, evaluate, evaluate_panel, generalise
@@ -28,15 +28,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-class Still:
-    """The scripted player without its swing."""
-
-    name = "still"
-
-    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
-        return scripted_actions(observations, False, True, np.zeros(len(observations)))
 
 
 def test_a_score_counts_a_draw_as_not_won() -> None:

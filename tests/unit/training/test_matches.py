@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tests.unit.training.still import Still
 
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig
 from envfleet.envs.hockey import BasicOpponent
 from envfleet.envs.hockey.kernel.game import Hockey
-from envfleet.envs.hockey.scripted import scripted_actions
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.env import KernelEnv
 from envfleet.training.matches import Engine, Games, Rink, play
@@ -38,13 +38,6 @@ def one_thread() -> Iterator[None]:
 
 def sac(seed: int = 0) -> SAC:
     return SAC(VIEW, MOVE, SACConfig(hidden=(64, 64)), seed=seed)
-
-
-class Still:
-    """The scripted player without its swing: strong, and a function of what it sees."""
-
-    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
-        return scripted_actions(observations, False, True, np.zeros(len(observations)))
 
 
 def assert_same(games: Games, others: Games) -> None:

@@ -9,22 +9,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from matplotlib.image import imread
+from tests.unit.training.still import Still
 
 from envfleet.agents import PPO, PPOConfig
-from envfleet.envs.hockey.scripted import scripted_actions
 from envfleet.errors import InvalidArgument
 from envfleet.training.matches import play
+from envfleet.training.ratings import Rating
 from envfleet.training.tournament import Tournament, find_checkpoints, run_tournament
-from envfleet.training.tournament_plot import plot_tournament
+from envfleet.training.tournament_plot import draw_tournament, plot_tournament
 
 pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
-
-
-class Still:
-    """The scripted player without its swing."""
-
-    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
-        return scripted_actions(observations, False, True, np.zeros(len(observations)))
 
 
 class Absent:
@@ -59,6 +53,26 @@ def test_the_picture(tournament: Tournament, tmp_path: Path) -> None:
     picture = imread(plot_tournament(tournament, tmp_path / "tournament.png"))
     assert picture.shape[0] > 300
     assert picture[..., :3].std() > 0.1
+
+
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_names_that_are_long_paths_stand_beside_the_picture(count: int) -> None:
+    # They used to run out of the picture on the left, and over the ratings from the right.
+    names = [f"PPO_2026-01-31_12-00-00_1f0c22ab_vec256/{number:012}" for number in range(count)]
+    ratings = tuple(Rating(name, 25.0 - place, 1.0, 10) for place, name in enumerate(names))
+    wins = 1 - np.eye(count, dtype=np.int64)
+    figure = draw_tournament(Tournament(ratings, wins, np.zeros_like(wins), 2))
+    left, right = figure.axes
+    texts = [text for panel in figure.axes for text in (*panel.get_yticklabels(), *panel.get_xticklabels())]
+    texts += [text for panel in figure.axes for text in (panel.title, panel._left_title, panel.xaxis.label)]
+    for text in texts:
+        box = text.get_window_extent()
+        assert figure.bbox.x0 <= box.x0, text
+        assert box.x1 <= figure.bbox.x1, text
+        assert figure.bbox.y0 <= box.y0, text
+    border = left.get_window_extent().x1
+    assert all(text.get_window_extent().x0 > border for text in (*right.get_yticklabels(), right.xaxis.label))
+    assert all(left.get_window_extent().x0 > label.get_window_extent().x1 for label in left.get_yticklabels())
 
 
 def test_checkpoints_are_found(tmp_path: Path) -> None:
