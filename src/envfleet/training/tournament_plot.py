@@ -13,8 +13,10 @@ from envfleet.training.tournament import Tournament
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _MOST_NUMBERS = 16  # players, above which numbers in the cells could not be read
+_BESIDE = 0.25  # inches, to the left of the names and to the right of the matrix
 
 
 def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
@@ -34,13 +36,27 @@ def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
         import matplotlib as mpl  # noqa: F401  # so that what is missing is said once, and how to get it
     except ImportError as error:
         raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
-    count, path = len(tournament.ratings), Path(path)
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with style():
-        figure, (left, right) = new_figure(1, 2, 7 + 0.5 * count, 2.2 + 0.36 * count)
-        _draw_ratings(left, tournament)
-        _draw_scores(right, tournament)
-        return save_figure(figure, path)
+        return save_figure(draw_tournament(tournament), path)
+
+
+def draw_tournament(tournament: Tournament) -> Figure:
+    """Draw what `plot_tournament` saves, in the style that is entered.
+
+    Names of players are paths of any length, so they stand once, in a margin as wide as the longest; the matrix has
+    their ranks.
+    """
+    count = len(tournament.ratings)
+    width, height = 7 + 0.5 * count, 2.2 + 0.36 * count
+    figure, (left, right) = new_figure(1, 2, width, height)
+    _draw_ratings(left, tournament)
+    _draw_scores(right, tournament)
+    names = max(label.get_window_extent().width for label in left.get_yticklabels()) / figure.dpi
+    figure.set_size_inches(width + names, height)
+    figure.subplots_adjust(left=(names + _BESIDE) / (width + names), right=1 - _BESIDE / (width + names))
+    return figure
 
 
 def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
@@ -48,9 +64,9 @@ def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
         colour = "#777777" if rating.is_anchor else COLOURS[0]
         reach = 0.0 if rating.is_anchor else 2 * rating.sigma
         panel.errorbar(rating.mu, place, xerr=reach, fmt="o", color=colour, capsize=3, markersize=5)
-    panel.set_yticks(range(len(tournament.names)), tournament.names)
+    panel.set_yticks(range(len(tournament.names)), [f"{name}  {rank}" for rank, name in enumerate(tournament.names, 1)])
     panel.set_ylim(len(tournament.names) - 0.5, -0.5)
-    panel.set_xlabel("rating and 2 standard deviations; scripted players in grey stand fixed")
+    panel.set_xlabel("rating ± 2 standard deviations; grey ones stand fixed")
     panel.set_title("Ratings")
 
 
@@ -59,10 +75,12 @@ def _draw_scores(panel: Axes, tournament: Tournament) -> None:
     shares = (tournament.wins + tournament.draws / 2) / tournament.games
     np.fill_diagonal(shares, np.nan)
     panel.imshow(shares, vmin=0, vmax=1, cmap="PuOr_r", aspect="auto")
-    panel.set_xticks(range(count), tournament.names, rotation=45, ha="right", rotation_mode="anchor")
-    panel.set_yticks(range(count), tournament.names)
+    ranks = [str(rank) for rank in range(1, count + 1)]
+    panel.set_xticks(range(count), ranks)
+    panel.set_yticks(range(count), ranks)
+    panel.set_xlabel("opponent; a draw is half a win")
     panel.grid(visible=False)
-    panel.set_title("Score of the row against the column (a draw is half)")
+    panel.set_title("Score of row against column")
     for row, column in np.ndindex(count, count) if count <= _MOST_NUMBERS else ():
         if row != column:
             share = shares[row, column]
