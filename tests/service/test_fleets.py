@@ -149,6 +149,23 @@ def test_processes_catch_up_before_they_look(tmp_path: Path, postgres_url: str) 
         assert right.fleets.num_held == 0
 
 
+def test_a_process_with_an_old_view_of_a_fleet_closes_it_all_the_same(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as left, process(settings) as right:
+        user = left.user("several")
+        fleet = left.create(user, num_envs=1)
+        left.reset(user, fleet, seeds=1)
+        reply = left.step(user, fleet, 1, [0])
+        with right.fleets.use(user.user_id, fleet) as hosted:
+            assert hosted.seq == 2
+        while not reply["terminated"][0]:
+            reply = left.step(user, fleet, reply["seq"], [0])
+        right.fleets.close_fleet(user.user_id, fleet)
+        assert right.store.open_fleets() == []
+        with left.store.engine.connect() as connection:
+            assert connection.execute(sa.select(Episode.outcome)).scalars().all() == ["terminated"]
+
+
 def test_ranked_fleets_take_no_seeds_and_training_fleets_do(tmp_path: Path) -> None:
     with process(make_settings(tmp_path)) as here:
         user = here.user("ann")

@@ -15,7 +15,7 @@ from envfleet.service.hosted import FleetConfig, HostedFleet, Made, shrink_actio
 from envfleet.service.journal import Conflict, Entry, Journal
 from envfleet.service.legacy_fleet import LegacyFleet
 from envfleet.service.offers import Offer, find_offer
-from envfleet.service.refusals import Closed, EnvFailed, NotFound, OutOfStep
+from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound, OutOfStep
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store, StoredFleet
 from envfleet.transports.packing import pack, unpack
@@ -292,25 +292,39 @@ class Fleets:
 
         Raises:
             NotFound: There is none, or it is somebody else's.
+            Busy: Other processes went ahead with it again and again.
         """
-        try:
-            hosted = self._bring(user_id, fleet_id)
-        except Closed:
-            if is_reaped:  # of another version: its episodes cannot be told any more
-                self._journal.commit(Entry(closed={fleet_id: time.time()}))
-            return
-        if user_id not in (None, hosted.user_id):
-            raise NotFound(f"there is no fleet {fleet_id!r}")
-        with hosted.lock:
-            now = time.time()
-            if is_reaped and hosted.touched_at > now - self._settings.idle_timeout_s:
-                return
-            episodes = [{**episode, **hosted.owner} for episode in hosted.abandon(now)]
+        for _ in range(_TRIES):
             try:
-                with contextlib.suppress(Conflict):  # another process closed it at the same time
-                    self._journal.commit(Entry(episodes=episodes, closed={fleet_id: now}))
-            finally:
-                self._drop(hosted)
+                hosted = self._bring(user_id, fleet_id)
+            except Closed:
+                if is_reaped:  # of another version: its episodes cannot be told any more
+                    self._journal.commit(Entry(closed={fleet_id: time.time()}))
+                return
+            if user_id not in (None, hosted.user_id):
+                raise NotFound(f"there is no fleet {fleet_id!r}")
+            with hosted.lock:
+                if is_reaped and hosted.touched_at > time.time() - self._settings.idle_timeout_s:
+                    return
+                if hosted.is_open and self._close_held(hosted):
+                    return
+        raise Busy(f"fleet {fleet_id!r} is being used while it is to be closed: try again", retry_after_s=1.0)
+
+    def _close_held(self, hosted: HostedFleet) -> bool:
+        """Close a fleet, whose lock is held; False if another process went ahead with it. It leaves the memory."""
+        now = time.time()
+        try:
+            if not self._store.is_sqlite:
+                self._follow(hosted)
+            episodes = [{**episode, **hosted.owner} for episode in hosted.abandon(now)]
+            self._journal.commit(Entry(episodes=episodes, closed={hosted.fleet_id: now}))
+        except Closed:
+            return True
+        except Conflict:
+            return False
+        finally:
+            self._drop(hosted)
+        return True
 
     def tend(self) -> None:
         """Note what was used, reap what lay idle, and put out of memory what was not used for a while."""
