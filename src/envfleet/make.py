@@ -315,5 +315,5 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     for known in AutoresetMode:
         if mode in (known.name, known.value, known.name.lower()):
             return known
-    names = ", ".join(f"AutoresetMode.{known.name}" for known in AutoresetMode)
+    names = ", ".join(repr(known.name) for known in AutoresetMode)
     raise InvalidArgument(f"autoreset_mode={mode!r}: pass one of {names}")

@@ -119,7 +119,7 @@ def test_the_number_of_sub_environments(arguments: tuple, expected: int) -> None
         ({"num_envs": 2, "batch_size": 3}, "batch_size=3: pass a whole number from 1 to num_envs=2"),
         ({"num_envs": 2, "step_timeout_s": 0}, "step_timeout_s=0"),
         ({"num_envs": 2, "max_restarts": -1}, "max_restarts=-1"),
-        ({"num_envs": 2, "autoreset_mode": "sometimes"}, r"pass one of AutoresetMode\.NEXT_STEP"),
+        ({"num_envs": 2, "autoreset_mode": "sometimes"}, "pass one of 'NEXT_STEP', 'SAME_STEP', 'DISABLED'"),
         ({"num_envs": 2, "backend": "serial", "recycle_episodes": 3}, "recycling replaces worker processes"),
         ({"num_envs": 2, "shared": {"x": object()}}, r"shared\['x'\] is object, expected an array of numbers"),
     ],
