@@ -222,10 +222,14 @@ class Trainer:
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> None:
-        self._narrator.learned()
-        if reason != "interrupted" and self._tally.examined_at != self.transitions:
-            self.evaluate()
-        self.save()
+        if reason == "interrupted":  # saved as in the middle of a run, so that going on writes what no stop would
+            self.save()
+            self._narrator.learned()
+        else:
+            self._narrator.learned()
+            if self._tally.examined_at != self.transitions:
+                self.evaluate()
+            self.save()
         self._narrator.progressed()
         self._narrator.ended(reason)
 

@@ -18,7 +18,7 @@ from tests.unit.training.watching import Watcher
 from envfleet.agents import load_agent
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunResult, resume, train, train_single_run
-from envfleet.training.events import Event, Learned, Saved
+from envfleet.training.events import Ended, Event, Learned, Saved
 from envfleet.training.records import reporting
 
 CONFIG: dict[str, Any] = {
@@ -112,6 +112,22 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(engine: str, whole: RunR
     for network, tensors in first.items():
         for name, tensor in tensors.items():
             assert torch.equal(tensor, second[network][name]), f"{network}.{name}"
+
+
+def test_a_run_that_was_asked_to_stop_ends_as_one_that_was_not(whole: RunResult, tmp_path: Path) -> None:
+    is_asked: list[bool] = []
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Saved) and event.transitions > 500 and not is_asked:
+            is_asked.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = Watcher(stop)
+    run("compiled", tmp_path, "stopped", watcher)
+    resumed = resume(tmp_path / "stopped", verbose=False)
+    assert [event.reason for event in watcher.of(Ended)] == ["interrupted"]
+    for name in ("episodes.csv", "updates.csv", "evaluations.csv"):
+        assert (resumed.run_dir / name).read_bytes() == (whole.run_dir / name).read_bytes()
 
 
 def test_the_documented_call_works_and_answers_as_promised(tmp_path: Path) -> None:
