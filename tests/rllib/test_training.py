@@ -59,6 +59,8 @@ def test_compare_writes_figures_and_plots(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_explained() -> None:
+    unknown = CliRunner().invoke(app, ["rllib", "train", "--env", "Nowhere-v0"])
+    assert (unknown.exit_code, "'Nowhere-v0', which is not registered" in unknown.output) == (2, True)
     result = CliRunner().invoke(app, ["rllib", "train", "--way", "fast"])
     assert result.exit_code == 2
     with pytest.raises(InvalidArgument, match="no batch size"):

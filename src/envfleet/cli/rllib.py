@@ -46,7 +46,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
         from envfleet.rllib.training import train as run_training
 
         plan = TrainingPlan(
-            env=env, way=_way(way), backend=backend, num_envs=num_envs, num_env_runners=num_env_runners,
+            env=_registered(env), way=_way(way), backend=backend, num_envs=num_envs, num_env_runners=num_env_runners,
             batch_size=batch_size, minibatch_size=minibatch_size, num_epochs=epochs, learning_rate=learning_rate,
             seed=seed,
         )  # fmt: skip
@@ -83,7 +83,7 @@ def compare(
 
         chosen = choose_names(ways, "--ways", WAYS, WAYS)
         plans = grid(
-            TrainingPlan(env=env, backend=backend, num_epochs=epochs),
+            TrainingPlan(env=_registered(env), backend=backend, num_epochs=epochs),
             chosen,
             split_counts(num_envs, "--num-envs"),
             split_counts(batch_sizes, "--batch-sizes"),
@@ -97,6 +97,17 @@ def compare(
         plot_throughput(found, out / "throughput.png")
         plot_breakdown(found, out / "connectors.png")
         console.print(f"[dim]Figures: {out / 'compare.json'}, throughput.png, connectors.png[/dim]", soft_wrap=True)
+
+
+def _registered(env: str) -> str:
+    """The id, if there is such an environment: RLlib tells that late, and in many lines."""
+    import gymnasium
+
+    try:
+        gymnasium.spec(env)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise InvalidArgument(f"--env is {env!r}, which is not registered: `envfleet envs` lists what is") from error
+    return env
 
 
 def _way(name: str) -> Any:
