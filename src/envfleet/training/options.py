@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from envfleet.errors import InvalidArgument
 
 Engine = Literal["compiled", "box2d"]
-Backend = Literal["auto", "serial", "thread", "process", "kernel"]
+Backend = Literal["auto", "serial", "thread", "process", "ray", "kernel"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
