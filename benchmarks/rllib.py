@@ -22,8 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(sys.path.pop(0))  # last, or ray.py of this folder would stand in for Ray
-
 CONTENDERS = ("vec", "sketch", "packed_vec")
 FLOORS = {"sampling + connectors, vec / packed_vec": 15.0, "iteration, sketch / packed_vec": 1.3}
 

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
-
-sys.path.append(sys.path.pop(0))  # last, or ray.py of this folder would stand in for Ray
 
 import torch
 

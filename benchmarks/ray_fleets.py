@@ -1,7 +1,7 @@
 """A fleet on Ray against plain actor calls and against an actor per worker that holds a DummyVecEnv.
 
-    python benchmarks/ray.py OUT            # five minutes
-    python benchmarks/ray.py OUT --quick    # one or two
+    python benchmarks/ray_fleets.py OUT            # five minutes
+    python benchmarks/ray_fleets.py OUT --quick    # one or two
 
 Prints ratios, each the median over rounds in which all contenders are measured in a new random order, and writes
 OUT/ray.json. What is compared, and how to read it: benchmarks/README.md.
@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.pop(0)  # this folder, in which this file would be found in place of Ray
 import gymnasium as gym
 import numpy as np
 import ray
