@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -231,6 +232,8 @@ def _run(
     state = checkpoints.load() if is_resumed else None
     told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
     with contextlib.ExitStack() as undo:
+        if not is_resumed:
+            undo.callback(shutil.rmtree, folder.path)
         for observer in told:
             undo.callback(observer.close)
         trainer = Trainer(config, options, name=folder.name, folder=folder.path, observers=told)

@@ -225,10 +225,11 @@ def test_options_that_cannot_be_are_refused() -> None:
         trained(config_of({"transitions": 1}), device="warp")
 
 
-def test_a_run_that_cannot_begin_leaves_no_file_open(tmp_path: Path) -> None:
+def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
     watcher = Watcher()
     with pytest.raises(InvalidArgument, match="device='warp'"):
         train(
             config_of({"transitions": 1}), device="warp", base_output_dir=tmp_path, verbose=False, observers=[watcher]
         )
     assert watcher.is_closed
+    assert not list(tmp_path.iterdir())
