@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests here, and the backend in both its ways."""
+"""A Ray cluster for each module, and the backend in both its ways."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def way(request: pytest.FixtureRequest) -> RayBackend:
     return request.param
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def ray_cluster() -> Iterator[Cluster]:
     """A head, to which this process is connected; tests that need more nodes add them."""
     cluster = Cluster(initialize_head=True, head_node_args=HEAD)

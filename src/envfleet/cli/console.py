@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import typer
 from rich.console import Console
@@ -54,3 +54,10 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
             progress.update(task, description=escape(text), completed=fraction)
 
         yield tell
+
+
+def show_places(places: Mapping[str, str], console: Console) -> None:
+    """Print where things are, and commands, each in a line of its own that can be copied whole."""
+    width = max(map(len, places))
+    for name, place in places.items():
+        console.print(f"{name:<{width}}  {escape(place)}", soft_wrap=True)

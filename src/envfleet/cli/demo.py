@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from envfleet.cli.console import make_console, readable_errors
+from envfleet.cli.console import make_console, readable_errors, show_places
 from envfleet.cli.training import set_threads
 
 if TYPE_CHECKING:
@@ -128,11 +127,12 @@ def _report(
 
 
 def _show_places(result: RunResult, film: Path, console: Console) -> None:
-    run = escape(str(result.run_dir))
-    places = Table.grid(padding=(0, 2))
-    places.add_row("Film of two games", escape(str(film)))
-    places.add_row("Plots", f"{run}/plots")
-    places.add_row("Watch it", f"envfleet watch {run} --against strong --out game.mp4")
-    places.add_row("Play against it", f"envfleet play --against {run}")
-    places.add_row("Train on", f"envfleet train --resume {run} --max-minutes 10")
-    console.print(places, soft_wrap=True)
+    run = result.run_dir
+    places = {
+        "Film of two games": str(film),
+        "Plots": str(run / "plots"),
+        "Watch it": f"envfleet watch {run} --against strong --out game.mp4",
+        "Play against it": f"envfleet play --against {run}",
+        "Train on": f"envfleet train --resume {run} --max-minutes 10",
+    }
+    show_places(places, console)

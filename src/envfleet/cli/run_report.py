@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from envfleet.cli.console import show_places
+
 if TYPE_CHECKING:
     from envfleet.training import RunResult
 
@@ -47,16 +49,15 @@ def show_result(result: RunResult, console: Console) -> None:
     if result.rating is not None:
         console.print(f"Rating {result.rating:.1f} (the strong scripted player has 25, the weak one 22)")
     console.print()
-    places = Table.grid(padding=(0, 2))
-    places.add_row("Plots", escape(str(result.run_dir / "plots")))
+    places = {"Plots": str(result.run_dir / "plots")}
     if result.best_checkpoint is not None:
-        places.add_row("Best agent", escape(str(result.best_checkpoint)))
+        places["Best agent"] = str(result.best_checkpoint)
     if result.checkpoint is not None:
-        places.add_row("Last agent", escape(str(result.checkpoint)))
-    places.add_row("TensorBoard", f"tensorboard --logdir {escape(str(result.run_dir / 'tensorboard'))}")
+        places["Last agent"] = str(result.checkpoint)
+    places["TensorBoard"] = f"tensorboard --logdir {result.run_dir / 'tensorboard'}"
     if result.reason != "completed":
-        places.add_row("Go on", go_on)
-    console.print(places, soft_wrap=True)
+        places["Go on"] = f"envfleet train --resume {result.run_dir}"
+    show_places(places, console)
 
 
 def _describe_seconds(seconds: Mapping[str, float]) -> str:

@@ -106,7 +106,7 @@ def test_envs():
         (["bench", "CartPole-v1", "-n", "eight"], "--num-envs is 'eight'"),
         (["bench", "CartPole-v1", "-w", "0"], "--workers is '0'"),
         (["bench", "CartPole-v1", "--peers", "loop,pufferlib"], "--peers names pufferlib"),
-        (["bench", "CartPole-v1", "--backends", "ray"], "--backends names ray"),
+        (["bench", "CartPole-v1", "--backends", "spark"], "--backends names spark"),
         (["tune", "CartPole-v1", "--backends", "ray"], "backends has ['ray']"),
         (["bench", "CartPole-v1", "-a", "render_mode"], "expected name=value"),
         (["envs", "no such thing"], "no registered id contains"),
