@@ -15,7 +15,8 @@ demo: $(READY) ## Train a hockey player for a minute, and see what it has learne
 	@$(BIN)/envfleet demo
 
 test: $(READY) programs ## Run all tests
-	@$(BIN)/pytest -n 2 --dist loadfile
+	@$(BIN)/pytest -n 2 --dist loadfile --ignore tests/ray --ignore tests/rllib
+	@$(BIN)/pytest -n 2 --dist loadfile tests/ray tests/rllib  # apart: processes cannot fork safely once Ray was in them
 
 programs:
 	@tests/service/programs.sh
