@@ -133,6 +133,6 @@ def _show_places(result: RunResult, film: Path, console: Console) -> None:
         "Plots": str(run / "plots"),
         "Watch it": f"envfleet watch {run} --against strong --out game.mp4",
         "Play against it": f"envfleet play --against {run}",
-        "Train on": f"envfleet train --resume {run} --max-minutes 10",
+        "Train longer": "envfleet train configs/ppo_kernel.json --num-envs 512 --max-minutes 30",
     }
     show_places(places, console)
