@@ -56,11 +56,10 @@ class PhaseBegan:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Episodes:
-    """The E episodes that ended in one round, as columns.
+class Results:
+    """E episodes that ended, as columns.
 
     Attributes:
-        numbers: Of each in the whole run, from 0, int64 `(E,)`.
         env_indices: The sub-environment of each, int64 `(E,)`.
         returns: Sum of the environment's rewards, float64 `(E,)`.
         shaped_returns: Sum of the rewards that were learned from, float64 `(E,)`.
@@ -69,13 +68,8 @@ class Episodes:
         truncated: Whether time ended it, bool `(E,)`.
         modes: Name of the environment's mode, one per episode; `""` where there are none.
         opponents: Name of the opponent, one per episode; `""` where there is none.
-        phase: Index of the phase they were played in.
-        phase_name: Its name.
-        transitions: Of the whole run, after this round.
-        updates: Likewise, made before this round ended.
     """
 
-    numbers: NDArray[np.int64]
     env_indices: NDArray[np.int64]
     returns: NDArray[np.float64]
     shaped_returns: NDArray[np.float64]
@@ -84,6 +78,21 @@ class Episodes:
     truncated: NDArray[np.bool_]
     modes: tuple[str, ...]
     opponents: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Episodes(Results):
+    """The E episodes that ended in one round, and where in the run that was.
+
+    Attributes:
+        numbers: Of each in the whole run, from 0, int64 `(E,)`.
+        phase: Index of the phase they were played in.
+        phase_name: Its name.
+        transitions: Of the whole run, after this round.
+        updates: Likewise, made before this round ended.
+    """
+
+    numbers: NDArray[np.int64]
     phase: int
     phase_name: str
     transitions: int

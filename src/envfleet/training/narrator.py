@@ -12,9 +12,8 @@ from envfleet.training.announcer import Announcer
 from envfleet.training.arena import Arena
 from envfleet.training.budget import Budget
 from envfleet.training.curriculum import Curriculum
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Progress, Saved
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Progress, Results, Saved
 from envfleet.training.examining import Examination
-from envfleet.training.outcomes import Results
 from envfleet.training.stopwatch import Stopwatch
 from envfleet.training.tally import Tally
 

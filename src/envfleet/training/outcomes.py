@@ -11,22 +11,9 @@ from numpy.typing import NDArray
 
 from envfleet.agents.saving import as_array
 from envfleet.envs.hockey.constants import Mode
+from envfleet.training.events import Results
 
 _MODES = {int(mode): mode.name for mode in Mode}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Results:
-    """E episodes that ended, as columns; see `envfleet.training.events.Episodes`."""
-
-    env_indices: NDArray[np.int64]
-    returns: NDArray[np.float64]
-    shaped_returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    winners: NDArray[np.int64]
-    truncated: NDArray[np.bool_]
-    modes: tuple[str, ...]
-    opponents: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

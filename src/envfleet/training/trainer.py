@@ -16,12 +16,11 @@ from envfleet.training.building import make_agent
 from envfleet.training.checkpoints import Checkpoints
 from envfleet.training.config import RunConfig
 from envfleet.training.curriculum import Curriculum
-from envfleet.training.events import Observer, Times
+from envfleet.training.events import Observer, Results, Times
 from envfleet.training.examining import Examination, Examiner
 from envfleet.training.learners import make_learner
 from envfleet.training.narrator import Narrator
 from envfleet.training.options import RunOptions
-from envfleet.training.outcomes import Results
 from envfleet.training.pool import SnapshotPool
 from envfleet.training.sources import needs_pool
 from envfleet.training.stage import Stage
