@@ -18,6 +18,7 @@ from envfleet.errors import CallTimeout, InvalidArgument, NothingPending, ResetN
 from envfleet.remote.exchange import Fields, Shard
 from envfleet.remote.fleet_base import RemoteFleetBase
 from envfleet.remote.gathering import Part, merge_infos, own_tree, read_array, read_infos, read_leaves
+from envfleet.transports.packing import shrink
 
 _LARGEST_SEED = 2**62 - 1
 Reply = dict[str, Any]
@@ -200,7 +201,7 @@ class RemoteFleet(RemoteFleetBase):
             )
         layout = self._action_layout
         leaves, _ = layout.unbatch(actions, self.num_envs)
-        small = [_shrink(leaf) for leaf in leaves]
+        small = [shrink(leaf) for leaf in leaves]
         asked: list[tuple[Shard, Fields]] = []
         for shard in self._exchange.shards:
             rows = slice(shard.span.start, shard.span.stop)
@@ -271,11 +272,3 @@ def _check_largest(seeds: Any) -> None:
     given = [seed for seed in (seeds if isinstance(seeds, list) else [seeds]) if seed is not None]
     if given and not 0 <= min(given) <= max(given) <= _LARGEST_SEED:
         raise InvalidArgument(f"seed={min(given) if min(given) < 0 else max(given)}: pass ints from 0 to 2**62 - 1")
-
-
-def _shrink(actions: NDArray[Any]) -> NDArray[Any]:
-    """Whole numbers in the fewest bytes that hold them; the service gives them their type back."""
-    if actions.dtype.kind not in "iu" or actions.size == 0:
-        return actions
-    smallest = np.result_type(np.min_scalar_type(actions.min()), np.min_scalar_type(actions.max()))
-    return actions.astype(smallest) if smallest.itemsize < actions.dtype.itemsize else actions

@@ -17,7 +17,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchState
 from envfleet.service.meter import Meter
 from envfleet.service.offers import Offer
-from envfleet.transports.packing import pack, unpack
+from envfleet.transports.packing import pack, shrink, unpack
 from envfleet.transports.packing_infos import infos_to_plain
 from envfleet.transports.packing_spaces import space_to_plain
 
@@ -257,10 +257,7 @@ def shrink_actions(actions: Any) -> Any:
         return {name: shrink_actions(each) for name, each in actions.items()}
     if isinstance(actions, (list, tuple)):
         return [shrink_actions(each) for each in actions]
-    if isinstance(actions, np.ndarray) and actions.dtype.kind in "iu" and actions.size:
-        smallest = np.result_type(np.min_scalar_type(actions.min()), np.min_scalar_type(actions.max()))
-        return actions.astype(smallest) if smallest.kind in "iu" and smallest.itemsize < actions.itemsize else actions
-    return actions
+    return shrink(actions) if isinstance(actions, np.ndarray) else actions
 
 
 def restore_actions(space: gym.Space[Any], actions: Any) -> Any:

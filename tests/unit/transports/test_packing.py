@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as st_numpy
 
 import envfleet
 from envfleet.errors import InvalidArgument, WireError
-from envfleet.transports.packing import pack, unpack
+from envfleet.transports.packing import pack, shrink, unpack
 from envfleet.transports.packing_infos import infos_from_plain, infos_to_plain
 from envfleet.transports.packing_spaces import space_from_plain, space_to_plain
 
@@ -29,6 +29,20 @@ def test_arrays_come_back_bit_by_bit(array: Any) -> None:
     assert back.shape == array.shape
     assert back.tobytes() == array.astype(back.dtype).tobytes()
     assert back.ctypes.data % max(1, back.dtype.alignment) == 0
+
+
+@given(dtypes.flatmap(lambda dtype: st_numpy.arrays(dtype, st_numpy.array_shapes(min_side=0, max_dims=2))))
+def test_numbers_are_the_same_in_fewer_bytes(array: Any) -> None:
+    small = shrink(array)
+    assert (small.dtype.kind in "iu") == (array.dtype.kind in "iu")
+    assert small.itemsize <= array.itemsize
+    assert small.astype(array.dtype).tobytes() == array.tobytes()
+
+
+def test_small_numbers_take_a_byte_and_large_ones_stay_whole() -> None:
+    assert shrink(np.array([0, 200])).dtype == np.uint8
+    assert shrink(np.array([-1, 100])).dtype == np.int8
+    assert shrink(np.array([-1, 2**62])).dtype == np.int64
 
 
 @given(st.binary(max_size=300))
