@@ -75,8 +75,9 @@ class Replays:
         """
         with self._lock:
             known = self._known.get(episode["id"])
-        if known is not None:
-            return known
+            if known is not None:
+                self._known.move_to_end(episode["id"])
+                return known
         replay = self._make(episode, time.monotonic() + timeout_s)
         with self._lock:
             self._known[episode["id"]] = replay
