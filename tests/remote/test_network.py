@@ -233,6 +233,15 @@ def test_several_services_need_a_sub_environment_each(place: Place, monkeypatch:
     assert place.service.fleets.num_held == before
 
 
+def test_a_fleet_that_is_described_wrongly_is_closed_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.service.fleets.num_held
+    create = connecting._create
+    monkeypatch.setattr(connecting, "_create", lambda *asked: {**create(*asked), "num_envs": 3})
+    with pytest.raises(WireError, match="made 3 sub-environments, asked for 2"):
+        envfleet.connect(place.url, TURBOFAN, 2, token=place.token)
+    assert place.service.fleets.num_held == before
+
+
 class _SecondHasNoToken:
     def __init__(self) -> None:
         self._links = 0

@@ -49,6 +49,7 @@ def connect_fleet(
     secret = find_token(token)
     bounds = [num_envs * k // len(urls) for k in range(len(urls) + 1)]
     shards: list[Shard] = []
+    made: list[tuple[Link, str]] = []
     links: list[Link] = []
     try:
         first: Mapping[str, Any] = {}
@@ -56,13 +57,14 @@ def connect_fleet(
             links.append(Link(url, secret, timeout_s=timeout_s, patience_s=patience_s))
             asked = {**request, "num_envs": stop - start, "autoreset_mode": autoreset_mode.name}
             described = _create(links[-1], asked, min(patience_s, _FIRST_PATIENCE_S))
+            made.append((links[-1], str(described.get("fleet"))))
             shards.append(_shard(links[-1], described, range(start, stop)))
             first = first or described
             _check_same(shards[0], shards[-1])
         return RemoteFleet(shards, first)
     except BaseException:
-        for shard in shards:
-            _abandon(shard)
+        for link, fleet_id in made:
+            _abandon(link, fleet_id)
         for link in links:
             link.close()
         raise
@@ -99,10 +101,10 @@ def _check_same(first: Shard, other: Shard) -> None:
             )
 
 
-def _abandon(shard: Shard) -> None:
+def _abandon(link: Link, fleet_id: str) -> None:
     """Close a part of a fleet that is not to be; a service that does not answer does so by itself in time."""
     try:
         body = pack({"key": secrets.token_bytes(_KEY_BYTES)})
-        shard.link.post(f"/fleets/{shard.fleet_id}/close", body, patience_s=1.0)
+        link.post(f"/fleets/{fleet_id}/close", body, patience_s=1.0)
     except EnvfleetError:
         return
