@@ -73,6 +73,17 @@ def autoreset_mode(request: pytest.FixtureRequest) -> AutoresetMode:
     return request.param
 
 
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Small networks are slower with more threads, and far slower on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 # ------------------------------------------------------------------------------------------------ leaks
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.remote.conftest import TURBOFAN, Place
 from typer.testing import CliRunner
 
@@ -22,12 +20,7 @@ from envfleet.training.trainer import Trainer
 CONFIG = Path(__file__).parents[2] / "configs" / "turbofan_ppo.json"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiny networks, and a service beside them
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def remote_config(**kwargs: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -23,17 +22,7 @@ from envfleet.errors import (
 )
 
 
-@pytest.fixture
-def _few_threads() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_few_threads")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_ppo_learns_cartpole(close_later: Make) -> None:
     """From about 22 a random policy reaches to several times that, and the log shows it without a `Monitor`."""
     from stable_baselines3 import PPO
@@ -47,7 +36,7 @@ def test_ppo_learns_cartpole(close_later: Make) -> None:
     assert np.mean(returns) > 120
 
 
-@pytest.mark.usefixtures("_few_threads")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_ppo_learns_the_same_as_with_dummy_vec_env(close_later: Make) -> None:
     """To the last weight: everything that a trainer reads is the same, in the same order."""
     from stable_baselines3 import PPO
@@ -85,7 +74,7 @@ class Choosing(gymnasium.Env[Any, Any]):
         return self._observe(), float(action.sum()), False, self.count >= 5, info
 
 
-@pytest.mark.usefixtures("_few_threads")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_dict_observations_and_binary_actions(close_later: Make) -> None:
     from stable_baselines3 import PPO
 
@@ -99,7 +88,7 @@ def test_dict_observations_and_binary_actions(close_later: Make) -> None:
         env.step(np.full((2, 2), np.nan, np.float32))
 
 
-@pytest.mark.usefixtures("_few_threads")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_off_policy_trainer(close_later: Make) -> None:
     """It reads `terminal_observation` and `TimeLimit.truncated`."""
     from stable_baselines3 import SAC

@@ -55,12 +55,12 @@ KINDS: dict[str, Any] = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _nothing_stays_open() -> Iterator[None]:
     yield
-    torch.set_num_threads(before)
     while OPEN:
         OPEN.pop().close()
 

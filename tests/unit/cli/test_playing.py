@@ -11,7 +11,6 @@ import imageio.v3 as imageio
 import numpy as np
 import pygame
 import pytest
-import torch
 from gymnasium import spaces
 from typer.testing import CliRunner, Result
 
@@ -22,15 +21,10 @@ from envfleet.training.matches import play
 from envfleet.training.players import Seated, seat_player
 from envfleet.training.showing import Person, show_games
 
-pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
+    pytest.mark.usefixtures("one_torch_thread"),
+]
 
 
 def invoke(*arguments: str) -> Result:

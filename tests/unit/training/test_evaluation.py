@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from tests.unit.training.still import Still
 
@@ -19,15 +17,10 @@ from envfleet.training.episodes import evaluate_returns
 from envfleet.training.evaluation import Score, evaluate, evaluate_panel, generalise
 from envfleet.training.matches import Rink, play
 
-pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
+    pytest.mark.usefixtures("one_torch_thread"),
+]
 
 
 def test_a_score_counts_a_draw_as_not_won() -> None:

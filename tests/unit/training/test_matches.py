@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from tests.unit.training.still import Still
 
@@ -21,19 +19,14 @@ from envfleet.training.matches import Engine, Games, Rink, play
 from envfleet.training.players import seat_player
 from envfleet.training.seating import BLOCK_ROWS, SeatedPolicy, Seating
 
-pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
+pytestmark = [
+    pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
+    pytest.mark.usefixtures("one_torch_thread"),
+]
 
 ENGINES: tuple[Engine, ...] = ("compiled", "box2d")
 VIEW = spaces.Box(-np.inf, np.inf, (18,), np.float32)
 MOVE = spaces.Box(-1.0, 1.0, (4,), np.float32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def sac(seed: int = 0) -> SAC:
