@@ -46,8 +46,9 @@ def shrink(array: NDArray[Any]) -> NDArray[Any]:
     """Whole numbers in the fewest bytes that hold them all; whoever knows their space gives the dtype back."""
     if array.dtype.kind not in "iu" or not array.size:
         return array
-    smallest = np.result_type(np.min_scalar_type(array.min()), np.min_scalar_type(array.max()))
-    return array.astype(smallest) if smallest.kind in "iu" and smallest.itemsize < array.itemsize else array
+    lowest, highest = int(array.min()), int(array.max())
+    smallest = np.min_scalar_type(highest if lowest >= 0 else min(lowest, ~highest))
+    return array.astype(smallest) if smallest.itemsize < array.itemsize else array
 
 
 def unpack(body: bytes | bytearray | memoryview) -> Any:
