@@ -24,6 +24,9 @@ RUNNING, SOLD, FAILURE = 0, 1, 2
 
 MAX_STEP_SIZE = 1000
 
+NUM_ENTRIES = 2
+"""Columns that a logbook adds to the sensors': flights and repairs so far."""
+
 # Standard normal draws of a flight: the sensors' noise, then these.
 _AMBIENT, _CONDITIONS, _OTHER, NUM_NORMALS = NUM_SENSORS, NUM_SENSORS + 1, NUM_SENSORS + 4, NUM_SENSORS + 6
 
@@ -40,8 +43,9 @@ class Turbofan(Kernel):
     1 (sold) or 2 (failure).
 
     Options of `make`, besides the parameters: `step_size` (10), `return_all_states` (`True`; otherwise the observation
-    is the last row alone, `(9,)`), and `reveal` (`False`; otherwise infos tell `degradation` and `repairs`, which are
-    hidden).
+    is the last row alone, `(9,)`), `logbook` (`False`; otherwise every row goes on with the engine's flights and
+    repairs so far, which whoever decides could count), and `reveal` (`False`; otherwise infos tell `degradation` and
+    `repairs`, which are hidden).
 
     The wear is a gamma process (J. M. van Noortwijk, 2009) towards a limit with a steep hazard (A. Saxena et al.,
     2008), repairs are imperfect and quicken it (M. Kijima, 1989; H. Pham and H. Wang, 1996), sensors follow M. Arias
@@ -53,7 +57,7 @@ class Turbofan(Kernel):
     action_space = spaces.Discrete(3)
     max_episode_steps: ClassVar[int | None] = 1000
     info_fields: ClassVar[tuple[str, ...]] = ("num_rows", "reason")
-    variant_options = ("step_size", "return_all_states", "reveal")
+    variant_options = ("step_size", "return_all_states", "logbook", "reveal")
 
     class State(Kernel.State):
         """An engine. Lengths of time are in flights; degradation 1 is the end of its life."""
@@ -84,7 +88,7 @@ class Turbofan(Kernel):
 
     @classmethod
     def variant(cls, **options: Any) -> type[Kernel]:
-        """The class for `step_size`, `return_all_states` and `reveal`."""
+        """The class for `step_size`, `return_all_states`, `logbook` and `reveal`."""
         return turbofan(**options)
 
     @staticmethod
@@ -132,9 +136,10 @@ class Turbofan(Kernel):
     def observe(state: State, out: NDArray[np.float32]) -> None:
         """Write all rows, or the last alone."""
         flat = out.reshape(out.size)
-        first = state.rows.shape[0] - out.size // NUM_SENSORS
+        num_rows, width = state.rows.shape
+        first = num_rows - out.size // width
         for k in range(out.size):
-            flat[k] = state.rows[first + k // NUM_SENSORS, k % NUM_SENSORS]
+            flat[k] = state.rows[first + k // width, k % width]
 
 
 def _draw(normals: NDArray[np.float64], rng: np.random.Generator) -> None:
@@ -205,20 +210,26 @@ def _measure(state: Turbofan.State, row: int) -> None:
         for c in range(3):
             value += MODEL[k, 4 + c] * state.conditions[c]
         state.rows[row, k] = value + MODEL[k, 7] * state.normals[k]
+    if state.rows.shape[1] > NUM_SENSORS:
+        state.rows[row, NUM_SENSORS] = state.flights
+        state.rows[row, NUM_SENSORS + 1] = state.repairs
 
 
 def _repeat_last_row(state: Turbofan.State) -> None:
     for row in range(state.num_rows, state.rows.shape[0]):
-        for k in range(NUM_SENSORS):
+        for k in range(state.rows.shape[1]):
             state.rows[row, k] = state.rows[state.num_rows - 1, k]
 
 
-def turbofan(step_size: int = 10, return_all_states: bool = True, reveal: bool = False) -> type[Turbofan]:
-    """The kernel for a number of flights per decision, since it fixes the shape of observations.
+def turbofan(
+    step_size: int = 10, return_all_states: bool = True, *, logbook: bool = False, reveal: bool = False
+) -> type[Turbofan]:
+    """The kernel for what fixes the shape of observations, and what infos tell.
 
     Args:
         step_size: Flights per decision, from 1 to 1000.
         return_all_states: Whether an observation holds all rows of the block, or the last alone.
+        logbook: Whether rows go on with the numbers of flights and repairs so far.
         reveal: Whether infos tell the hidden degradation and the number of repairs.
 
     Raises:
@@ -226,30 +237,31 @@ def turbofan(step_size: int = 10, return_all_states: bool = True, reveal: bool =
     """
     if step_size not in range(1, MAX_STEP_SIZE + 1):
         raise InvalidArgument(f"step_size={step_size!r}: pass a whole number of flights from 1 to {MAX_STEP_SIZE}")
-    return _variant(int(step_size), bool(return_all_states), bool(reveal))
+    return _variant(int(step_size), bool(return_all_states), bool(logbook), bool(reveal))
 
 
 @functools.cache
-def _variant(step_size: int, return_all_states: bool, reveal: bool) -> type[Turbofan]:
-    if (step_size, return_all_states, reveal) == (10, True, False):
+def _variant(step_size: int, return_all_states: bool, logbook: bool, reveal: bool) -> type[Turbofan]:
+    if (step_size, return_all_states, logbook, reveal) == (10, True, False, False):
         return Turbofan
-    shape = (step_size, NUM_SENSORS) if return_all_states else (NUM_SENSORS,)
+    width = NUM_SENSORS + NUM_ENTRIES if logbook else NUM_SENSORS
+    shape = (step_size, width) if return_all_states else (width,)
 
     class Variant(Turbofan):
         observation_space = spaces.Box(-np.inf, np.inf, shape, np.float32)
         info_fields = (*Turbofan.info_fields, "degradation", "repairs") if reveal else Turbofan.info_fields
 
         class State(Turbofan.State):
-            rows: NDArray[np.float32] = array((step_size, NUM_SENSORS), np.float32)
+            rows: NDArray[np.float32] = array((step_size, width), np.float32)
 
-    name = f"Turbofan_{step_size}_{'all' if return_all_states else 'last'}{'_revealed' if reveal else ''}"
-    Variant.__name__ = Variant.__qualname__ = name
+    parts = [f"Turbofan_{step_size}_{'all' if return_all_states else 'last'}", "logbook" * logbook, "revealed" * reveal]
+    Variant.__name__ = Variant.__qualname__ = "_".join(part for part in parts if part)
     return Variant
 
 
 def __getattr__(name: str) -> type[Turbofan]:
     """Variants by name, which is how they are pickled."""
-    found = re.fullmatch(r"Turbofan_(\d+)_(all|last)(_revealed)?", name)
+    found = re.fullmatch(r"Turbofan_(\d+)_(all|last)(_logbook)?(_revealed)?", name)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return turbofan(int(found[1]), found[2] == "all", found[3] is not None)
+    return turbofan(int(found[1]), found[2] == "all", logbook=bool(found[3]), reveal=bool(found[4]))

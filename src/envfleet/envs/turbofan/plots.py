@@ -41,13 +41,14 @@ class EngineLog:
         """Add one decision.
 
         Args:
-            observation: What came of it, `(step_size, 9)` or `(9,)`.
+            observation: What came of it, `(step_size, 9)` or `(9,)`, or longer rows, of which the sensors are taken.
             action: The action.
             reward: The block's reward.
             info: The infos of that engine: `num_rows`, `reason`, and `degradation` if revealed.
         """
         info = info or {}
-        rows = np.asarray(observation).reshape(-1, NUM_SENSORS)
+        observation = np.asarray(observation)
+        rows = observation.reshape(-1, observation.shape[-1])[:, :NUM_SENSORS]
         self.blocks.append(rows[: int(info.get("num_rows", len(rows)))])
         self.actions.append(int(action))
         self.rewards.append(float(reward))

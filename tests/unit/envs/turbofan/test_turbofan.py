@@ -79,6 +79,30 @@ def test_variants_are_classes_that_pickle_and_hide_what_is_hidden() -> None:
         turbofan(0)
 
 
+@pytest.mark.parametrize("return_all_states", [True, False])
+def test_a_logbook_holds_the_sensors_and_what_whoever_decides_could_count(return_all_states: bool) -> None:
+    plain = PlainEnv(read_kernel(turbofan(5, return_all_states)))
+    logbook = PlainEnv(read_kernel(turbofan(5, return_all_states, logbook=True)))
+    flights = repairs = 0
+    terminated = False
+    shown, seen = logbook.reset(seed=6), plain.reset(seed=6)
+    for action in [0, 0, 1, 0, 0, 0, 1, 0, 0, 2]:
+        np.testing.assert_array_equal(shown[..., :9], seen)
+        np.testing.assert_array_equal(shown[..., -1, 9:] if return_all_states else shown[9:], [flights, repairs])
+        assert not terminated
+        seen, _, terminated = plain.step(action)[:3]
+        shown, _, other, *_ = logbook.step(action)
+        assert other == terminated
+        repairs += action == 1
+        flights += int(plain.state.num_rows) if action != 2 else 0
+    assert terminated
+    np.testing.assert_array_equal(shown[..., 9:].reshape(-1, 2)[-1], [flights, repairs])
+    assert pickle.loads(pickle.dumps(turbofan(5, logbook=True))) is turbofan(5, logbook=True)
+    log = EngineLog()
+    log.add(shown, 2, 100.0)
+    assert log.sensors.shape[1] == 9
+
+
 def test_pictures_show_repairs_and_the_end() -> None:
     log = EngineLog()
     with envfleet.make("envfleet/Turbofan-v0", 1, backend="kernel", step_size=5, reveal=True) as fleet:
