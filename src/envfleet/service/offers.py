@@ -121,7 +121,7 @@ def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384
     limit = gym.spec(env).max_episode_steps
     options: dict[str, float | None] = {} if limit is None else {"max_episode_steps": limit}
     if env == TURBOFAN:
-        options |= {"step_size": 50, "return_all_states": None}
+        options |= {"step_size": 50, "return_all_states": None, "logbook": None}
     return Offer(env=env, backend=backend, max_num_envs=max_num_envs, max_episode_steps=limit, options=options)
 
 
