@@ -25,7 +25,7 @@ import torch
 
 from envfleet.training import RunResult, resume, train
 from envfleet.training.evaluation import evaluate
-from envfleet.training.matches import Rink
+from envfleet.training.games import Rink
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ppo_kernel.json"
 OPPONENTS = ("strong", "weak")

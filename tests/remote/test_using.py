@@ -14,8 +14,8 @@ import envfleet
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import parse_config
+from envfleet.training.loop.trainer import Trainer
 from envfleet.training.options import RunOptions
-from envfleet.training.trainer import Trainer
 
 CONFIG = Path(__file__).parents[2] / "configs" / "turbofan_ppo.json"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envfleet.training import RunResult
     from envfleet.training.config import RunConfig
     from envfleet.training.evaluation import Score
-    from envfleet.training.players import Player
+    from envfleet.training.games import Player
 
 _GAMES = 400
 _SECONDS_ALONE = 6.0
@@ -93,8 +93,8 @@ def _film(player: Player, path: Path) -> None:
     """Write two games against the weak player, one on each side."""
     from envfleet.envs.hockey.film import save_film
     from envfleet.envs.hockey.two_player import HockeyTwoEnv
-    from envfleet.training.players import seat_player
-    from envfleet.training.showing import show_games
+    from envfleet.training.games import seat_player
+    from envfleet.training.games.showing import show_games
 
     with contextlib.closing(HockeyTwoEnv(render_mode="rgb_array")) as env:
         moments = show_games(env, seat_player(player), seat_player("weak"), 2)

@@ -16,8 +16,8 @@ from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from envfleet.envs.hockey.two_player import HockeyTwoEnv
-    from envfleet.training.matches import Rink
-    from envfleet.training.showing import Moment
+    from envfleet.training.games import Rink
+    from envfleet.training.games.showing import Moment
 
 Checkpoint = Annotated[
     str,
@@ -49,7 +49,7 @@ def evaluate(
     """Play games of hockey with CHECKPOINT and tell how many it wins."""
     with readable_errors():
         from envfleet.training.evaluation import evaluate as run_evaluation
-        from envfleet.training.reports import evaluation_json, show_evaluation
+        from envfleet.training.evaluation.reports import evaluation_json, show_evaluation
 
         set_threads(1)
         rink = _rink(engine, mode)
@@ -81,10 +81,10 @@ def tournament(
 ) -> None:
     """Let all checkpoints in DIR and the scripted players meet each other: ratings, a table and a picture."""
     with readable_errors():
-        from envfleet.training.players import SCRIPTED
-        from envfleet.training.reports import show_tournament, tournament_json
-        from envfleet.training.tournament import find_checkpoints, run_tournament
-        from envfleet.training.tournament_plot import plot_tournament
+        from envfleet.training.evaluation import find_checkpoints, run_tournament
+        from envfleet.training.evaluation.reports import show_tournament, tournament_json
+        from envfleet.training.games.players import SCRIPTED
+        from envfleet.training.records.tournament_plot import plot_tournament
 
         players: dict[str, Any] = {**find_checkpoints(folder), **{name: name for name in SCRIPTED}}
         set_threads(1)
@@ -114,8 +114,8 @@ def watch(
     """Show games of hockey of CHECKPOINT, in a window or as a film; they are the first ones that evaluate counts."""
     with readable_errors():
         from envfleet.envs.hockey.film import save_film
-        from envfleet.training.players import seat_player
-        from envfleet.training.showing import show_games
+        from envfleet.training.games import seat_player
+        from envfleet.training.games.showing import show_games
 
         player, opponent = seat_player(checkpoint), seat_player(against)
         with _open(_rink("box2d", mode), "rgb_array" if out else "human") as env:
@@ -138,8 +138,8 @@ def play(
 ) -> None:
     """Play hockey at the keyboard: arrows move, W and S turn, space shoots, Escape ends it."""
     with readable_errors():
-        from envfleet.training.players import Seated, seat_player
-        from envfleet.training.showing import Person, show_games
+        from envfleet.training.games import Seated, seat_player
+        from envfleet.training.games.showing import Person, show_games
 
         opponent = seat_player(against)
         with _open(_rink("box2d", mode), "human") as env:
@@ -154,7 +154,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _rink(engine: str, mode: str) -> Rink:
-    from envfleet.training.matches import Rink
+    from envfleet.training.games import Rink
 
     return Rink(engine=cast(Any, engine), mode=mode)
 
@@ -197,7 +197,7 @@ def _tell(moments: Iterator[Moment], player: str, opponent: str) -> Iterator[Mom
 
 def _follow(moments: Iterator[Moment]) -> None:
     """Let games go on in a window until they are over or somebody has seen enough."""
-    from envfleet.training.showing import wants_to_leave
+    from envfleet.training.games.showing import wants_to_leave
 
     for _ in moments:
         if wants_to_leave():

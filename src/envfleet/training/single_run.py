@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from envfleet.training.checkpoints import Checkpoints
 from envfleet.training.config import RunConfig, parse_config, read_config
 from envfleet.training.events import Observer
+from envfleet.training.loop.checkpoints import Checkpoints
+from envfleet.training.loop.stopping import stop_requests
+from envfleet.training.loop.trainer import Trainer
+from envfleet.training.opponents.standing import STRONG, WEAK
 from envfleet.training.options import Backend, Engine, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, records_of
-from envfleet.training.standing import STRONG, WEAK
-from envfleet.training.stopping import stop_requests
-from envfleet.training.trainer import Trainer
 
 RUNS = "results/runs"
 

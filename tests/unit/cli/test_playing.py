@@ -17,9 +17,8 @@ from typer.testing import CliRunner, Result
 from envfleet.agents import PPO, PPOConfig
 from envfleet.cli.app import app
 from envfleet.envs.hockey import HockeyTwoEnv
-from envfleet.training.matches import play
-from envfleet.training.players import Seated, seat_player
-from envfleet.training.showing import Person, show_games
+from envfleet.training.games import Seated, play, seat_player
+from envfleet.training.games.showing import Person, show_games
 
 pytestmark = [
     pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from envfleet.training.ratings import ANCHORS
+from envfleet.training.evaluation.ratings import ANCHORS
+from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.records.drawing import (
     COLOURS,
     DRAW,
@@ -20,7 +21,6 @@ from envfleet.training.records.drawing import (
     new_figure,
 )
 from envfleet.training.records.history import RunHistory
-from envfleet.training.standing import LEARNER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

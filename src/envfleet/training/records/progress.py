@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, PhaseBegan, Progress
-from envfleet.training.standing import LEARNER
+from envfleet.training.opponents.standing import LEARNER
 
 _RECENT = 200  # episodes that return and win rate are means of
 _LINE_EVERY_S = 30.0  # where nothing can be redrawn

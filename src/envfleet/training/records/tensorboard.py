@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Progress
+from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.records.folder import RunFolder
-from envfleet.training.standing import LEARNER
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -1,0 +1,255 @@
+"""The learner's side of a fleet: opponents, shaped rewards and the results of episodes are dealt with here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from envfleet.core.fleet import Fleet
+from envfleet.core.rows import StepResult
+from envfleet.envs.hockey.constants import Mode
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.fleet import KernelFleet
+from envfleet.training.arena.outcomes import ArenaStep, Running, column
+from envfleet.training.arena.shaping import SHAPING_TERMS, RewardShaper
+from envfleet.training.arena.stopwatch import Stopwatch
+from envfleet.training.config import Phase
+from envfleet.training.opponents.opponents import Entry, Opponents
+
+if TYPE_CHECKING:
+    from envfleet.remote.fleet import RemoteFleet
+
+PLAYERS = 2
+
+
+class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
+    """A vector environment for one learner, in `AutoresetMode.SAME_STEP`, made of a fleet for one or two players.
+
+    With two players (observations `(N, 2, …)`, actions `(N, 2, …)`) the learner is player one. Its opponents are drawn
+    per episode: scripted ones play inside the environment, by its attribute `player_two`; networks act here, on what
+    player two saw in the same step. Rewards are those that are learned from; what the environment gave is in
+    `ArenaStep.results`.
+
+    Args:
+        fleet: In `SAME_STEP`. It is closed with the arena.
+        num_players: 1 or 2.
+        seed: Of the draws of opponents.
+        reward_scale: What all rewards are multiplied by.
+        max_loaded: Networks of opponents to keep.
+        stopwatch: Told where the time goes.
+
+    Attributes:
+        has_workers: Whether sub-environments step while this thread does something else.
+
+    Raises:
+        InvalidArgument: The fleet is in another mode, or has not as many players.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet | KernelFleet | RemoteFleet,
+        num_players: int,
+        *,
+        seed: np.random.SeedSequence,
+        reward_scale: float = 1.0,
+        max_loaded: int = 8,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
+        self.closed = True  # until everything is there
+        self.metadata = dict(fleet.metadata)
+        if self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
+            raise InvalidArgument(
+                f"the fleet's autoreset_mode is {self.metadata['autoreset_mode'].name}, expected SAME_STEP: make it "
+                'with autoreset_mode="SAME_STEP"'
+            )
+        self._fleet: Any = fleet  # a remote one cannot be reached into, and is not where that is needed
+        self._is_game, self._is_remote = num_players == PLAYERS, fleet.plan.backend == "remote"
+        self._watch = Stopwatch() if stopwatch is None else stopwatch
+        self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
+        self.single_observation_space: Any = _one_of(fleet.single_observation_space, num_players)
+        self.single_action_space: Any = _one_of(fleet.single_action_space, num_players)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._opponents = Opponents(
+            self.num_envs, self.single_action_space.shape or (), seed=seed, max_loaded=max_loaded
+        )
+        self._shaper = RewardShaper(self.num_envs, reward_scale)
+        self._running = Running(self.num_envs)
+        self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
+        self._every = np.arange(self.num_envs)
+        self.has_workers = fleet.plan.backend not in ("serial", "kernel")
+        self.closed = False
+
+    @property
+    def fleet(self) -> Fleet | KernelFleet | RemoteFleet:
+        """The fleet inside."""
+        fleet: Fleet | KernelFleet | RemoteFleet = self._fleet
+        return fleet
+
+    @property
+    def plan(self) -> str:
+        """Where the sub-environments run, in a few words."""
+        return f"{self.spec.id if self.spec is not None else 'custom environment'}, {self._fleet.plan.describe()}"
+
+    # ------------------------------------------------------------------ phases and resets
+
+    def begin_phase(self, phase: Phase, entries: Sequence[Entry] = ()) -> None:
+        """Play by the rules of a phase from the next `reset` on, which is due.
+
+        Args:
+            phase: Rewards and, with two players, modes.
+            entries: With two players: who the opponents are.
+        """
+        self._shaper.begin_phase(phase)
+        if not self._is_game:
+            return
+        shares = phase.environment.mode_shares
+        settings = {
+            "mode": int(Mode.NORMAL),
+            "shooting_share": shares.get(Mode.TRAIN_SHOOTING.name, 0.0),
+            "defense_share": shares.get(Mode.TRAIN_DEFENSE.name, 0.0),
+            "keep_mode": phase.environment.keep_mode,
+            **phase.environment.kwargs,
+        }
+        for name, value in settings.items():
+            self._fleet.set_attr(name, [value] * self.num_envs)
+        self._opponents.cast(entries)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Begin an episode everywhere, against opponents that are drawn anew.
+
+        Args:
+            seed: As of the fleet.
+            options: There are none.
+
+        Returns:
+            Observations of the learner, `(N, …)`, and the fleet's infos.
+        """
+        if options:
+            raise InvalidArgument(f"options={options!r}: an arena is reset as a whole, without options")
+        if self._is_game:
+            self._opponents.draw(self._every)
+            self._set_scripts()
+        self._observations, infos = self._fleet.reset(seed=seed)
+        self._shaper.begin_episodes(self._every)
+        self._running.clear()
+        return self._mine(self._observations), infos
+
+    def _set_scripts(self) -> None:
+        self._fleet.set_attr("player_two", self._opponents.scripts.tolist())
+
+    def _mine(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array[:, 0] if self._is_game else array
+
+    # ------------------------------------------------------------------ steps
+
+    def send(self, actions: NDArray[Any]) -> None:
+        """Start a step with the learner's actions, `(N, …)`, and those of its opponents."""
+        if self._is_game:
+            joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
+            joint[:, 0] = actions
+            if self._opponents.has_networks:
+                joint[:, 1] = self._opponents.act(self._observations[:, 1])
+                self._watch.lap("act")
+            actions = joint
+        self._fleet.send(actions)
+
+    def recv(self) -> ArenaStep:
+        """Wait for what comes of it; episodes that begin have their opponents then."""
+        observations, rewards, terminated, truncated, infos, _ = self._fleet.recv()
+        self._observations = observations
+        rows = np.flatnonzero(terminated | truncated)
+        winners = np.zeros(self.num_envs, np.int64)
+        if len(rows):
+            winners[rows] = column(infos, "winner", rows)
+        terms = self._terms(infos, rows) if self._shaper.needs_terms else None
+        shaped = self._shaper.shape(rewards, terms, winners > 0)
+        self._running.add(rewards, shaped)
+        results = None
+        if len(rows):
+            names = self._opponents.names(rows) if self._is_game else ("",) * len(rows)
+            results = self._running.end(rows, winners[rows], truncated[rows], infos, names)
+            self._begin_episodes(rows, winners[rows])
+        finals = self._mine(self._fleet.final_observations)
+        return ArenaStep(self._mine(observations), shaped, terminated, truncated, finals, infos, results)
+
+    def _terms(self, infos: Mapping[str, Any], ended: NDArray[np.int64]) -> NDArray[np.float64]:
+        terms = np.stack([np.asarray(infos[name], np.float64) for name in SHAPING_TERMS], axis=1)
+        if len(ended):  # those of `infos` are of the next episode's first moment
+            terms[ended] = np.stack([column(infos, name, ended) for name in SHAPING_TERMS], axis=1)
+        return terms
+
+    def _begin_episodes(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
+        if self._is_game:
+            self._opponents.report(rows, winners)
+            if self._opponents.draw(rows):
+                self._set_scripts()
+        self._shaper.begin_episodes(rows)
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        """`send` and `recv`, in the form of every vector environment."""
+        self.send(actions)
+        step = self.recv()
+        infos = step.infos
+        if step.results is not None and self._is_game:
+            finals = np.full(self.num_envs, None, object)
+            for row in step.results.env_indices.tolist():
+                finals[row] = step.final_observations[row]
+            infos = {**infos, "final_obs": finals}
+        return step.observations, step.rewards, step.terminated, step.truncated, infos
+
+    @property
+    def final_observations(self) -> NDArray[Any]:
+        """The learner's last observations of the episodes that ended in the last step, `(N, …)`."""
+        return self._mine(self._fleet.final_observations)
+
+    def close(self, **kwargs: Any) -> None:
+        """Close the fleet."""
+        self.closed = True
+        self._fleet.close(**kwargs)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes; `"fleet"` is the fleet's own, which pickles, or `None` of a remote one."""
+        return {
+            "fleet": None if self._is_remote else self._fleet.get_state(),
+            "opponents": self._opponents.state_dict(),
+            "shaper": self._shaper.state_dict(),
+            "running": self._running.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> NDArray[Any]:
+        """Go on where another was, after `begin_phase` of the same phase; a remote fleet begins new episodes.
+
+        Returns:
+            Observations of the learner, `(N, …)`.
+        """
+        self._opponents.load_state_dict(state["opponents"])
+        self._shaper.load_state_dict(state["shaper"])
+        if state["fleet"] is None:
+            return self.reset()[0]
+        self._running.load_state_dict(state["running"])
+        if self._is_game:
+            self._set_scripts()
+        self._observations = self._fleet.set_state(state["fleet"])
+        return self._mine(self._observations)
+
+
+def _one_of(space: spaces.Space[Any], num_players: int) -> spaces.Space[Any]:
+    """The space of one of `num_players` players."""
+    if num_players == 1:
+        return space
+    if not isinstance(space, spaces.Box) or not space.shape or space.shape[0] != num_players:
+        raise InvalidArgument(
+            f"the space {space} is not one of {num_players} players, expected a Box whose first dimension they are"
+        )
+    return spaces.Box(space.low[0], space.high[0], dtype=space.low.dtype.type)

@@ -1,0 +1,150 @@
+"""From a configuration and options to the fleet, the arena and the agent of a run."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import envfleet
+from envfleet.agents import AGENTS, Agent, load_agent
+from envfleet.core.fleet import Fleet
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.fleet import KernelFleet
+from envfleet.making.kernels import names_kernel
+from envfleet.training.arena.arena import Arena
+from envfleet.training.arena.stopwatch import Stopwatch
+from envfleet.training.config import RunConfig
+from envfleet.training.config.phases import Environment
+from envfleet.training.opponents.copies import experienced
+from envfleet.training.options import RunOptions
+
+if TYPE_CHECKING:
+    from envfleet.remote.fleet import RemoteFleet
+
+_COMPILED, _BOX2D = "envfleet/Hockey-v0", "envfleet/Hockey-Two-Box2D-v0"
+
+
+def env_source(place: Environment, options: RunOptions) -> Any:
+    """What `envfleet.make` takes for the environment of a phase.
+
+    Raises:
+        InvalidArgument: It names a callable that is not there.
+    """
+    if place.is_hockey:
+        return _COMPILED if options.engine == "compiled" else _BOX2D
+    module, colon, name = place.id.partition(":")
+    if not colon:
+        return place.id
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgument(
+            f"environment.id is {place.id!r}, which cannot be imported ({error}): write a Gymnasium id or "
+            '"module:callable"'
+        ) from error
+
+
+def make_fleet(place: Environment, options: RunOptions) -> Fleet | KernelFleet | RemoteFleet:
+    """Make the fleet of a phase, in `SAME_STEP`.
+
+    Raises:
+        InvalidArgument: There is no such environment, or an option does not fit it.
+        SubEnvError: A sub-environment could not be built.
+        ServiceUnreachable: There is no service at the address of a remote one.
+    """
+    if place.is_remote:
+        if options.backend is not None:
+            raise InvalidArgument(
+                f"backend={options.backend!r} for an environment behind a service, which decides that: leave it out"
+            )
+        return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
+    source = env_source(place, options)
+    backend = options.backend or _choose_backend(source, place, options.num_envs)
+    kwargs: dict[str, Any] = {} if place.is_hockey else dict(place.kwargs)  # hockey's are set when a phase begins
+    if backend == "kernel":
+        if options.on_failure != "raise":
+            raise InvalidArgument(
+                f"on_failure={options.on_failure!r} with backend='kernel', whose sub-environments cannot be restarted: "
+                "leave on_failure out"
+            )
+        return envfleet.make(
+            source, options.num_envs, backend="kernel", workers=options.workers, autoreset_mode="SAME_STEP", **kwargs
+        )
+    return envfleet.make(
+        source,
+        options.num_envs,
+        backend=backend,
+        workers=options.workers,
+        autoreset_mode="SAME_STEP",
+        on_failure=options.on_failure,
+        **kwargs,
+    )
+
+
+def _choose_backend(source: Any, place: Environment, num_envs: int) -> Any:
+    if names_kernel(source):
+        return "kernel"
+    if num_envs == 1:
+        return "serial"
+    return "process" if place.is_hockey else "auto"
+
+
+def make_arena(
+    place: Environment, config: RunConfig, options: RunOptions, *, seed: np.random.SeedSequence, stopwatch: Stopwatch
+) -> Arena:
+    """Make the arena of a phase; raises as `make_fleet`."""
+    fleet = make_fleet(place, options)
+    try:
+        return Arena(
+            fleet,
+            2 if place.is_hockey else 1,
+            seed=seed,
+            reward_scale=config.training.reward_scale,
+            stopwatch=stopwatch,
+        )
+    except BaseException:
+        fleet.close()
+        raise
+
+
+def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str) -> Agent[Any]:
+    """Make the agent, with the weights of `agent.checkpoint_path` if there is one: then it is experienced.
+
+    Raises:
+        InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
+    """
+    kind, place = AGENTS[config.agent.type], _device(device)
+    path, extra = config.agent.checkpoint_path, {} if kind.name == "PPO" else {"replay_device": place}
+    agent: Agent[Any] = kind(
+        arena.single_observation_space,
+        config.action_table() or arena.single_action_space,
+        config.agent_config() if path is None else experienced(config.agent_config()),
+        num_envs=arena.num_envs,
+        seed=seed,
+        device=place,
+        **extra,
+    )
+    if path is not None:
+        saved = load_agent(path, num_envs=1)
+        if saved.name != agent.name:
+            raise InvalidArgument(
+                f"agent.checkpoint_path is {path!r}, which holds a {saved.name}, but agent.type is {agent.name}: make "
+                "them the same"
+            )
+        agent.set_weights(saved.weights())
+    return agent
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        advice = "pass 'cpu'" + (f", or 'cuda:0' to 'cuda:{torch.cuda.device_count() - 1}'" * torch.cuda.is_available())
+        raise InvalidArgument(
+            f"device={name!r} cannot be used here ({str(error).splitlines()[0]}): {advice}"
+        ) from error
+    return device

@@ -1,0 +1,63 @@
+"""Evaluation in environments for one: any Gymnasium id, every episode from its own seed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import envfleet
+from envfleet.making.kernels import names_kernel
+from envfleet.training.evaluation.evaluation import MeanReturn, mean_return
+from envfleet.training.games.seating import Policy, SeatedPolicy, Seating
+
+
+def evaluate_returns(
+    policy: Policy,
+    env: str | Callable[..., Any],
+    *,
+    episodes: int = 50,
+    seed: int = 0,
+    num_envs: int = 64,
+    backend: Any = None,
+    url: str | Sequence[str] | None = None,
+    **env_kwargs: Any,
+) -> MeanReturn:
+    """Play whole episodes without exploration, the same for any number at once.
+
+    Args:
+        policy: Anything with `act_batch`; every agent.
+        env: A Gymnasium id, or a callable that makes an environment.
+        episodes: How many, from 2.
+        seed: All episodes derive theirs from it.
+        num_envs: Episodes at once, at most.
+        backend: Of the fleet; by default `"kernel"` for kernels and `"serial"` for others.
+        url: Of a service that has the environment, instead.
+        **env_kwargs: Of the environment.
+
+    Raises:
+        InvalidArgument: There is no such environment, or fewer than two episodes.
+    """
+    make_fleet: Callable[..., Any]
+    if url is None:
+        backend = backend or ("kernel" if names_kernel(env) else "serial")
+        make_fleet = functools.partial(envfleet.make, env, backend=backend)
+    else:
+        make_fleet = functools.partial(envfleet.connect, url, str(env))
+    seating = Seating(episodes, num_envs)
+    seeds = [int(one) for one in np.random.SeedSequence(seed).generate_state(episodes)]
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+    seated = SeatedPolicy(policy, seating)
+    with make_fleet(num_envs=seating.num_envs, **env_kwargs) as fleet:
+        seating.seat(np.arange(seating.num_envs))
+        observations = fleet.reset(seed=[seeds[game] for game in seating.games])[0]
+        while len(rows := seating.rows):
+            observations, rewards, terminated, truncated, _ = fleet.step(seated.act(observations))
+            np.add.at(returns, seating.games[rows], rewards[rows])
+            np.add.at(lengths, seating.games[rows], 1)
+            begun = seating.seat(rows[(terminated | truncated)[rows]])
+            if len(begun):
+                observations[begun] = fleet.reset_envs(begun, [seeds[game] for game in seating.games[begun]])[0]
+    return mean_return(env if isinstance(env, str) else repr(env), seed, returns, lengths)

@@ -1,0 +1,274 @@
+"""How good a player is: frozen, without exploration, on fixed seeds, with intervals that say how sure it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.hockey.constants import Mode
+from envfleet.errors import InvalidArgument
+from envfleet.training.evaluation.intervals import Z_95, wilson
+from envfleet.training.games.matches import Games, Rink, Side, play
+from envfleet.training.games.players import Player, seat_player
+
+MODES = tuple(mode.name for mode in Mode)
+"""Of the game, by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Games won, drawn and lost.
+
+    Attributes:
+        wins: Games won.
+        draws: Games drawn.
+        losses: Games lost.
+
+    Examples:
+        >>> Score(90, 6, 4).win_rate, [round(bound, 3) for bound in Score(90, 6, 4).win_interval]
+        (0.9, [0.826, 0.945])
+    """
+
+    wins: int
+    draws: int
+    losses: int
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.wins + other.wins, self.draws + other.draws, self.losses + other.losses)
+
+    @property
+    def games(self) -> int:
+        """All of them."""
+        return self.wins + self.draws + self.losses
+
+    @property
+    def win_rate(self) -> float:
+        """Share of games won; a draw is not won. NaN if there were none."""
+        return self._share(self.wins)
+
+    @property
+    def draw_rate(self) -> float:
+        """Share of games drawn."""
+        return self._share(self.draws)
+
+    @property
+    def loss_rate(self) -> float:
+        """Share of games lost."""
+        return self._share(self.losses)
+
+    @property
+    def win_interval(self) -> tuple[float, float]:
+        """Where the chance to win lies, 95 % sure (Wilson)."""
+        return wilson(self.wins, self.games)
+
+    @property
+    def draw_interval(self) -> tuple[float, float]:
+        """Likewise the chance of a draw."""
+        return wilson(self.draws, self.games)
+
+    @property
+    def loss_interval(self) -> tuple[float, float]:
+        """Likewise the chance to lose."""
+        return wilson(self.losses, self.games)
+
+    def figures(self) -> dict[str, float]:
+        """All numbers by name, for records."""
+        low, high = self.win_interval
+        return {
+            "games": float(self.games),
+            "win_rate": self.win_rate,
+            "draw_rate": self.draw_rate,
+            "loss_rate": self.loss_rate,
+            "win_rate_low": low,
+            "win_rate_high": high,
+        }
+
+    def _share(self, count: int) -> float:
+        return count / self.games if self.games else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """How a player did against an opponent.
+
+    Attributes:
+        player: Its name.
+        opponent: The opponent's name.
+        mode: Of the game.
+        seed: That all games derive theirs from.
+        score: Of all games.
+        outcomes: Of every game, in order: 1 if the player won, -1 if the opponent did, 0 for a draw.
+        sides: Of those on the `"left"` and on the `"right"`, as far as there were any.
+        mean_return: Mean over games of the sum of the player's rewards.
+        mean_length: Mean steps of a game.
+    """
+
+    player: str
+    opponent: str
+    mode: str
+    seed: int
+    score: Score
+    outcomes: tuple[int, ...]
+    sides: Mapping[str, Score]
+    mean_return: float
+    mean_length: float
+
+    def figures(self) -> dict[str, float]:
+        """All numbers by name, for records."""
+        means = {"mean_return": self.mean_return, "mean_length": self.mean_length}
+        return self.score.figures() | means | {f"win_rate_{side}": score.win_rate for side, score in self.sides.items()}
+
+
+def evaluate(
+    player: Player,
+    opponent: Player = "strong",
+    *,
+    games: int = 200,
+    seed: int = 0,
+    side: Side | None = None,
+    rink: Rink | None = None,
+    names: tuple[str | None, str | None] = (None, None),
+) -> Evaluation:
+    """Play games against an opponent and count.
+
+    The same seed gives the same games, however many are played at once; two players that are evaluated with one seed
+    meet the same starts.
+
+    Args:
+        player: An agent, the path of a checkpoint, `"weak"` or `"strong"`.
+        opponent: Likewise.
+        games: How many.
+        seed: Of the games.
+        side: `"left"`, `"right"`, or `"both"` in turns; by default both, and the left in the training modes, where that
+            is the side that shoots or defends.
+        rink: Where: the engine, the mode, how many games at once.
+        names: Of player and opponent, to show.
+
+    Raises:
+        InvalidArgument: There is no such player, side, engine or mode.
+    """
+    rink = rink or Rink()
+    one, two = (seat_player(who, name) for who, name in zip((player, opponent), names, strict=True))
+    side = side or ("both" if rink.mode == Mode.NORMAL.name else "left")
+    played = play(one, two, games, seed=seed, side=side, rink=rink)
+    sides = {"left": played.is_left, "right": ~played.is_left}
+    return Evaluation(
+        player=one.name,
+        opponent=two.name,
+        mode=rink.mode,
+        seed=seed,
+        score=_score(played, np.ones(games, np.bool_)),
+        outcomes=tuple(played.outcomes.tolist()),
+        sides={name: _score(played, where) for name, where in sides.items() if where.any()},
+        mean_return=float(played.returns.mean()),
+        mean_length=float(played.lengths.mean()),
+    )
+
+
+def evaluate_panel(
+    player: Player, opponents: Mapping[str, Player], *, games: int = 200, seed: int = 0, rink: Rink | None = None
+) -> dict[str, Evaluation]:
+    """Evaluate against several opponents: scripted ones, a pool of snapshots, checkpoints.
+
+    Args:
+        player: As in `evaluate`.
+        opponents: By name.
+        games: Against each.
+        seed: Of the games; the same starts against all.
+        rink: Where.
+
+    Returns:
+        An evaluation for each opponent, by its name.
+    """
+    return {
+        name: evaluate(player, opponent, games=games, seed=seed, rink=rink, names=(None, name))
+        for name, opponent in opponents.items()
+    }
+
+
+def generalise(
+    player: Player,
+    opponent: Player = "strong",
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    modes: Sequence[str] = MODES,
+    games: int = 200,
+    rink: Rink | None = None,
+) -> list[Evaluation]:
+    """Evaluate in every mode and on several seeds: a player that is good at one of each may have learned that one only.
+
+    Args:
+        player: As in `evaluate`.
+        opponent: Likewise.
+        seeds: Of the games.
+        modes: Of the game, by name.
+        games: In each mode on each seed.
+        rink: Where; its mode is not looked at.
+
+    Returns:
+        An evaluation for each mode and seed, in that order.
+    """
+    rink = rink or Rink()
+    return [
+        evaluate(player, opponent, games=games, seed=seed, rink=dataclasses.replace(rink, mode=mode))
+        for mode in modes
+        for seed in seeds
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanReturn:
+    """How a policy did in an environment for one.
+
+    Attributes:
+        env: Its name.
+        seed: That all episodes derive theirs from.
+        episodes: How many.
+        mean: Of their returns.
+        interval: Where the expected return lies, 95 % sure, by the normal distribution.
+        low: The worst of them.
+        high: The best of them.
+        mean_length: Mean steps of an episode.
+    """
+
+    env: str
+    seed: int
+    episodes: int
+    mean: float
+    interval: tuple[float, float]
+    low: float
+    high: float
+    mean_length: float
+
+    def figures(self) -> dict[str, float]:
+        """All numbers by name, for records."""
+        return {
+            "games": float(self.episodes),
+            "mean_return": self.mean,
+            "mean_return_low": self.interval[0],
+            "mean_return_high": self.interval[1],
+            "mean_length": self.mean_length,
+        }
+
+
+def mean_return(env: str, seed: int, returns: NDArray[np.float64], lengths: NDArray[np.int64]) -> MeanReturn:
+    """Summarise episodes.
+
+    Raises:
+        InvalidArgument: There are fewer than two, which says nothing about how sure their mean is.
+    """
+    if len(returns) < 2:
+        raise InvalidArgument(f"{len(returns)} episodes, expected 2 or more: one alone does not tell how sure it is")
+    mean, reach = float(returns.mean()), Z_95 * float(returns.std(ddof=1)) / len(returns) ** 0.5
+    low, high = float(returns.min()), float(returns.max())
+    return MeanReturn(env, seed, len(returns), mean, (mean - reach, mean + reach), low, high, float(lengths.mean()))
+
+
+def _score(games: Games, where: NDArray[np.bool_]) -> Score:
+    outcomes: Any = games.outcomes[where]
+    wins, draws, losses = (int((outcomes == outcome).sum()) for outcome in (1, 0, -1))
+    return Score(wins, draws, losses)

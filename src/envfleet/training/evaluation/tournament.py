@@ -1,0 +1,114 @@
+"""Everybody against everybody: checkpoints and the scripted players, sides swapped, with ratings."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.evaluation.evaluation import Score
+from envfleet.training.evaluation.ratings import Rating, Result, rate
+from envfleet.training.games.matches import Rink, play
+from envfleet.training.games.players import RESUME_FILE, SCRIPTED, Player, seat_player
+
+Progress = Callable[[str, float], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tournament:
+    """What came of a tournament; players stand in the order of their ratings, best first.
+
+    Attributes:
+        ratings: Of the K players.
+        wins: Games that the player of the row won against that of the column, int64 `(K, K)`.
+        draws: Likewise games drawn.
+        games: Of each pair.
+    """
+
+    ratings: tuple[Rating, ...]
+    wins: NDArray[np.int64]
+    draws: NDArray[np.int64]
+    games: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the players."""
+        return tuple(rating.name for rating in self.ratings)
+
+    def score(self, row: int) -> Score:
+        """All games of a player."""
+        return Score(int(self.wins[row].sum()), int(self.draws[row].sum()), int(self.wins[:, row].sum()))
+
+
+def find_checkpoints(folder: str | Path) -> dict[str, Path]:
+    """Find the checkpoints of a folder of files, of a run or of several runs.
+
+    Returns:
+        Their files by name: the path within the folder, as far as it tells them apart.
+
+    Raises:
+        InvalidArgument: There is no such folder, or no checkpoint in it.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InvalidArgument(f"{folder} is no folder: pass one with checkpoints, such as that of a run")
+    paths = sorted(path for path in root.rglob("*.pt") if path.name != RESUME_FILE)
+    if not paths:
+        raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
+    found = {}
+    for path in paths:
+        parts = [part for part in path.relative_to(root).with_suffix("").parts if part != "checkpoints"]
+        found["/".join(parts)] = path
+    return found
+
+
+def run_tournament(
+    players: Mapping[str, Player],
+    *,
+    games: int = 100,
+    seed: int = 0,
+    rink: Rink | None = None,
+    progress: Progress | None = None,
+) -> Tournament:
+    """Let every player meet every other, half of the games on either side.
+
+    Args:
+        players: By name; the scripted ones stand fixed in the ratings if they are called `"weak"` and `"strong"`.
+        games: Of each pair.
+        seed: Of the games; all pairs meet the same starts.
+        rink: Where.
+        progress: Told, before each pairing, which it is and the share of pairings played.
+
+    Raises:
+        InvalidArgument: There are fewer than two players, one of them is none, or a name belongs to a scripted player.
+    """
+    if len(players) < 2:
+        raise InvalidArgument(f"a tournament of {len(players)} players, expected 2 or more: add some")
+    for name in SCRIPTED.keys() & players.keys():
+        if players[name] != name:
+            raise InvalidArgument(f"a player is called {name!r} and is not the scripted one: give it another name")
+    names = [*players]
+    seated = [seat_player(player, name) for name, player in players.items()]
+    pairs = [*itertools.combinations(range(len(names)), 2)]
+    wins, draws = np.zeros((2, len(names), len(names)), np.int64)
+    outcomes = np.zeros((len(pairs), games), np.int64)
+    for number, (one, two) in enumerate(pairs):
+        if progress:
+            progress(f"{names[one]} against {names[two]}", number / len(pairs))
+        outcomes[number] = play(seated[one], seated[two], games, seed=seed, rink=rink).outcomes
+        wins[one, two], wins[two, one] = (outcomes[number] == 1).sum(), (outcomes[number] == -1).sum()
+        draws[one, two] = draws[two, one] = (outcomes[number] == 0).sum()
+    results = (  # pairs take turns
+        Result(names[one], names[two], int(outcomes[number, game]))
+        for game in range(games)
+        for number, (one, two) in enumerate(pairs)
+    )
+    ratings = rate(names, results)
+    order = sorted(range(len(names)), key=lambda row: -ratings[row].mu)
+    place = np.ix_(order, order)
+    return Tournament(tuple(ratings[row] for row in order), wins[place], draws[place], games)

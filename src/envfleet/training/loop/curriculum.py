@@ -1,0 +1,118 @@
+"""Where a run is in its curriculum."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.config import Phase
+from envfleet.training.evaluation.intervals import wilson
+
+
+class Curriculum:
+    """Counts what is done of each phase, and says when it is over.
+
+    Counts are over all sub-environments: a phase of 1,000 episodes has as many with one of them as with 64.
+
+    Args:
+        phases: In order, at least one.
+
+    Attributes:
+        index: Of the phase, from 0; the number of phases once all are done.
+        episodes: Finished in this phase.
+        transitions: Made in this phase.
+    """
+
+    def __init__(self, phases: Sequence[Phase]) -> None:
+        if not phases:
+            raise InvalidArgument("a curriculum without phases: pass one or more")
+        self.phases = tuple(phases)
+        self.index = 0
+        self.episodes = 0
+        self.transitions = 0
+        self._winners = self._window()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all phases are done."""
+        return self.index == len(self.phases)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that is played.
+
+        Raises:
+            InvalidArgument: All phases are done.
+        """
+        if self.is_finished:
+            raise InvalidArgument("all phases are done: look at `is_finished` first")
+        return self.phases[self.index]
+
+    @property
+    def is_phase_over(self) -> bool:
+        """Whether `advance` is due: the phase has its length, or the learner wins as often as it asks for."""
+        return not self.is_finished and (self.phase_share >= 1.0 or self._is_promoted())
+
+    @property
+    def phase_share(self) -> float:
+        """How much of the phase is done, from 0 to 1."""
+        phase = self.phase
+        if phase.episodes is not None:
+            return min(self.episodes / phase.episodes, 1.0)
+        return min(self.transitions / (phase.transitions or 1), 1.0)
+
+    @property
+    def share(self) -> float:
+        """How much of the curriculum is done, from 0 to 1, all phases alike."""
+        done = 0.0 if self.is_finished else self.phase_share
+        return (self.index + done) / len(self.phases)
+
+    def count(self, transitions: int, winners: ArrayLike = ()) -> None:
+        """Take in a round.
+
+        Args:
+            transitions: Made in it.
+            winners: One number per episode that ended in it: 1 if the learner won, else 0 or -1.
+        """
+        ended = np.asarray(winners).reshape(-1)
+        self.transitions += transitions
+        self.episodes += len(ended)
+        self._winners.extend(int(winner) for winner in ended)
+
+    def advance(self) -> None:
+        """Go on to the next phase, or to the end; what has been counted belongs to the last one."""
+        self.index += 1
+        self.episodes = self.transitions = 0
+        self._winners = self._window()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as numbers and lists."""
+        return {
+            "index": self.index,
+            "episodes": self.episodes,
+            "transitions": self.transitions,
+            "winners": list(self._winners),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position that `state_dict` returned."""
+        self.index, self.episodes, self.transitions = state["index"], state["episodes"], state["transitions"]
+        self._winners = self._window()
+        self._winners.extend(state["winners"])
+
+    def _window(self) -> collections.deque[int]:
+        """For the latest games that the phase looks at."""
+        promotion = None if self.is_finished else self.phase.promote_at
+        return collections.deque(maxlen=promotion.games if promotion else 0)
+
+    def _is_promoted(self) -> bool:
+        promotion = self.phase.promote_at
+        if promotion is None or len(self._winners) < promotion.games:
+            return False
+        wins = sum(winner > 0 for winner in self._winners)
+        return wilson(wins, promotion.games)[0] > promotion.win_rate

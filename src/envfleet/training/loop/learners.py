@@ -1,0 +1,214 @@
+"""How agents of either kind learn from the rounds of a run: from a replay buffer, or from slabs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet.agents import PPO, Agent, OffPolicyAgent, SlabWriter, Transitions, TransitionWriter
+from envfleet.agents.saving import as_array
+from envfleet.errors import InvalidArgument, TrainingDiverged
+from envfleet.training.arena.outcomes import ArenaStep
+from envfleet.training.config import RunConfig
+from envfleet.training.loop.schedule import UpdateSchedule
+
+
+class Learner(Protocol):
+    """What a run asks of either kind, in this order: `reset`, then in each round `learn` and `take`."""
+
+    def reset(self, observations: NDArray[Any]) -> None:
+        """Episodes begin everywhere."""
+        ...
+
+    def learn(self) -> dict[str, float]:
+        """Make the updates that are due, while sub-environments step; figures, none if there were no updates."""
+        ...
+
+    def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
+        """Take in a step; figures of the updates that could not wait, likewise."""
+        ...
+
+    def end_phase(self) -> dict[str, float]:
+        """Close running episodes, as all sub-environments are about to be reset; learn what is due."""
+        ...
+
+    def forget(self) -> None:
+        """Forget what was remembered; learning goes on once there is enough again."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes, with the agent."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another was."""
+        ...
+
+
+class ReplayLearner:
+    """Learns from a replay buffer, as many updates as the schedule says.
+
+    Args:
+        agent: Who learns.
+        schedule: When.
+    """
+
+    def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule) -> None:
+        self._agent, self._schedule = agent, schedule
+        self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
+
+    def reset(self, observations: NDArray[Any]) -> None:
+        """Episodes begin everywhere."""
+        self._writer.reset(observations)
+
+    def learn(self) -> dict[str, float]:
+        """Make the updates that are due."""
+        if not self._agent.is_ready:
+            return {}
+        count = self._schedule.take()
+        return check_finite(self._agent.update(count), self._agent) if count else {}
+
+    def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
+        """Remember the transitions; learning can wait until sub-environments are under way again."""
+        transitions = _transitions(self._writer, actions, step)
+        self._agent.remember(transitions)
+        self._schedule.count(len(transitions))
+        return {}
+
+    def end_phase(self) -> dict[str, float]:
+        """Close running episodes, and make the updates that are due."""
+        self._agent.start_episodes(np.arange(self._agent.num_envs))
+        return self.learn()
+
+    def forget(self) -> None:
+        """Empty the buffer."""
+        self._agent.replay.clear()
+        self._schedule.restart()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        return {
+            "agent": self._agent.state_dict("all"),
+            "writer": self._writer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another was."""
+        self._agent.load_state_dict(state["agent"])
+        self._writer.load_state_dict(state["writer"])
+        self._schedule.load_state_dict(state["schedule"])
+
+
+class SlabLearner:
+    """Learns from slabs of `num_steps` steps, each as soon as it is full: what acts next is the new policy.
+
+    Args:
+        agent: Who learns.
+        num_steps: Of all sub-environments.
+    """
+
+    def __init__(self, agent: PPO, num_steps: int) -> None:
+        self._agent, self._num_steps = agent, num_steps
+        self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
+        self._slabs: SlabWriter | None = None
+        self._current: NDArray[Any] = np.zeros(0)
+
+    def reset(self, observations: NDArray[Any]) -> None:
+        """Episodes begin everywhere."""
+        self._writer.reset(observations)
+        self._current = np.array(observations)
+        if self._slabs is None:
+            space: Any = self._agent.action_space
+            self._slabs = SlabWriter(self._num_steps, self._agent.num_envs, self._current[0], space)
+
+    def learn(self) -> dict[str, float]:
+        """Nothing: an update would change the policy in the middle of a slab."""
+        return {}
+
+    def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
+        """Add the step to the slab, and learn from it once it is full."""
+        if self._slabs is None:
+            raise InvalidArgument("take() before the first reset(): call reset(observations) first")
+        happened = _transitions(self._writer, actions, step)
+        self._slabs.add(self._current, actions, (step.rewards, step.terminated, step.truncated), happened)
+        self._current = np.array(step.observations)
+        return self._update(self._slabs) if self._slabs.is_full else {}
+
+    def _update(self, slabs: SlabWriter) -> dict[str, float]:
+        return check_finite(self._agent.update(slabs.take(self._current)), self._agent)
+
+    def end_phase(self) -> dict[str, float]:
+        """Close running episodes, and learn from the part of a slab that there is."""
+        if self._slabs is None or not len(self._slabs):
+            return {}
+        self._slabs.cut(self._current)
+        return self._update(self._slabs)
+
+    def forget(self) -> None:
+        """Nothing is remembered."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        return {
+            "agent": self._agent.state_dict("all"),
+            "writer": self._writer.state_dict(),
+            "slabs": None if self._slabs is None else self._slabs.state_dict(),
+            "current": self._current.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another was, after `reset`."""
+        self._agent.load_state_dict(state["agent"])
+        self._writer.load_state_dict(state["writer"])
+        if self._slabs is not None and state["slabs"] is not None:
+            self._slabs.load_state_dict(state["slabs"])
+        self._current = as_array(state["current"])
+
+
+def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
+    """The way an agent learns."""
+    training = config.training
+    if isinstance(agent, PPO):
+        return SlabLearner(agent, training.rollout_steps)
+    if not isinstance(agent, OffPolicyAgent):
+        raise InvalidArgument(f"{agent!r} has neither a replay buffer nor slabs: train a SAC, TD3, DDDQN or PPO")
+    schedule = UpdateSchedule(
+        per_transition=training.updates_per_step,
+        per_round=training.updates_per_round,
+        warmup=max(training.warmup_steps, agent.config.batch_size),
+    )
+    return ReplayLearner(agent, schedule)
+
+
+def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, float]:
+    """Pass figures on if all of them are numbers.
+
+    Raises:
+        TrainingDiverged: One is not.
+    """
+    broken = [name for name, value in figures.items() if not math.isfinite(value)]
+    if broken:
+        raise TrainingDiverged(
+            f"{broken[0]} is {figures[broken[0]]} after {agent.num_updates:,} updates of {agent.name}, expected a "
+            "finite number: lower the learning rate or reward_scale, set max_grad_norm, or look for NaN in the "
+            "environment's rewards; the last checkpoint was made before and is good"
+        )
+    return figures
+
+
+def _transitions(writer: TransitionWriter, actions: NDArray[Any], step: ArenaStep) -> Transitions:
+    return writer.step(
+        actions,
+        step.observations,
+        step.rewards,
+        step.terminated,
+        step.truncated,
+        step.infos,
+        final_observations=step.final_observations,
+    )

@@ -1,0 +1,322 @@
+"""The one training loop: for any number of sub-environments, any backend, any kind of agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.arena.building import make_agent
+from envfleet.training.arena.stage import Stage
+from envfleet.training.arena.stopwatch import Stopwatch
+from envfleet.training.config import RunConfig
+from envfleet.training.events import Observer, Results, Times
+from envfleet.training.loop.announcer import Announcer
+from envfleet.training.loop.budget import Budget
+from envfleet.training.loop.checkpoints import Checkpoints
+from envfleet.training.loop.curriculum import Curriculum
+from envfleet.training.loop.examining import Examination, Examiner
+from envfleet.training.loop.learners import make_learner
+from envfleet.training.loop.narrator import Narrator
+from envfleet.training.loop.tally import Tally
+from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.opponents.sources import needs_pool
+from envfleet.training.opponents.standing import LEARNER
+from envfleet.training.options import RunOptions
+
+_LEARNED_EVERY = 1_000  # transitions
+
+
+class Trainer:
+    """Trains an agent through a curriculum.
+
+    A round is one step of all sub-environments: the agent acts, the step is sent, the updates that are due are made
+    while it is under way, and what comes of it is taken in. All counts are in transitions, so what is learned depends
+    on `num_envs` as little as can be.
+
+    Args:
+        config: What is trained.
+        options: How.
+        name: Of the run.
+        folder: Where checkpoints are written; `None` for none.
+        observers: Told what happens; closed with the trainer.
+
+    Attributes:
+        agent: Who learns.
+
+    Raises:
+        InvalidArgument: Configuration and options do not fit together.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        options: RunOptions | None = None,
+        *,
+        name: str = "run",
+        folder: Path | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.config, self.options = config, options or RunOptions()
+        self._name, self._folder = name, folder
+        self._announcer = Announcer(observers)
+        self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
+        root = np.random.SeedSequence(config.seed)
+        for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
+        self._watch, self._tally = Stopwatch(), Tally()
+        self._curriculum = Curriculum(config.curriculum.phases)
+        self._stage = Stage(
+            config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
+        )
+        try:
+            self.agent = make_agent(config, self._stage.arena, seed=_int_of(for_agent), device=self.options.device)
+            self._learner = make_learner(self.agent, config)
+        except BaseException:
+            self._stage.arena.close()
+            raise
+        self._pool = SnapshotPool(self.agent, config.training.pool.size)
+        self._examiner = Examiner(config, self.options, _int_of(for_examiner))
+        self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
+        self._narrator = Narrator(
+            self._announcer,
+            self.agent,
+            curriculum=self._curriculum,
+            tally=self._tally,
+            budget=self._budget,
+            stopwatch=self._watch,
+        )
+        self._observations: NDArray[Any] = np.zeros(0)
+        self._has_begun = False
+        self._first_transitions = 0
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self, should_stop: Callable[[], bool] = lambda: False) -> str:
+        """Train until the curriculum is done, a budget is spent, or somebody asks to stop.
+
+        Args:
+            should_stop: Asked before each round.
+
+        Returns:
+            Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"` or `"interrupted"`.
+
+        Raises:
+            TrainingDiverged: A loss is no number; the last checkpoint is from before.
+            SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
+        """
+        self.begin()
+        while (reason := self._why_stop(should_stop)) is None:
+            self.round()
+        self._tally.add_figures(self._learner.end_phase() if reason == "completed" else {})
+        self._end(reason)
+        return reason
+
+    def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
+        if self._curriculum.is_finished:
+            return "completed"
+        return self._budget.spent(self.transitions) or ("interrupted" if should_stop() else None)
+
+    def round(self) -> None:
+        """One step of all sub-environments, and what is learned meanwhile."""
+        watch, arena = self._watch, self._stage.arena
+        watch.start()
+        actions = self.agent.act_batch(self._observations)
+        watch.lap("act")
+        arena.send(actions)
+        watch.lap("env")
+        self._tally.add_figures(self._learner.learn())
+        watch.lap("update")
+        step = arena.recv()
+        watch.lap("wait" if arena.has_workers else "env")
+        self._tally.add_figures(self._learner.take(actions, step))
+        watch.lap("update")
+        self._observations = step.observations
+        before = self.transitions
+        self._tally.transitions += arena.num_envs
+        self._count(step.results)
+        self._do_what_is_due(before)
+
+    def _count(self, results: Results | None) -> None:
+        num_envs = self._stage.arena.num_envs
+        if results is None:
+            self._curriculum.count(num_envs)
+            return
+        self._curriculum.count(num_envs, results.winners)
+        self._tally.add_returns(results.returns)
+        self._tally.episodes += len(results.env_indices)
+        self._narrator.episodes_ended(results)
+
+    def _do_what_is_due(self, before: int) -> None:
+        training, after = self.config.training, self.transitions
+
+        def is_due(every: int | None) -> bool:
+            return every is not None and before // every < after // every
+
+        if is_due(_LEARNED_EVERY):
+            self._narrator.learned()
+        if is_due(training.pool.snapshot_every) and needs_pool(self._curriculum.phase.opponent):
+            self._pool.add()
+        if self._curriculum.is_phase_over:
+            self._end_phase()
+        if is_due(training.eval_frequency) and not self._curriculum.is_finished:
+            self.evaluate()
+        if is_due(training.checkpoint_frequency) and not self._curriculum.is_finished:
+            self.save()
+        if self._announcer.is_progress_due:
+            self._narrator.progressed()
+
+    # ------------------------------------------------------------------ phases
+
+    def begin(self) -> None:
+        """What `run` does before its first round; needed only by those who call `round` themselves."""
+        self._budget.begin()
+        self._narrator.began(self._name, self._stage.arena, self._folder)
+        if not self._has_begun:
+            self._begin_phase()
+            self._has_begun = True
+        self._first_transitions = self.transitions
+        self._announcer.begin(self.transitions)
+
+    def _begin_phase(self) -> None:
+        self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
+        self._learner.reset(self._observations)
+        self._narrator.phase_began()
+
+    def _end_phase(self) -> None:
+        """All sub-environments are reset together; running episodes are closed as if time had ended them."""
+        self._curriculum.advance()
+        if self._curriculum.is_finished:
+            return
+        self._tally.add_figures(self._learner.end_phase())
+        self._narrator.learned()
+        if self._curriculum.phase.clear_buffer:
+            self._learner.forget()
+        self._begin_phase()
+
+    # ------------------------------------------------------------------ evaluations and checkpoints
+
+    def evaluate(self) -> Examination:
+        """Evaluate the agent as it is, and keep it if it is the best so far."""
+        self._watch.start()
+        found = self._examiner.examine(self.agent, self._pool)
+        is_best = self._tally.take_score(found.score, self.transitions)
+        self._narrator.evaluated(found, is_best)
+        self._tally.examination = found
+        if is_best and self._checkpoints is not None:
+            self._narrator.saved(self._checkpoints.save_best(self.agent), is_best=True)
+        self._watch.lap("evaluation")
+        return found
+
+    def save(self) -> None:
+        """Write a checkpoint, if the run has a folder."""
+        if self._checkpoints is None:
+            return
+        self._watch.start()
+        path = self._checkpoints.save(self.agent, self.transitions, self.state_dict())
+        self._narrator.saved(path, is_best=False)
+        self._watch.lap("evaluation")
+
+    def _end(self, reason: str) -> None:
+        if reason == "interrupted":  # saved as in the middle of a run, so that going on writes what no stop would
+            self.save()
+            self._narrator.learned()
+        else:
+            self._narrator.learned()
+            if self._tally.examined_at != self.transitions:
+                self.evaluate()
+            self.save()
+        self._narrator.progressed()
+        self._narrator.ended(reason)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs to go on to the last bit, on a CPU with one thread."""
+        return {
+            "config": self.config.model_dump_json(),
+            "num_envs": self._stage.arena.num_envs,
+            "counts": {"transitions": self.transitions, "episodes": self.episodes},
+            "curriculum": self._curriculum.state_dict(),
+            "learner": self._learner.state_dict(),
+            "pool": self._pool.state_dict(),
+            "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
+            "tally": self._tally.state_dict(),
+            "observers": self._announcer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another trainer of the same configuration was; before `run`.
+
+        Raises:
+            InvalidArgument: The configuration or `num_envs` differ.
+        """
+        if state["config"] != self.config.model_dump_json() or state["num_envs"] != self._stage.arena.num_envs:
+            raise InvalidArgument(
+                f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
+                f"{self._stage.arena.num_envs}: go on with what it began with"
+            )
+        self._tally.transitions, self._tally.episodes = state["counts"]["transitions"], state["counts"]["episodes"]
+        self._curriculum.load_state_dict(state["curriculum"])
+        self._pool.load_state_dict(state["pool"])
+        self._tally.load_state_dict(state["tally"])
+        self._announcer.load_state_dict(state["observers"])
+        self._has_begun = True
+        if not self._curriculum.is_finished:
+            phase, arena = self._curriculum.phase, state["arena"]
+            self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
+            self._learner.reset(self._observations)
+        self._learner.load_state_dict(state["learner"])
+
+    def close(self) -> None:
+        """Close the sub-environments and the observers."""
+        try:
+            self._stage.arena.close()
+        finally:
+            self._announcer.close()
+
+    # ------------------------------------------------------------------ figures
+
+    @property
+    def transitions(self) -> int:
+        """Made so far, in all sittings."""
+        return self._tally.transitions
+
+    @property
+    def episodes(self) -> int:
+        """Ended so far, likewise."""
+        return self._tally.episodes
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last 100 episodes, without shaping; NaN before the first."""
+        return self._tally.mean_return
+
+    @property
+    def evaluation(self) -> Mapping[str, Mapping[str, float]]:
+        """Figures of the last evaluation, by opponent."""
+        return {} if self._tally.examination is None else self._tally.examination.results
+
+    @property
+    def rating(self) -> float | None:
+        """The learner's in the last evaluation; `None` if it was not rated."""
+        examination = self._tally.examination
+        return None if examination is None else examination.ratings.get(LEARNER, {}).get("rating")
+
+    @property
+    def times(self) -> Times:
+        """Where the seconds of this sitting went."""
+        return self._watch.times
+
+    @property
+    def steps_per_s(self) -> float:
+        """Transitions per second of this sitting, without evaluations and checkpoints."""
+        seconds = self.times.total - self.times.evaluation
+        return (self.transitions - self._first_transitions) / seconds if seconds else 0.0
+
+
+def _int_of(seed: np.random.SeedSequence) -> int:
+    return int(seed.generate_state(1)[0])

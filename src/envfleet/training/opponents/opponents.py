@@ -1,0 +1,269 @@
+"""Who plays against whom: drawn for every episode of every sub-environment, and asked for actions in groups."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.agents import Agent
+from envfleet.agents.saving import as_array
+from envfleet.errors import InvalidArgument
+
+
+@dataclasses.dataclass(frozen=True)
+class Opponent:
+    """One opponent.
+
+    Attributes:
+        name: What records call it.
+        script: What plays inside the environment: 0 nothing, 1 the weak, 2 the strong scripted player.
+        key: What its network is known by to the source that drew it; `None` without a network.
+    """
+
+    name: str
+    script: int = 0
+    key: str | None = None
+
+
+class Source(Protocol):
+    """One or many opponents to draw from; see `envfleet.training.opponents.sources`."""
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
+        """Opponents for `count` episodes."""
+        ...
+
+    def load(self, key: str, seed: int) -> Agent[Any]:
+        """The player of a key; its draws derive from `seed`."""
+        ...
+
+    def report(self, key: str, scores: NDArray[np.float64]) -> None:
+        """Take notice of the learner's scores against a key: 1 for a win, 0.5 for a draw, 0 for a loss."""
+        ...
+
+    def retain(self, keys: set[str]) -> None:
+        """Take notice of who plays now: all others may be forgotten."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another was."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One source of a mixture.
+
+    Attributes:
+        source: Who.
+        weight: Its share of all episodes, in proportion to the others'.
+        is_deterministic: Whether its networks play without exploration.
+    """
+
+    source: Source
+    weight: float = 1.0
+    is_deterministic: bool = True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Group:
+    """The rows that one network acts for."""
+
+    player: Agent[Any]
+    is_deterministic: bool
+    rows: NDArray[np.int64]
+
+
+_Place = tuple[int, str]  # number of the entry, and key
+
+_NOBODY = Opponent("none")
+
+
+class Opponents:
+    """The opponents of N sub-environments.
+
+    An opponent is drawn when an episode begins, and stays until it ends. Networks act once per step for all rows they
+    have; those that nobody plays against are let go of, the longest unused first, once there are more than
+    `max_loaded`.
+
+    Args:
+        num_envs: N.
+        action_shape: Of one action.
+        seed: Of all draws.
+        max_loaded: Networks to keep; more are kept only while all of them play.
+
+    Attributes:
+        scripts: What plays inside each sub-environment, int64 `(N,)`.
+    """
+
+    def __init__(
+        self, num_envs: int, action_shape: tuple[int, ...], *, seed: np.random.SeedSequence, max_loaded: int = 8
+    ) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._max_loaded, self._action_shape = max_loaded, action_shape
+        self._entries: tuple[Entry, ...] = ()
+        self._shares: NDArray[np.float64] = np.zeros(0)
+        self._known: list[tuple[int, Opponent]] = [(0, _NOBODY)]  # number of the entry, and who of its source
+        self._numbers = {self._known[0]: 0}
+        self._who = np.zeros(num_envs, np.int64)  # places in `_known`
+        self._players: OrderedDict[_Place, Agent[Any]] = OrderedDict()
+        self._groups: list[_Group] = []
+        self.scripts = np.zeros(num_envs, np.int64)
+
+    # ------------------------------------------------------------------ drawing
+
+    def cast(self, entries: Sequence[Entry]) -> None:
+        """Draw from other entries from now on; `draw` for all rows is to follow.
+
+        Raises:
+            InvalidArgument: There are none, or their weights do not add up to more than 0.
+        """
+        weights = np.array([entry.weight for entry in entries])
+        if not len(weights) or weights.min() < 0 or not weights.sum() > 0:
+            raise InvalidArgument(
+                f"opponents with weights {weights.tolist()}, expected one or more, none below 0 and not all 0"
+            )
+        self._entries, self._shares = tuple(entries), weights / weights.sum()
+        self._players.clear()
+        self._know([(0, _NOBODY)])
+        self._who[:], self.scripts[:], self._groups = 0, 0, []
+
+    def _know(self, known: list[tuple[int, Opponent]]) -> None:
+        self._known, self._numbers = known, {identity: number for number, identity in enumerate(known)}
+
+    def draw(self, rows: NDArray[np.int64]) -> bool:
+        """Draw opponents for episodes that begin.
+
+        Args:
+            rows: Of the episodes.
+
+        Returns:
+            Whether `scripts` changed.
+        """
+        chosen = self._rng.choice(len(self._entries), size=len(rows), p=self._shares)
+        who = np.zeros(len(rows), np.int64)
+        for entry in np.unique(chosen).tolist():
+            places = np.flatnonzero(chosen == entry)
+            drawn = self._entries[entry].source.draw(len(places), self._rng)
+            who[places] = [self._number(entry, opponent) for opponent in drawn]
+        is_same = np.array_equal(self._who[rows], who)
+        if is_same:
+            return False
+        before = self.scripts[rows]
+        self._who[rows] = who
+        self.scripts[rows] = [self._known[number][1].script for number in who.tolist()]
+        self._group()
+        return not np.array_equal(before, self.scripts[rows])
+
+    def _number(self, entry: int, opponent: Opponent) -> int:
+        number = self._numbers.setdefault((entry, opponent), len(self._known))
+        if number == len(self._known):
+            self._known.append((entry, opponent))
+        return number
+
+    def _group(self) -> None:
+        """Find the rows of every network, and let go of networks that are too many."""
+        places: set[_Place] = set()
+        self._groups = []
+        for number in np.unique(self._who).tolist():
+            entry, opponent = self._known[number]
+            if opponent.key is not None:
+                place = entry, opponent.key
+                places.add(place)
+                rows = np.flatnonzero(self._who == number)
+                self._groups.append(_Group(self._player(place), self._entries[entry].is_deterministic, rows))
+        for place in [place for place in self._players if place not in places]:
+            if len(self._players) <= self._max_loaded:
+                break
+            del self._players[place]
+        for entry_of in self._entries:
+            entry_of.source.retain({key for _, key in self._players})
+
+    def _player(self, place: _Place) -> Agent[Any]:
+        if place not in self._players:
+            seed = int(self._rng.integers(2**32))
+            self._players[place] = self._entries[place[0]].source.load(place[1], seed)
+        self._players.move_to_end(place)
+        return self._players[place]
+
+    # ------------------------------------------------------------------ playing
+
+    @property
+    def has_networks(self) -> bool:
+        """Whether any opponent acts by `act`."""
+        return bool(self._groups)
+
+    @property
+    def num_loaded(self) -> int:
+        """Networks that are kept."""
+        return len(self._players)
+
+    def act(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """Actions of all networks, `(N, …)`; 0 where there is none.
+
+        Args:
+            observations: As the opponents see the game, `(N, …)`.
+        """
+        actions = np.zeros((len(self._who), *self._action_shape), np.float32)
+        for group in self._groups:
+            rows = group.rows
+            actions[rows] = group.player.act_batch(observations[rows], group.is_deterministic, env_indices=rows)
+        return actions
+
+    def names(self, rows: NDArray[np.int64]) -> tuple[str, ...]:
+        """What records call the opponents of these rows."""
+        return tuple(self._known[number][1].name for number in self._who[rows].tolist())
+
+    def report(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
+        """Tell the sources how episodes ended.
+
+        Args:
+            rows: Of the episodes.
+            winners: 1 where the learner won, -1 where it lost, 0 for a draw, `(len(rows),)`.
+        """
+        for number in np.unique(self._who[rows]).tolist():
+            entry, opponent = self._known[number]
+            if opponent.key is not None:
+                scores = (winners[self._who[rows] == number] + 1) / 2
+                self._entries[entry].source.report(opponent.key, scores)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        return {
+            "rng": self._rng.bit_generator.state,
+            "known": [[entry, *dataclasses.astuple(opponent)] for entry, opponent in self._known],
+            "who": self._who.copy(),
+            "players": [
+                {"entry": entry, "key": key, "random": player.random.state_dict()}
+                for (entry, key), player in self._players.items()
+            ],
+            "sources": [entry.source.state_dict() for entry in self._entries],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where others were, after `cast` with equal entries."""
+        for entry, source_state in zip(self._entries, state["sources"], strict=True):
+            entry.source.load_state_dict(source_state)
+        self._know([(entry, Opponent(*opponent)) for entry, *opponent in state["known"]])
+        self._who[:] = as_array(state["who"])
+        self.scripts[:] = [self._known[number][1].script for number in self._who.tolist()]
+        self._players.clear()
+        for saved in state["players"]:
+            player = self._entries[saved["entry"]].source.load(saved["key"], 0)
+            player.random.load_state_dict(saved["random"])
+            self._players[saved["entry"], saved["key"]] = player
+        order = list(self._players)
+        self._group()
+        for place in order:
+            self._players.move_to_end(place)
+        self._rng.bit_generator.state = state["rng"]

@@ -1,0 +1,118 @@
+"""Earlier versions of the learner, kept to play against."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envfleet.agents import Agent
+from envfleet.errors import InvalidArgument
+from envfleet.training.evaluation.ratings import Rating
+from envfleet.training.opponents.copies import as_player
+from envfleet.training.opponents.matchmaking import move_rate
+
+
+@dataclasses.dataclass(eq=False)
+class Snapshot:
+    """The learner as it was.
+
+    Attributes:
+        name: Its name, with the number of transitions it had learned from.
+        weights: Of its networks.
+        transitions: That it had learned from.
+        win_rate: The learner's running score against it, draws counting half; 0.5 at first.
+        games: Played against it in training.
+        mu: Its rating, from games that were played to rate it, never from training.
+        sigma: The standard deviation of that.
+        rated_games: Those games.
+    """
+
+    name: str
+    weights: dict[str, dict[str, Tensor]]
+    transitions: int
+    win_rate: float = 0.5
+    games: int = 0
+    mu: float = 25.0
+    sigma: float = 25.0 / 3
+    rated_games: int = 0
+
+
+class SnapshotPool:
+    """The last snapshots of a learner.
+
+    Args:
+        learner: Whose snapshots these are.
+        size: How many; of more the oldest goes, once its network is not kept for games any more.
+
+    Raises:
+        InvalidArgument: `size` is below 1.
+    """
+
+    def __init__(self, learner: Agent[Any], size: int) -> None:
+        if size < 1:
+            raise InvalidArgument(f"a pool of {size} snapshots: pass at least 1")
+        self._learner, self._size = learner, size
+        self._all: dict[str, Snapshot] = {}  # the oldest first; also those that are only played to the end
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Those that may be drawn, the oldest first."""
+        return tuple(self._all.values())[-self._size :]
+
+    def add(self) -> Snapshot:
+        """Take a snapshot of the learner as it is."""
+        transitions = self._learner.num_transitions
+        snapshot = Snapshot(f"snapshot_{transitions:09d}", self._learner.weights(), transitions)
+        self._all.pop(snapshot.name, None)
+        self._all[snapshot.name] = snapshot
+        return snapshot
+
+    def retain(self, names: set[str]) -> None:
+        """Forget those that are neither among the last ones nor among these."""
+        kept = {snapshot.name for snapshot in self.snapshots} | names
+        self._all = {name: snapshot for name, snapshot in self._all.items() if name in kept}
+
+    def weights(self, name: str) -> dict[str, dict[str, Tensor]]:
+        """Of a snapshot."""
+        return self._all[name].weights
+
+    def player(self, name: str, seed: int = 0) -> Agent[Any]:
+        """A player with the weights of a snapshot; its draws derive from `seed`."""
+        player = as_player(self._learner, num_envs=self._learner.num_envs, seed=seed)
+        player.set_weights(self.weights(name))
+        return player
+
+    def unsure(self, count: int) -> tuple[Snapshot, ...]:
+        """Those that were rated by the fewest games, of equals the newest."""
+        newest_first = self.snapshots[::-1]
+        return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rated_games)[:count])
+
+    @property
+    def ratings(self) -> dict[str, Rating]:
+        """Of those that may be drawn, by name."""
+        return {one.name: Rating(one.name, one.mu, one.sigma, one.rated_games) for one in self.snapshots}
+
+    def set_ratings(self, ratings: Iterable[Rating]) -> None:
+        """Rate snapshots anew."""
+        for rating in ratings:
+            snapshot = self._all[rating.name]
+            snapshot.mu, snapshot.sigma, snapshot.rated_games = rating.mu, rating.sigma, rating.games
+
+    def report(self, name: str, scores: NDArray[np.float64]) -> None:
+        """Move the win rate against a snapshot; see `Source.report`."""
+        snapshot = self._all[name]
+        snapshot.win_rate = move_rate(snapshot.win_rate, scores)
+        snapshot.games += len(scores)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        return {"snapshots": [dict(vars(snapshot)) for snapshot in self._all.values()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what another pool held."""
+        self._all = {saved["name"]: Snapshot(**saved) for saved in state["snapshots"]}

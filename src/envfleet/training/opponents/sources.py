@@ -1,0 +1,198 @@
+"""Where opponents come from: the environment's scripts, the learner itself, its snapshots, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.agents import Agent, load_agent
+from envfleet.errors import InvalidArgument
+from envfleet.training.config import (
+    Matchmaking,
+    MixedOpponent,
+    SelfPlayOpponent,
+    Single,
+    SnapshotOpponent,
+    shares_of,
+)
+from envfleet.training.opponents.copies import as_player
+from envfleet.training.opponents.matchmaking import chances, move_rate
+from envfleet.training.opponents.opponents import Entry, Opponent, Source
+from envfleet.training.opponents.pool import SnapshotPool
+
+_SCRIPTS = {"none": 0, "basic_weak": 1, "basic_strong": 2}
+_MYSELF = "self"
+_NOTHING: dict[str, Any] = {}
+
+
+class Scripted:
+    """An opponent without a network: nobody, or a scripted player of the environment.
+
+    Args:
+        name: `"none"`, `"basic_weak"` or `"basic_strong"`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._opponent = Opponent(name, _SCRIPTS[name])
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:  # always the same one
+        """The same opponent `count` times."""
+        return [self._opponent] * count
+
+    def load(self, key: str, seed: int) -> Agent[Any]:  # as of every source
+        """There is nothing to load.
+
+        Raises:
+            InvalidArgument: Always.
+        """
+        raise InvalidArgument(f"{self._opponent.name} has no network {key!r}: it plays inside the environment")
+
+    def report(self, key: str, scores: NDArray[np.float64]) -> None:
+        """Nothing is kept."""
+
+    def retain(self, keys: set[str]) -> None:
+        """There is nothing to forget."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return _NOTHING
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing changes."""
+
+
+class Myself(Scripted):
+    """The learner as it is at every moment: its opponent improves while they play.
+
+    Args:
+        learner: Who.
+    """
+
+    def __init__(self, learner: Agent[Any]) -> None:
+        super().__init__("none")
+        self._learner = learner
+        self._opponent = Opponent(_MYSELF, key=_MYSELF)
+
+    def load(self, key: str, seed: int) -> Agent[Any]:  # there is one
+        """A player that shares the learner's weights."""
+        return as_player(self._learner, num_envs=self._learner.num_envs, seed=seed, shares_weights=True)
+
+
+class Snapshots(Scripted):
+    """Earlier versions of the learner.
+
+    Args:
+        pool: The snapshots.
+        matchmaking: Which of them.
+    """
+
+    def __init__(self, pool: SnapshotPool, matchmaking: Matchmaking) -> None:
+        super().__init__("none")
+        self._pool, self._matchmaking = pool, matchmaking
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
+        """Snapshots for `count` episodes."""
+        snapshots = self._pool.snapshots
+        spread = chances([snapshot.win_rate for snapshot in snapshots], self._matchmaking)
+        drawn = rng.choice(len(snapshots), size=count, p=spread).tolist()
+        return [Opponent(snapshots[place].name, key=snapshots[place].name) for place in drawn]
+
+    def load(self, key: str, seed: int) -> Agent[Any]:
+        """A player with the weights of a snapshot."""
+        return self._pool.player(key, seed)
+
+    def report(self, key: str, scores: NDArray[np.float64]) -> None:
+        """Move the pool's win rate."""
+        self._pool.report(key, scores)
+
+    def retain(self, keys: set[str]) -> None:
+        """Forget old snapshots that nobody plays against."""
+        self._pool.retain(keys)
+
+
+class Files(Scripted):
+    """Agents in files.
+
+    Args:
+        path: Of one written by `Agent.save`, or of a folder of `*.pt`, the last by name being the latest.
+        matchmaking: Which of a folder.
+        num_envs: Sub-environments they will play in.
+        device: Where their networks live.
+
+    Raises:
+        InvalidArgument: There is no such file, or none in the folder.
+    """
+
+    def __init__(self, path: str | Path, matchmaking: Matchmaking, *, num_envs: int, device: str) -> None:
+        super().__init__("none")
+        path = Path(path)
+        paths = sorted(path.glob("*.pt")) if path.is_dir() else [path] * path.is_file()
+        if not paths:
+            raise InvalidArgument(
+                f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
+                "wrote, or a folder with some (*.pt)"
+            )
+        self._num_envs, self._device, self._matchmaking = num_envs, device, matchmaking
+        self._rates = {str(path): 0.5 for path in paths}
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
+        """Agents for `count` episodes."""
+        paths = list(self._rates)
+        drawn = rng.choice(len(paths), size=count, p=chances(list(self._rates.values()), self._matchmaking))
+        return [Opponent(Path(paths[place]).stem, key=paths[place]) for place in drawn.tolist()]
+
+    def load(self, key: str, seed: int) -> Agent[Any]:
+        """The agent in a file."""
+        return as_player(load_agent(key, num_envs=1, device=self._device), num_envs=self._num_envs, seed=seed)
+
+    def report(self, key: str, scores: NDArray[np.float64]) -> None:
+        """Move the win rate against a file."""
+        self._rates[key] = move_rate(self._rates[key], scores)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The win rates."""
+        return {"rates": dict(self._rates)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the same files, whatever else is in the folder now."""
+        self._rates = dict(state["rates"])
+
+
+def entries_of(
+    opponent: Single | MixedOpponent, learner: Agent[Any], pool: SnapshotPool, *, device: str
+) -> tuple[Entry, ...]:
+    """What the `opponent` of a phase says, made ready to draw from.
+
+    Args:
+        opponent: The section of the configuration.
+        learner: Who trains.
+        pool: Its snapshots.
+        device: Where the networks of opponents live.
+
+    Raises:
+        InvalidArgument: A file is missing.
+    """
+    return tuple(_entry(one, share, learner, pool, device) for one, share in shares_of(opponent))
+
+
+def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, device: str) -> Entry:
+    source: Source
+    if isinstance(one, SelfPlayOpponent):
+        path = None if one.checkpoint == "latest" else one.checkpoint
+        source = Myself(learner) if path is None else Files(path, "uniform", num_envs=learner.num_envs, device=device)
+        return Entry(source, share, one.deterministic)
+    if isinstance(one, SnapshotOpponent):
+        source = Snapshots(pool, one.matchmaking)
+        if one.folder is not None:
+            source = Files(one.folder, one.matchmaking, num_envs=learner.num_envs, device=device)
+        return Entry(source, share, one.deterministic)
+    return Entry(Scripted(one.type), share)
+
+
+def needs_pool(opponent: Single | MixedOpponent) -> bool:
+    """Whether snapshots of the learner are drawn from."""
+    return any(isinstance(one, SnapshotOpponent) and one.folder is None for one, _ in shares_of(opponent))

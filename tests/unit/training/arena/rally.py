@@ -1,0 +1,43 @@
+"""A tiny game for two with the face of hockey: every number in it says where it comes from."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from envfleet.training.arena.shaping import SHAPING_TERMS
+
+
+class Rally(gymnasium.Env[Any, Any]):
+    """Observations of both players are episode, step, player; an episode lasts as many steps as its generator says."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2, 3), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
+    metadata: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]  # an instance variable in Gymnasium's Env
+
+    def __init__(self) -> None:
+        self.mode, self.keep_mode, self.player_two = 0, True, 0
+        self.shooting_share = self.defense_share = 0.0
+        self._episode, self._step, self._length = -1, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._step, self._length = self._episode + 1, 0, int(self.np_random.integers(2, 9))
+        return self._observe(), self._info(0, np.zeros((2, 2)))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        is_over = self._step == self._length
+        winner = (1, 0, -1)[self._length % 3] if is_over else 0
+        is_late = is_over and winner == 0
+        return self._observe(), 1.0, is_over and not is_late, is_late, self._info(winner, action)
+
+    def _observe(self) -> Any:
+        return np.array([[self._episode, self._step, player] for player in (1, 2)], np.float32)
+
+    def _info(self, winner: int, action: Any) -> dict[str, Any]:
+        terms = {name: float(10 * self._episode + self._step) for name in SHAPING_TERMS}
+        return {"winner": winner, "mode": self.mode, "script": self.player_two, "two": float(action[1][0]), **terms}

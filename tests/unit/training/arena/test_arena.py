@@ -1,0 +1,191 @@
+"""The arena: episodes keep their opponent, their weights and their observations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from tests.unit.training.arena.rally import Rally
+
+import envfleet
+from envfleet.agents import PPO, SAC, Collector, PPOConfig, SACConfig
+from envfleet.errors import InvalidArgument
+from envfleet.training.arena.arena import Arena
+from envfleet.training.arena.outcomes import ArenaStep
+from envfleet.training.config import Phase
+from envfleet.training.loop.learners import ReplayLearner
+from envfleet.training.loop.schedule import UpdateSchedule
+from envfleet.training.opponents.opponents import Entry
+from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.opponents.sources import Myself, Scripted, Snapshots
+
+NUM_ENVS = 5
+WEAK, STRONG = Entry(Scripted("basic_weak")), Entry(Scripted("basic_strong"))
+
+
+def phase_of(**more: Any) -> Phase:
+    return Phase.model_validate({"name": "a", "episodes": 10, "opponent": {"type": "none"}, **more})
+
+
+@contextmanager
+def opened(entries: tuple[Entry, ...], phase: Phase | None = None, seed: int = 1) -> Iterator[Arena]:
+    fleet = envfleet.make(Rally, NUM_ENVS, backend="serial", autoreset_mode="SAME_STEP")
+    arena = Arena(fleet, 2, seed=np.random.SeedSequence(seed))
+    try:
+        arena.begin_phase(phase or phase_of(), entries)
+        arena.reset(seed=3)
+        yield arena
+    finally:
+        arena.close()
+
+
+def step_through(arena: Arena, count: int) -> Iterator[ArenaStep]:
+    for _ in range(count):
+        arena.send(np.zeros((NUM_ENVS, 2), np.float32))
+        yield arena.recv()
+
+
+def small_sac(arena: Arena, **more: Any) -> SAC:
+    config = SACConfig(hidden=(8,), batch_size=4, warmup=0, capacity=500, **more)
+    return SAC(arena.single_observation_space, arena.single_action_space, config, num_envs=NUM_ENVS, seed=0)
+
+
+def test_the_opponent_of_a_row_stays_until_its_episode_ends() -> None:
+    names = {1: "basic_weak", 2: "basic_strong"}
+    now: NDArray[Any] = np.zeros(NUM_ENVS)
+    began = np.ones(NUM_ENVS, np.bool_)
+    seen: set[str] = set()
+    with opened((WEAK, STRONG)) as arena:
+        for step in step_through(arena, 120):
+            ended = step.terminated | step.truncated
+            scripts = np.where(ended, step.infos.get("final_info", {}).get("script", 0), step.infos["script"])
+            assert (scripts == now)[~began].all()
+            if step.results is not None:
+                assert step.results.opponents == tuple(names[int(scripts[row])] for row in step.results.env_indices)
+                seen.update(step.results.opponents)
+            now, began = scripts, ended
+    assert seen == set(names.values())
+
+
+def test_a_mixture_keeps_its_shares() -> None:
+    counts = {"basic_weak": 0, "basic_strong": 0}
+    with opened((Entry(Scripted("basic_weak"), 0.8), Entry(Scripted("basic_strong"), 0.2))) as arena:
+        for step in step_through(arena, 600):
+            for name in step.results.opponents if step.results else ():
+                counts[name] += 1
+    total = sum(counts.values())
+    assert total > 400
+    assert counts["basic_weak"] / total == pytest.approx(0.8, abs=4 * (0.16 / total) ** 0.5)
+
+
+def test_type_none_has_an_opponent_that_does_nothing() -> None:
+    with opened((Entry(Scripted("none")),)) as arena:
+        steps = list(step_through(arena, 20))
+    assert {name for step in steps if step.results for name in step.results.opponents} == {"none"}
+    assert not any(step.infos["two"].any() for step in steps)
+
+
+def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
+    asked = []
+    with opened((WEAK,)) as arena:
+        learner = small_sac(arena)
+        pool = SnapshotPool(learner, 2)
+        pool.add()
+        arena.begin_phase(phase_of(), (Entry(Snapshots(pool, "uniform"), is_deterministic=True),))
+        arena.reset()
+        (group,) = arena._opponents._groups
+        act = group.player.act_batch
+
+        def spy(observations: Any, deterministic: bool = False, **more: Any) -> Any:
+            asked.append((np.array(observations), deterministic))
+            return act(observations, deterministic, **more)
+
+        group.player.act_batch = spy  # type: ignore[method-assign]
+        steps = list(step_through(arena, 6))
+    assert len(asked) == 6
+    for (observations, is_deterministic), step in zip(asked[1:], steps, strict=False):
+        assert is_deterministic
+        assert (observations[:, :2] == step.observations[:, :2]).all()
+        assert (observations[:, 2] == 2).all()
+
+
+def test_no_transition_joins_two_episodes_not_even_where_a_phase_changes() -> None:
+    with opened((WEAK, STRONG)) as arena:
+        agent = small_sac(arena, num_steps=3)
+        learner = ReplayLearner(agent, UpdateSchedule(per_transition=0))
+        for _ in range(3):
+            arena.begin_phase(phase_of(), (WEAK,))
+            observations, _ = arena.reset()
+            learner.reset(observations)
+            for _ in range(17):
+                actions = agent.act_batch(observations)
+                arena.send(actions)
+                step = arena.recv()
+                learner.take(actions, step)
+                observations = step.observations
+            learner.end_phase()
+        columns = agent.replay.state_dict()["columns"]
+    before, after = columns["observations"].numpy(), columns["next_observations"].numpy()
+    assert len(before) == agent.num_transitions == 3 * 17 * NUM_ENVS
+    assert (before[:, 0] == after[:, 0]).all()
+    assert set(np.unique(after[:, 1] - before[:, 1])) <= {1, 2, 3}
+
+
+def test_shaping_of_the_last_step_is_that_of_the_episode_that_ended() -> None:
+    weights = {f"{name}_{when}": 0.0 for name in ("CLOSENESS", "TOUCH", "DIRECTION") for when in ("START", "FINAL")}
+    shaping = {"N": 10**6, "K": 0, **weights, "CLOSENESS_START": 1.0}
+    with opened((WEAK,), phase_of(reward_shaping=shaping)) as arena:
+        results = [step.results for step in step_through(arena, 60) if step.results]
+    numbers: dict[int, int] = dict.fromkeys(range(NUM_ENVS), 0)
+    for result in results:
+        for row, length, plain, shaped in zip(
+            result.env_indices.tolist(), result.lengths.tolist(), result.returns, result.shaped_returns, strict=True
+        ):
+            expected = sum(10 * numbers[row] + step for step in range(1, length + 1))
+            assert (plain, shaped) == (length, pytest.approx(length + expected))
+            numbers[row] += 1
+
+
+def test_an_arena_is_a_vector_environment_that_others_can_use() -> None:
+    with opened((STRONG,)) as arena:
+        agent = PPO(arena.single_observation_space, arena.single_action_space, PPOConfig(hidden=(8,)),
+                    num_envs=NUM_ENVS, seed=0)  # fmt: skip
+        slab = Collector(arena, 11, seed=1).collect(agent)
+        figures = agent.update(slab)
+    assert slab.observations.shape == (11, NUM_ENVS, 3)
+    assert arena.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert len(slab.ended_rows) > 0
+    assert np.isfinite(list(figures.values())).all()
+
+
+def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
+    def sequel(arena: Arena) -> list[Any]:
+        steps = list(step_through(arena, 30))
+        return [(s.observations.tolist(), s.rewards.tolist(), s.results and s.results.opponents) for s in steps]
+
+    with opened((WEAK, STRONG)) as arena:
+        learner = small_sac(arena)
+        entries = (WEAK, STRONG, Entry(Myself(learner), is_deterministic=False))
+        arena.begin_phase(phase_of(), entries)
+        arena.reset(seed=9)
+        list(step_through(arena, 20))
+        saved = arena.state_dict()
+        first = sequel(arena)
+        arena.begin_phase(phase_of(), entries)
+        arena.load_state_dict(saved)
+        assert sequel(arena) == first
+
+
+def test_a_fleet_in_another_mode_or_for_another_number_of_players_is_refused() -> None:
+    with envfleet.make(Rally, 2, backend="serial") as fleet, pytest.raises(InvalidArgument, match="expected SAME_STEP"):
+        Arena(fleet, 2, seed=np.random.SeedSequence(0))
+    with (
+        envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
+        pytest.raises(InvalidArgument, match="not one of 2 players"),
+    ):
+        Arena(fleet, 2, seed=np.random.SeedSequence(0))

@@ -1,0 +1,90 @@
+"""Shaped rewards: weights by the number of the episode in its phase, kept until it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envfleet.training.arena.shaping import RewardShaper, Schedule
+from envfleet.training.config import Phase
+
+SHAPING = {
+    "N": 2, "K": 4, "CLOSENESS_START": 20.0, "CLOSENESS_FINAL": 4.0, "TOUCH_START": 8.0, "TOUCH_FINAL": 0.0,
+    "DIRECTION_START": 0.0, "DIRECTION_FINAL": 2.0,
+}  # fmt: skip
+BONUS = {"N": 1, "K": 2, "WIN_BONUS_START": 10.0, "WIN_BONUS_FINAL": 2.0}
+
+
+def phase(shaping: dict[str, float] | None = None, bonus: dict[str, float] | None = None) -> Phase:
+    return Phase.model_validate(
+        {"name": "a", "episodes": 9, "opponent": {"type": "none"}, "reward_shaping": shaping, "reward_bonus": bonus}
+    )
+
+
+def rows(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
+def test_a_schedule_holds_moves_and_holds() -> None:
+    numbers = rows(0, 599, 600, 700, 1000, 5000)
+    assert np.allclose(Schedule(20.0, 1.5, 600, 400).at(numbers), np.interp(numbers, [600, 1000], [20.0, 1.5]))
+    assert Schedule(20.0, 1.5, 600, 0).at(rows(599, 600)).tolist() == [20.0, 1.5]
+
+
+def test_the_learners_reward_is_the_sum_of_its_parts() -> None:
+    shaper = RewardShaper(3, reward_scale=0.5)
+    shaper.begin_phase(phase(SHAPING, BONUS))
+    shaper.begin_episodes(rows(0, 1, 2))
+    terms = np.array([[-1.0, 0.5, 0.25], [0.0, 0.0, 1.0], [-0.5, 1.0, 0.0]])
+    has_won = np.array([False, True, False])
+    # Episode 0 and 1 have the first weights, episode 2 is at the end of those; the bonus is 10 for both.
+    expected = 0.5 * (np.array([-0.1, 10.0, 0.0]) + terms @ [20.0, 8.0, 0.0] + [0.0, 10.0, 0.0])
+    assert shaper.shape(np.array([-0.1, 10.0, 0.0]), terms, has_won).tolist() == pytest.approx(expected.tolist())
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+def test_the_kth_episode_has_the_weights_of_k_for_any_number_of_sub_environments(num_envs: int) -> None:
+    shaper = RewardShaper(num_envs)
+    shaper.begin_phase(phase(SHAPING))
+    seen: list[list[float]] = []
+    while len(seen) < 10:
+        shaper.begin_episodes(np.arange(num_envs))
+        seen += shaper.weights.tolist()
+    closeness = np.interp(np.arange(10), [2, 6], [20.0, 4.0])
+    assert [weights[0] for weights in seen[:10]] == pytest.approx(closeness.tolist())
+
+
+def test_running_episodes_keep_their_weights() -> None:
+    shaper = RewardShaper(2)
+    shaper.begin_phase(phase(SHAPING))
+    shaper.begin_episodes(rows(0, 1))
+    for _ in range(20):
+        shaper.begin_episodes(rows(1))
+    assert shaper.weights.tolist() == [[20.0, 8.0, 0.0], [4.0, 0.0, 2.0]]
+
+
+def test_a_phase_without_shaping_leaves_rewards_as_they_are() -> None:
+    shaper = RewardShaper(2)
+    shaper.begin_phase(phase(SHAPING, BONUS))
+    shaper.begin_episodes(rows(0, 1))
+    shaper.begin_phase(phase())
+    shaper.begin_episodes(rows(0, 1))
+    rewards = np.array([1.0, -2.0])
+    assert not shaper.needs_terms
+    assert shaper.shape(rewards, None, np.array([True, False])).tolist() == [1.0, -2.0]
+
+
+def test_a_state_is_taken_up_again() -> None:
+    first, second = RewardShaper(2), RewardShaper(2)
+    for shaper in (first, second):
+        shaper.begin_phase(phase(SHAPING, BONUS))
+    for _ in range(3):
+        first.begin_episodes(rows(0, 1))
+    second.load_state_dict(first.state_dict())
+    won = np.array([True, True])
+    for shaper in (first, second):
+        shaper.begin_episodes(rows(1))
+    terms = np.ones((2, 3))
+    assert second.shape(np.zeros(2), terms, won).tolist() == first.shape(np.zeros(2), terms, won).tolist()

@@ -1,0 +1,109 @@
+"""Evaluations: counts, intervals, sides, modes, and environments for one against Gymnasium's own loop."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from tests.unit.training.still import Still
+
+from envfleet.agents import SAC, SACConfig
+from envfleet.errors import InvalidArgument
+from envfleet.training.evaluation.episodes import evaluate_returns
+from envfleet.training.evaluation.evaluation import Score, evaluate, evaluate_panel, generalise
+from envfleet.training.games.matches import Rink, play
+
+pytestmark = [
+    pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
+    pytest.mark.usefixtures("one_torch_thread"),
+]
+
+
+def test_a_score_counts_a_draw_as_not_won() -> None:
+    score = Score(3, 5, 2)
+    assert (score.games, score.win_rate, score.draw_rate, score.loss_rate) == (10, 0.3, 0.5, 0.2)
+    # Brown, Cai, DasGupta 2001: R's binom.confint(3, 10, methods="wilson").
+    assert score.win_interval == pytest.approx((0.10779, 0.60322), abs=1e-5)
+    assert score.loss_interval[0] < 0.2 < score.loss_interval[1] < score.draw_interval[1]
+
+
+def test_an_evaluation_is_what_was_played() -> None:
+    evaluation = evaluate(Still(), "strong", games=61, seed=5)
+    games = play(Still(), "strong", 61, seed=5)
+    assert (evaluation.player, evaluation.opponent, evaluation.mode, evaluation.seed) == (
+        "still",
+        "strong",
+        "NORMAL",
+        5,
+    )
+    assert evaluation.score == Score(*(int((games.outcomes == k).sum()) for k in (1, 0, -1)))
+    assert evaluation.sides["left"].games == 31
+    assert evaluation.sides["right"].wins == (games.outcomes[1::2] == 1).sum()
+    figures = evaluation.figures()
+    assert figures["mean_return"] == games.returns.mean()
+    assert figures["win_rate_low"] < figures["win_rate"] < figures["win_rate_high"]
+    assert figures["win_rate"] + figures["draw_rate"] + figures["loss_rate"] == pytest.approx(1)
+
+
+def test_an_agent_that_does_not_explore_is_evaluated() -> None:
+    view, move = spaces.Box(-np.inf, np.inf, (18,), np.float32), spaces.Box(-1, 1, (4,), np.float32)
+    agent = SAC(view, move, SACConfig(hidden=(16,)), num_envs=1, seed=0)
+    before = agent.random.numpy.bit_generator.state
+    first = evaluate(agent, "weak", games=20)
+    assert evaluate(agent, "weak", games=20, rink=Rink(num_envs=3)) == first
+    assert agent.random.numpy.bit_generator.state == before
+
+
+def test_a_panel_meets_the_same_starts() -> None:
+    panel = evaluate_panel("strong", {"weak": "weak", "me": Still()}, games=40, seed=2)
+    assert [(name, one.opponent) for name, one in panel.items()] == [("weak", "weak"), ("me", "me")]
+    assert panel["weak"] == evaluate("strong", "weak", games=40, seed=2)
+
+
+def test_modes_and_seeds() -> None:
+    evaluations = generalise("strong", "weak", seeds=(0, 7), games=20)
+    assert [(one.mode, one.seed) for one in evaluations] == [
+        ("NORMAL", 0), ("NORMAL", 7), ("TRAIN_SHOOTING", 0), ("TRAIN_SHOOTING", 7), ("TRAIN_DEFENSE", 0),
+        ("TRAIN_DEFENSE", 7),
+    ]  # fmt: skip
+    assert {*evaluations[0].sides} == {"left", "right"}
+    assert {*evaluations[-1].sides} == {"left"}
+    assert evaluations[0].score != evaluations[1].score
+
+
+class Leaning:
+    """Balances a pole for a while."""
+
+    def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
+        return (observations[:, 2] + observations[:, 3] > 0).astype(np.int64)
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 64])
+def test_episodes_for_one_are_gymnasiums(num_envs: int) -> None:
+    env, returns = gymnasium.make("CartPole-v1", max_episode_steps=150), []
+    for seed in np.random.SeedSequence(3).generate_state(9):
+        observation, _ = env.reset(seed=int(seed))
+        total, ended = 0.0, False
+        while not ended:
+            observation, reward, terminated, truncated, _ = env.step(int(Leaning().act_batch(observation[None])[0]))
+            total, ended = total + float(reward), terminated or truncated
+        returns.append(total)
+    found = evaluate_returns(Leaning(), "CartPole-v1", episodes=9, seed=3, num_envs=num_envs, max_episode_steps=150)
+    assert (found.mean, found.low, found.high) == (statistics.mean(returns), min(returns), max(returns))
+    assert found.mean_length == found.mean
+    reach = 1.96 * statistics.stdev(returns) / 3
+    assert found.interval == pytest.approx((found.mean - reach, found.mean + reach), rel=1e-4)
+
+
+def test_a_kernel_is_played_compiled() -> None:
+    found = evaluate_returns(Leaning(), "envfleet/CartPole-v1", episodes=4, seed=3)
+    assert found.mean == evaluate_returns(Leaning(), "CartPole-v1", episodes=4, seed=3).mean
+
+
+def test_one_episode_says_nothing() -> None:
+    with pytest.raises(InvalidArgument, match="1 episodes, expected 2 or more"):
+        evaluate_returns(Leaning(), "CartPole-v1", episodes=1)

@@ -1,0 +1,66 @@
+"""Ratings find out what games were drawn from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.evaluation.ratings import ANCHORS, Rating, Result, expected_score, rate
+
+TRUE = {"weak": 22.0, "strong": 25.0, "best": 36.0, "good": 30.0, "same": 25.0, "bad": 16.0}
+
+
+def results_of(strengths: dict[str, float], games: int, draw_share: float) -> list[Result]:
+    """Games of a Bradley-Terry model in which some are drawn, the expected score staying as it is."""
+    rng, results = np.random.default_rng(4), []
+    for _, (one, two) in itertools.product(range(games), itertools.combinations(strengths, 2)):
+        score = 1 / (1 + math.exp((strengths[two] - strengths[one]) / math.hypot(25 / 6, 25 / 6)))
+        drawn = 2 * draw_share * min(score, 1 - score)
+        place = rng.random()
+        outcome = 1 if place < score - drawn / 2 else 0 if place < score + drawn / 2 else -1
+        results.append(Result(one, two, outcome))
+    return results
+
+
+@pytest.mark.parametrize("draw_share", [0.0, 0.7])
+def test_ratings_are_those_games_were_drawn_from(draw_share: float) -> None:
+    ratings = {rating.name: rating for rating in rate([*TRUE], results_of(TRUE, 200, draw_share))}
+    for name, strength in TRUE.items():
+        assert ratings[name].mu == pytest.approx(strength, abs=0.0 if name in ANCHORS else 2.0)
+        assert ratings[name].games == 1000
+        assert ratings[name].is_anchor == (name in ANCHORS)
+    assert 0.5 < ratings["best"].sigma < 2
+
+
+def test_ratings_are_surer_with_more_games() -> None:
+    few, many = (rate([*TRUE], results_of(TRUE, games, 0.5))[2].sigma for games in (20, 200))
+    assert many < few / 2
+
+
+def test_a_draw_brings_players_together() -> None:
+    strong, other = rate(["strong", "other"], [Result("other", "strong", 1), Result("other", "strong", 0)])
+    won = rate(["strong", "other"], [Result("other", "strong", 1)])[1]
+    assert strong.mu == 25.0 < other.mu < won.mu
+
+
+def test_the_anchors_are_as_far_apart_as_their_games() -> None:
+    # Wins, draws in 20,000 games of strong against weak: 0.393 and 0.4635, means of both sides.
+    strong, weak = (Rating(name, ANCHORS[name], 0.1, 0) for name in ("strong", "weak"))
+    assert expected_score(strong, weak) == pytest.approx(0.393 + 0.4635 / 2, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (Result("a", "a", 1), "'a' played against itself"),
+        (Result("a", "", 1), "'' is not among the players a, b"),
+        (Result("a", "b", 2), "outcome 2, expected 1, 0 or -1"),
+    ],
+)
+def test_games_that_tell_nothing_are_refused(result: Result, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        rate(["a", "b"], [result])

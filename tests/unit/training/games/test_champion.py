@@ -1,0 +1,20 @@
+"""The player that comes with the package is there, small, and strong."""
+
+from __future__ import annotations
+
+import pytest
+
+from envfleet.training.evaluation.evaluation import evaluate
+from envfleet.training.games.players import SHIPPED, seat_player
+
+
+def test_the_champion_is_small() -> None:
+    assert SHIPPED["champion"].stat().st_size < 1_000_000
+    assert seat_player("champion").name == "champion"
+
+
+@pytest.mark.parametrize("opponent", ["strong", "weak"])
+def test_the_champion_beats_the_scripted_players_from_both_sides(opponent: str) -> None:
+    found = evaluate("champion", opponent, games=400, seed=11)
+    for side, score in found.sides.items():
+        assert score.win_rate > 0.9, side

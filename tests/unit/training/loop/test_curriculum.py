@@ -1,0 +1,79 @@
+"""Where a run is in its curriculum, and how sure a win rate is."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any
+
+import pytest
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.config import Phase
+from envfleet.training.evaluation.intervals import wilson
+from envfleet.training.loop.curriculum import Curriculum
+
+
+def phase(name: str, **rest: Any) -> Phase:
+    return Phase.model_validate({"name": name, "opponent": {"type": "basic_weak"}, **rest})
+
+
+def test_phases_end_by_episodes_or_by_transitions() -> None:
+    curriculum = Curriculum([phase("a", episodes=3), phase("b", transitions=100)])
+    curriculum.count(64, [0, -1])
+    assert (curriculum.phase.name, curriculum.is_phase_over) == ("a", False)
+    assert (curriculum.phase_share, curriculum.share) == pytest.approx((2 / 3, 1 / 3))
+    curriculum.count(64, [1, 1])
+    assert (curriculum.episodes, curriculum.transitions, curriculum.is_phase_over) == (4, 128, True)
+    curriculum.advance()
+    assert (curriculum.phase.name, curriculum.episodes, curriculum.transitions) == ("b", 0, 0)
+    curriculum.count(99, [0] * 50)
+    assert (curriculum.phase_share, curriculum.is_phase_over) == (0.99, False)
+    curriculum.count(1)
+    assert (curriculum.phase_share, curriculum.is_phase_over) == (1.0, True)
+    curriculum.advance()
+    assert (curriculum.is_finished, curriculum.share) == (True, 1.0)
+    with pytest.raises(InvalidArgument, match="all phases are done"):
+        _ = curriculum.phase
+
+
+def test_a_phase_ends_early_once_the_lower_bound_is_above_the_win_rate() -> None:
+    promote = {"win_rate": 0.8, "games": 100}
+    curriculum = Curriculum([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
+    curriculum.count(1, [1] * 99)
+    assert not curriculum.is_phase_over  # too few games, however well they went
+    curriculum.count(1, [-1] * 13)
+    assert not curriculum.is_phase_over  # 87 of the latest 100: the bound is 0.790
+    curriculum.count(1, [1] * 87)
+    assert not curriculum.is_phase_over  # 87 again
+    curriculum.count(1, [1])
+    assert curriculum.is_phase_over  # 88: 0.802
+
+
+def test_a_position_is_taken_up_again() -> None:
+    phases = [phase("a", episodes=1), phase("b", episodes=9, promote_at={"win_rate": 0.1, "games": 4})]
+    first, second = Curriculum(phases), Curriculum(phases)
+    first.count(5, [1])
+    first.advance()
+    first.count(7, [1, 1, 1])
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict()
+    assert not second.is_phase_over
+    second.count(1, [1])
+    assert second.is_phase_over
+
+
+def test_there_is_no_curriculum_without_phases() -> None:
+    with pytest.raises(InvalidArgument, match="without phases"):
+        Curriculum([])
+
+
+@pytest.mark.parametrize(("wins", "games"), [(3, 7), (90, 100), (190, 200), (1, 20_000)])
+def test_bounds_lie_as_far_from_the_share_as_their_own_deviation_allows(wins: int, games: int) -> None:
+    for bound, side in zip(wilson(wins, games), (1, -1), strict=True):
+        deviation = (bound * (1 - bound) / games) ** 0.5
+        assert wins / games - bound == pytest.approx(side * NormalDist().inv_cdf(0.975) * deviation)
+
+
+def test_intervals_stay_from_0_to_1() -> None:
+    assert (wilson(0, 10)[0], wilson(10, 10)[1]) == pytest.approx((0.0, 1.0))
+    assert wilson(0, 0) == (0.0, 1.0)

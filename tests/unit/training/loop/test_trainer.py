@@ -1,0 +1,235 @@
+"""The training loop, mostly where it has nothing to do with hockey."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from tests.unit.training.watching import Watcher
+
+from envfleet.agents import DDDQN, PPO, load_agent
+from envfleet.errors import InvalidArgument, SubEnvError, TrainingDiverged
+from envfleet.training import RunOptions, Trainer, train
+from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
+from envfleet.training.loop.stopping import stop_requests
+from envfleet.training.records import reporting
+
+CARTPOLE = "envfleet/CartPole-v1"
+HERE = "tests.unit.training.loop.test_trainer"
+
+
+class Cliff(gymnasium.Env[Any, Any]):
+    """Rewards of any size; raises, or gives NaN, in a step of choice."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+    metadata: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]  # an instance variable in Gymnasium's Env
+
+    def __init__(self, raises_at: int = -1, nan_at: int = -1) -> None:
+        self._raises_at, self._nan_at, self._step, self._total = raises_at, nan_at, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step, self._total = self._step + 1, self._total + 1
+        if self._total == self._raises_at:
+            raise RuntimeError("the ice broke")
+        reward = float("nan") if self._total == self._nan_at else 1.0
+        return np.zeros(2, np.float32), reward, self._step == 7, False, {}
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs; `test_records.py` looks at plots."""
+    monkeypatch.setattr(reporting, "plot_runs", lambda runs: [])
+
+
+def breaking() -> Cliff:
+    return Cliff(raises_at=30)
+
+
+def unsound() -> Cliff:
+    return Cliff(nan_at=40)
+
+
+def config_of(
+    *phases: dict[str, Any], agent: str = "DDDQN", env: str = "envfleet/CartPole-v1", **more: Any
+) -> RunConfig:
+    training = {
+        "warmup_steps": 40,
+        "updates_per_step": 0.25,
+        "eval_frequency": None,
+        "eval_games": 2,
+        "checkpoint_frequency": None,
+        **more,
+    }
+    whole = [
+        {"name": f"p{number}", "environment": {"id": env}, "opponent": {"type": "none"}, **phase}
+        for number, phase in enumerate(phases)
+    ]
+    hyperparameters = {} if agent == "PPO" else {"batch_size": 16}
+    return parse_config(
+        {
+            "curriculum": {"phases": whole},
+            "training": training,
+            "hyperparameters": hyperparameters,
+            "agent": {"type": agent, "hyperparameters": {"hidden": [16]}},
+        }
+    )
+
+
+def trained(config: RunConfig, num_envs: int = 2, watcher: Watcher | None = None, **more: Any) -> Trainer:
+    trainer = Trainer(config, RunOptions(num_envs=num_envs, **more), observers=[watcher or Watcher()])
+    with contextlib.closing(trainer):
+        trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 8])
+def test_gradient_updates_per_transition_are_exactly_the_same_for_any_num_envs(num_envs: int) -> None:
+    trainer = trained(config_of({"transitions": 240}, updates_per_step=0.5), num_envs)
+    assert (trainer.transitions, trainer.agent.num_updates) == (240, 100)
+
+
+def test_the_first_actions_are_uniform_and_not_those_of_an_untrained_policy() -> None:
+    trainer = Trainer(config_of({"transitions": 2000}, warmup_steps=2000), RunOptions(num_envs=4))
+    with contextlib.closing(trainer):
+        trainer.run()
+        assert isinstance(trainer.agent, DDDQN)
+        actions = trainer.agent.replay.state_dict()["columns"]["actions"].numpy()
+    assert 0.45 < actions.mean() < 0.55
+    assert trainer.agent.num_updates == 0
+
+
+def test_an_agent_that_was_trained_before_acts_by_what_it_knows_during_the_warm_up_too(tmp_path: Path) -> None:
+    first = trained(config_of({"transitions": 200}))
+    first.agent.save(tmp_path / "first.pt", "weights")
+    config = config_of({"transitions": 200}, warmup_steps=190)
+    section = config.agent.model_copy(
+        update={"checkpoint_path": str(tmp_path / "first.pt"), "hyperparameters": {"hidden": [16], "epsilon_end": 0.0}}
+    )
+    trainer = trained(config.model_copy(update={"agent": section}))
+    assert isinstance(trainer.agent, DDDQN)
+    columns = trainer.agent.replay.state_dict()["columns"]
+    best = first.agent.act_batch(columns["observations"].numpy()[:190], deterministic=True)
+    assert (columns["actions"].numpy()[:190] == best).all()
+    assert 0 < trainer.agent.num_updates <= 3
+
+
+def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say() -> None:
+    watcher = Watcher()
+    phases = ({"transitions": 160}, {"episodes": 6, "clear_buffer": False}, {"transitions": 80, "clear_buffer": True})
+    trainer = trained(config_of(*phases), 4, watcher)
+    begun = watcher.of(PhaseBegan)
+    assert [phase.name for phase in begun] == ["p0", "p1", "p2"]
+    assert (begun[0].transitions, begun[1].transitions) == (0, 160)
+    episodes = watcher.of(Episodes)
+    assert sum(len(event) for event in episodes if event.phase == 1) >= 6
+    numbers = np.concatenate([event.numbers for event in episodes])
+    assert (numbers == np.arange(trainer.episodes)).all()
+    assert isinstance(trainer.agent, DDDQN)
+    assert len(trainer.agent.replay) == 80
+    kinds = [type(event) for event in watcher.events]
+    assert (kinds[0], kinds[-1]) == (Began, Ended)
+    assert {Learned, Evaluated} <= set(kinds)
+
+
+def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
+    watcher = Watcher()
+    trainer = trained(config_of({"transitions": 200}, agent="PPO", rollout_steps=32), 4, watcher)
+    assert isinstance(trainer.agent, PPO)
+    assert trainer.agent.num_transitions == trainer.transitions == 200
+    assert sum(len(event) for event in watcher.of(Episodes)) == trainer.episodes > 0
+
+
+def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    config = config_of({"transitions": 400}, env=f"{HERE}:unsound", warmup_steps=20, checkpoint_frequency=30)
+    with pytest.raises(TrainingDiverged, match=r"loss is nan after .* lower the learning rate"):
+        train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
+    saved = sorted((tmp_path / "a" / "checkpoints").glob("*.pt"))
+    assert [path.stem for path in saved][:1] == ["000000000030"]
+    weights = load_agent(saved[-1]).weights()
+    assert all(tensor.isfinite().all() for network in weights.values() for tensor in network.values())
+
+
+def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() -> None:
+    config = config_of({"transitions": 160}, env=f"{HERE}:breaking")
+    with pytest.raises(SubEnvError, match="the ice broke"):
+        trained(config, 2, backend="serial")
+    trainer = trained(config, 2, backend="serial", on_failure="restart")
+    assert trainer.transitions == 160
+    with pytest.raises(InvalidArgument, match="cannot be restarted"):
+        trained(config_of({"transitions": 1}), 1, on_failure="restart")
+
+
+def test_ctrl_c_saves_and_ends_and_signals_are_as_before(tmp_path: Path) -> None:
+    def interrupt(event: object) -> None:
+        if isinstance(event, Episodes) and event.transitions > 100:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    watcher = Watcher(interrupt)
+    config = config_of({"transitions": 100_000})
+    result = train(config, num_envs=2, base_output_dir=tmp_path, verbose=False, observers=[watcher])
+    assert result.reason == "interrupted"
+    assert 100 < result.total_steps < 1000
+    assert result.run_name.endswith("_vec2")
+    assert (result.run_dir / "resume.pt").is_file()
+    assert result.checkpoint is not None
+    assert [event.path for event in watcher.of(Saved)] == [result.checkpoint]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_does_what_it_always_does() -> None:
+    with stop_requests() as should_stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert should_stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason"), [({"max_transitions": 50}, "max_transitions"), ({"max_minutes": 1e-6}, "max_minutes")]
+)
+def test_a_budget_ends_training(budget: dict[str, Any], reason: str) -> None:
+    watcher = Watcher()
+    trained(config_of({"transitions": 10**6}), 2, watcher, **budget)
+    assert [event.reason for event in watcher.of(Ended)] == [reason]
+
+
+def test_only_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    config = config_of({"transitions": 200}, checkpoint_frequency=40, max_checkpoints=2, eval_frequency=100)
+    result = train(config, num_envs=2, base_output_dir=tmp_path, run_name="a", verbose=False)
+    names = {path.name for path in (result.run_dir / "checkpoints").iterdir()}
+    assert names == {"000000000160.pt", "000000000200.pt", "best.pt"}
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    for wrong in ({"num_envs": 0}, {"engine": "ice"}, {"max_minutes": -1.0}):
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            RunOptions(**wrong)
+    with pytest.raises(InvalidArgument, match="cannot be imported"):
+        trained(config_of({"transitions": 1}, env="nowhere:make"))
+    with pytest.raises(InvalidArgument, match="device='warp' cannot be used"):
+        trained(config_of({"transitions": 1}), device="warp")
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
+    watcher = Watcher()
+    with pytest.raises(InvalidArgument, match="device='warp'"):
+        train(
+            config_of({"transitions": 1}), device="warp", base_output_dir=tmp_path, verbose=False, observers=[watcher]
+        )
+    assert watcher.is_closed
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,142 @@
+"""Opponents with networks: snapshots, files, the learner itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
+from envfleet.errors import InvalidArgument
+from envfleet.training.opponents.copies import as_player
+from envfleet.training.opponents.opponents import Entry, Opponents
+from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.opponents.sources import Files, Myself, Snapshots
+
+SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32)
+LOOK = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+ALL = np.arange(4)
+
+
+def agent_of(seed: int = 0, **more: Any) -> SAC:
+    return SAC(SPACE, ACTIONS, SACConfig(hidden=(8,), **more), num_envs=4, seed=seed)
+
+
+def opponents_of(*entries: Entry, max_loaded: int = 8) -> Opponents:
+    made = Opponents(4, (2,), seed=np.random.SeedSequence(0), max_loaded=max_loaded)
+    made.cast(entries)
+    made.draw(ALL)
+    return made
+
+
+def add_snapshot(pool: SnapshotPool, learner: SAC, transitions: int) -> None:
+    learner.num_transitions = transitions
+    pool.add()
+
+
+def test_the_learner_as_its_own_opponent_changes_with_it_and_warms_up_no_second_time() -> None:
+    learner = agent_of(warmup=100)
+    opponents = opponents_of(Entry(Myself(learner), is_deterministic=True))
+    before = opponents.act(LOOK)
+    assert (before == learner.act_batch(LOOK, deterministic=True)).all()
+    learner.set_weights(agent_of(seed=5).weights())
+    after = opponents.act(LOOK)
+    assert (after == learner.act_batch(LOOK, deterministic=True)).all()
+    assert not (before == after).any()
+
+
+def test_a_drawing_opponent_draws_from_its_policy_and_not_uniformly_as_if_new() -> None:
+    learner = agent_of(warmup=10_000)
+    weights = learner.weights()
+    weights["actor"]["body.2.weight"].zero_()
+    weights["actor"]["body.2.bias"].copy_(torch.tensor([2.0, -2.0, -9.0, -9.0]))
+    learner.set_weights(weights)
+    opponents = opponents_of(Entry(Myself(learner), is_deterministic=False))
+    first, second = opponents.act(LOOK), opponents.act(LOOK)
+    assert np.abs(first - np.tanh([2.0, -2.0])).max() < 0.01
+    assert not (first == second).all()
+
+
+def test_a_player_of_dddqn_explores_as_little_as_a_trained_one() -> None:
+    table = ActionTable([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    agent = DDDQN(SPACE, table, DDDQNConfig(hidden=(8,), epsilon_end=0.0), num_envs=4, seed=0)
+    player = as_player(agent, num_envs=4, seed=1)
+    assert (player.act_batch(LOOK) == agent.act_batch(LOOK, deterministic=True)).all()
+
+
+def test_snapshots_do_not_change_with_the_learner_and_are_named_and_rated() -> None:
+    learner = agent_of()
+    pool = SnapshotPool(learner, 3)
+    add_snapshot(pool, learner, 1000)
+    opponents = opponents_of(Entry(Snapshots(pool, "latest"), is_deterministic=True))
+    before = opponents.act(LOOK)
+    learner.set_weights(agent_of(seed=5).weights())
+    assert (opponents.act(LOOK) == before).all()
+    assert opponents.names(ALL) == ("snapshot_000001000",) * 4
+    opponents.report(np.array([0, 2]), np.array([1, 1]))
+    assert pool.snapshots[0].win_rate == pytest.approx(1 - 0.5 * 0.95**2)
+    assert pool.snapshots[0].games == 2
+
+
+def test_networks_that_nobody_plays_against_are_let_go_of() -> None:
+    learner = agent_of()
+    pool = SnapshotPool(learner, 9)
+    for number in range(9):
+        add_snapshot(pool, learner, number)
+    opponents = opponents_of(Entry(Snapshots(pool, "uniform")), max_loaded=2)
+    met: set[str] = set()
+    for _ in range(30):
+        opponents.draw(ALL)
+        met.update(opponents.names(ALL))
+        assert opponents.num_loaded <= 4
+    assert len(met) == 9
+
+
+def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -> None:
+    learner = agent_of()
+    pool = SnapshotPool(learner, 1)
+    add_snapshot(pool, learner, 1)
+    opponents = opponents_of(Entry(Snapshots(pool, "uniform")), max_loaded=1)
+    add_snapshot(pool, learner, 2)
+    opponents.draw(np.array([0]))
+    assert opponents.names(np.array([0, 1])) == ("snapshot_000000002", "snapshot_000000001")
+    assert [snapshot.transitions for snapshot in pool.snapshots] == [2]
+    saved = opponents.state_dict()
+    again = Opponents(4, (2,), seed=np.random.SeedSequence(9))
+    again.cast((Entry(Snapshots(pool, "uniform")),))
+    again.load_state_dict(saved)
+    assert again.names(ALL) == opponents.names(ALL)
+    assert (again.act(LOOK) == opponents.act(LOOK)).all()
+    opponents.draw(ALL)
+    assert "snapshot_000000001" not in pool.state_dict()["snapshots"][0].values()
+
+
+def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
+    """A network that was kept though nobody played it any more was saved, and its snapshot was not."""
+    learner = agent_of()
+    pool = SnapshotPool(learner, 1)
+    add_snapshot(pool, learner, 1)
+    opponents = opponents_of(Entry(Snapshots(pool, "uniform")))
+    add_snapshot(pool, learner, 2)
+    opponents.draw(ALL)
+    fresh = SnapshotPool(learner, 1)
+    fresh.load_state_dict(pool.state_dict())
+    again = Opponents(4, (2,), seed=np.random.SeedSequence(9))
+    again.cast((Entry(Snapshots(fresh, "uniform")),))
+    again.load_state_dict(opponents.state_dict())
+    assert again.names(ALL) == ("snapshot_000000002",) * 4
+
+
+def test_files_are_drawn_from_a_folder_and_the_latest_is_the_last_by_name(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        agent_of(seed=number).save(tmp_path / f"{number}.pt")
+    latest = opponents_of(Entry(Files(tmp_path, "latest", num_envs=4, device="cpu"), is_deterministic=True))
+    assert latest.names(ALL) == ("3",) * 4
+    assert np.allclose(latest.act(LOOK), agent_of(seed=3).act_batch(LOOK, deterministic=True), atol=1e-6)
+    with pytest.raises(InvalidArgument, match="no saved agent"):
+        Files(tmp_path / "nowhere", "latest", num_envs=4, device="cpu")

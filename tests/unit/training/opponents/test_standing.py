@@ -1,0 +1,93 @@
+"""Evaluations against snapshots, and the ratings that come of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envfleet.agents import SAC, SACConfig
+from envfleet.training import RunOptions
+from envfleet.training.config import parse_config
+from envfleet.training.evaluation.evaluation import Evaluation, Score
+from envfleet.training.loop.examining import Examiner
+from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.opponents.standing import rate_learner
+
+HOCKEY = spaces.Box(-np.inf, np.inf, (18,), np.float32), spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+def learner_of(seed: int = 0) -> SAC:
+    return SAC(*HOCKEY, SACConfig(hidden=(8,)), seed=seed)
+
+
+def pool_of(learner: SAC, *transitions: int) -> SnapshotPool:
+    pool = SnapshotPool(learner, 10)
+    for count in transitions:
+        learner.num_transitions = count
+        pool.add()
+    return pool
+
+
+def met(*outcomes: int) -> Evaluation:
+    return Evaluation("a", "b", "NORMAL", 0, Score(0, 0, 0), outcomes, {}, 0.0, 0.0)
+
+
+def config_of(games: int) -> Any:
+    phase = {"name": "a", "transitions": 1, "opponent": {"type": "snapshots"}}
+    return parse_config(
+        {"curriculum": {"phases": [phase]}, "training": {"eval_games": games}, "agent": {"type": "SAC"}}
+    )
+
+
+def test_a_learner_that_beats_its_past_and_the_scripted_players_stands_above_them() -> None:
+    pool = pool_of(learner_of(), 1000)
+    evaluations = {"basic_strong": met(*[1, 0] * 50), "basic_weak": met(*[1] * 100)}
+    found = rate_learner(evaluations | {"snapshot_000001000": met(*[1, 1, -1] * 30)}, pool)
+    assert set(found) == {"learner", "snapshot_000001000"}
+    learner, snapshot = found["learner"], found["snapshot_000001000"]
+    assert 25 < snapshot.mu < learner.mu
+    assert (pool.snapshots[0].mu, pool.snapshots[0].rated_games) == (snapshot.mu, 90)
+
+
+def test_a_snapshot_goes_on_from_its_rating_and_the_learner_begins_anew() -> None:
+    pool = pool_of(learner_of(), 1000)
+    games = {"basic_strong": met(*[0] * 60), "snapshot_000001000": met(*[1, -1] * 30)}
+    first, second = rate_learner(games, pool), rate_learner(games, pool)
+    assert second["snapshot_000001000"].games == 120
+    assert second["snapshot_000001000"].sigma < first["snapshot_000001000"].sigma
+    assert second["learner"].games == 120 == first["learner"].games
+
+
+def test_ratings_are_saved_and_brought_back_exactly() -> None:
+    learner = learner_of()
+    pool, again = pool_of(learner, 1000, 2000), SnapshotPool(learner, 10)
+    rate_learner({"basic_strong": met(1, 0, 1), "snapshot_000002000": met(1, -1, 0)}, pool)
+    again.load_state_dict(pool.state_dict())
+    assert again.ratings == pool.ratings
+    assert [one.name for one in again.unsure(1)] == ["snapshot_000001000"]
+
+
+def test_those_that_were_rated_by_the_fewest_games_play_and_of_equals_the_newest() -> None:
+    pool = pool_of(learner_of(), 1, 2, 3, 4)
+    pool.snapshots[3].rated_games = 10
+    assert [one.transitions for one in pool.unsure(2)] == [3, 2]
+
+
+def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_learner_is_now() -> None:
+    learner = learner_of()
+    pool = pool_of(learner, 1, 2, 3, 4)
+    examiner = Examiner(config_of(8), RunOptions(), seed=1)
+    found = examiner.examine(learner, pool)
+    assert set(found.results) == {"basic_strong", "basic_weak", "pool"}
+    assert found.results["pool"]["games"] == 9  # 3 against each of three
+    assert set(found.ratings) == {"learner", *(f"snapshot_00000000{number}" for number in (2, 3, 4))}
+    before = pool.player("snapshot_000000004").weights()["actor"]
+    learner.set_weights(learner_of(9).weights())
+    after = pool.player("snapshot_000000004").weights()["actor"]
+    assert all((before[name] == after[name]).all() for name in before)
+    without = Examiner(config_of(8), RunOptions(), seed=1).examine(learner_of(), pool_of(learner_of()))
+    assert set(without.ratings) == {"learner"}
+    assert without.score == pytest.approx(found.score)

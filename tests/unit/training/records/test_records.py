@@ -1,0 +1,238 @@
+"""What a run leaves behind, and what is left of it after a kill."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]
+from tests.unit.training.records import played
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.config import read_config
+from envfleet.training.events import Episodes, Event
+from envfleet.training.records import (
+    ProgressBar,
+    RunFolder,
+    TableWriter,
+    TensorBoardWriter,
+    config_hash,
+    plot_runs,
+    read_history,
+    records_of,
+)
+from envfleet.training.records.files import Table, write_whole
+
+OPTIONS = {"num_envs": 2, "engine": "compiled"}
+FIGURES = ("evaluations", "losses", "returns", "speed", "win_rate")
+
+
+def make_folder(base: Path, **rest: Any) -> RunFolder:
+    return RunFolder.create(base, played.config(**rest), options=OPTIONS)
+
+
+def tell(observers: list[Any], *events: Event) -> None:
+    for event in events:
+        for observer in observers:
+            observer.on_event(event)
+
+
+def close(observers: list[Any]) -> None:
+    for observer in observers:
+        observer.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The folder of a whole run."""
+    folder = make_folder(tmp_path_factory.mktemp("runs"))
+    observers = records_of(folder)
+    tell(observers, played.begin(folder.path), *played.rounds(), played.end())
+    close(observers)
+    return folder
+
+
+def test_runs_of_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    folders = [make_folder(tmp_path) for _ in range(3)]
+    assert len({folder.path for folder in folders}) == 3
+    assert all(folder.name.startswith("SAC_") and folder.name.endswith("_vec2") for folder in folders)
+
+
+def test_the_hash_in_the_name_is_of_the_whole_configuration() -> None:
+    configs = [
+        played.config(),
+        played.config(seed=1),
+        played.config(training={"reward_scale": 2.0}),
+        played.config(agent={"type": "SAC", "hyperparameters": {"target_entropy": -1.0}}),
+    ]
+    assert len({config_hash(config) for config in configs}) == 4
+    assert config_hash(played.config()) == config_hash(played.config())
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
+    with pytest.raises(InvalidArgument, match=r"mine exists already: take another name, or go on .*--resume"):
+        RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
+    with pytest.raises(InvalidArgument, match=r"the run's name is '\.\./mine', expected the name of a folder"):
+        RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="../mine")
+    with pytest.raises(InvalidArgument, match=r"there is no config\.json in it"):
+        RunFolder.open(tmp_path)
+
+
+def test_the_folder_says_what_the_run_began_with(run: RunFolder) -> None:
+    assert read_config(run.config) == RunFolder.open(run.path).read_config() == played.config()
+    environment = json.loads(run.environment.read_text(encoding="utf-8"))
+    assert environment["options"] == OPTIONS
+    assert environment["packages"]["numpy"] == np.__version__
+    assert environment["machine"]["cores"] >= 1
+
+
+def test_every_episode_is_in_the_table_and_in_parquet(run: RunFolder) -> None:
+    played_ones = [event for event in played.rounds() if isinstance(event, Episodes)]
+    with run.episodes.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["episode"]) for row in rows] == list(range(2 * played.ROUNDS))
+    expected = np.concatenate([event.returns for event in played_ones])
+    assert np.allclose([float(row["return"]) for row in rows], expected, rtol=1e-5)
+    assert {row["opponent"] for row in rows} == {"weak", 'a "file", with commas'}
+    winners = np.concatenate([event.winners for event in played_ones])
+    assert pl.read_parquet(run.episodes.with_suffix(".parquet"))["winner"].to_list() == winners.tolist()
+
+
+def test_histories_hold_what_was_told(run: RunFolder) -> None:
+    history = read_history(run.path)
+    assert (history.name, history.phases) == (run.name, [("shooting", 160), ("games", 8160)])
+    assert history.updates["figure"].unique().sort().to_list() == ["critic_loss", "entropy"]
+    assert history.evaluations.filter(pl.col("opponent") == "weak", pl.col("figure") == "win_rate")[
+        "value"
+    ].to_list() == pytest.approx([0.333, 0.473, 0.613, 0.753, 0.893])
+    assert history.speed["steps_per_s"].min() >= 1000  # type: ignore[operator]  # of a column of floats
+
+
+def test_tensorboard_reads_the_logs(run: RunFolder) -> None:
+    logs = event_accumulator.EventAccumulator(str(run.tensorboard))
+    logs.Reload()
+    assert {"episodes/return", "learning/critic_loss", "evaluation_strong/win_rate", "speed/steps_per_s"} <= set(
+        logs.Tags()["scalars"]
+    )
+    rates = [(event.step, round(event.value, 3)) for event in logs.Scalars("evaluation_weak/win_rate")]
+    assert rates[0] == (3200, 0.333)
+
+
+def test_figures_are_drawn_at_the_end(run: RunFolder) -> None:
+    assert sorted(path.stem for path in run.plots.glob("*")) == list(FIGURES)
+    for path in run.plots.glob("*.png"):
+        picture = imread(path)
+        assert picture.shape[0] > 300
+        assert picture[..., :3].std() > 0.05  # there is something on it
+
+
+def test_several_runs_are_drawn_into_the_same_figures(run: RunFolder, tmp_path: Path) -> None:
+    other = make_folder(tmp_path)
+    observers = [TableWriter(other)]
+    tell(observers, played.begin(other.path), *played.rounds(last=30, seed=1))
+    close(observers)
+    files = plot_runs([run.path, other.path], tmp_path / "both")
+    assert sorted(path.stem for path in files) == list(FIGURES)
+    assert (tmp_path / "both" / "returns.png").read_bytes() != (run.plots / "returns.png").read_bytes()
+    with pytest.raises(InvalidArgument, match=r"2 runs to compare, but no folder for the figures"):
+        plot_runs([run.path, other.path])
+    with pytest.raises(InvalidArgument, match=r"no run to plot"):
+        plot_runs([])
+
+
+def test_a_run_that_has_just_begun_has_nothing_to_plot(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    observers = [TableWriter(folder)]
+    tell(observers, played.begin(folder.path))
+    close(observers)
+    assert plot_runs([folder.path]) == []
+
+
+def test_a_run_that_was_killed_and_resumed_has_the_tables_of_one_that_was_not(run: RunFolder, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    killed = TableWriter(folder)
+    tell([killed], played.begin(folder.path), *played.rounds(last=43))
+    state = killed.state_dict()
+    tell([killed], *played.rounds(43, 61, seed=7))  # all this is lost
+    killed.close()
+    with folder.episodes.open("ab") as file:
+        file.write(b"122,9920,49")  # the line it died at
+
+    resumed = TableWriter(folder)
+    resumed.load_state_dict(json.loads(json.dumps(state)))
+    tell([resumed], played.begin(folder.path, transitions=43 * 160), *played.rounds(43), played.end())
+    resumed.close()
+    for name in ("episodes.csv", "updates.csv", "evaluations.csv"):
+        assert (folder.path / name).read_bytes() == (run.path / name).read_bytes()
+
+
+def test_half_a_line_is_not_read(run: RunFolder, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    folder.episodes.write_bytes(run.episodes.read_bytes()[:-9])
+    assert len(read_history(folder.path).episodes) == 2 * played.ROUNDS - 1
+
+
+def test_a_table_that_is_shorter_than_the_checkpoint_says_is_refused(tmp_path: Path) -> None:
+    table = Table(tmp_path / "a.csv", ("x", "y"))
+    with pytest.raises(InvalidArgument, match=r"a\.csv has 0 bytes, but the checkpoint was made when it had 1,000"):
+        table.cut(1000)
+    table.close()
+
+
+def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    for first, transitions in ((0, 0), (40, 6400)):
+        writer = TensorBoardWriter(folder)
+        tell([writer], played.begin(folder.path, transitions), *played.rounds(first, 60, seed=first))
+        writer.close()
+    logs = event_accumulator.EventAccumulator(str(folder.tensorboard), purge_orphaned_data=True)
+    logs.Reload()
+    steps = [event.step for event in logs.Scalars("learning/entropy")]
+    assert steps == sorted(set(steps))
+    assert len(steps) == 12
+
+
+def test_whole_files_replace_whole_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_whole(path, "one")
+    write_whole(path, b"two")
+    assert (path.read_text(encoding="utf-8"), [one.name for one in tmp_path.iterdir()]) == ("two", ["a.json"])
+
+
+def shown(*events: Event, is_terminal: bool) -> str:
+    """What the progress bar writes, without colours."""
+    text = io.StringIO()
+    bar = ProgressBar(Console(file=text, force_terminal=is_terminal, no_color=True, width=160, legacy_windows=False))
+    tell([bar], *events)
+    bar.close()
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.getvalue())
+
+
+def test_the_bar_shows_where_the_run_is() -> None:
+    text = shown(played.begin(), *played.rounds(last=80), is_terminal=True)
+    for part in ("a run begins: SAC, 2 sub-environments", "games (2 of 2)", "12,800", "won", "loss", "left", "79%"):
+        assert part in text
+
+
+def test_without_a_terminal_evaluations_are_lines() -> None:
+    lines = shown(played.begin(), *played.rounds(), played.end(), is_terminal=False).splitlines()
+    assert lines[0] == "a run begins: SAC, 2 sub-environments"
+    assert lines[1] == "evaluated at 3,200: won 33.3% against weak, won 21.4% against strong, rating 21.9"
+    assert len(lines) == 6
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.training.records.progress._LINE_EVERY_S", 0.0)
+    lines = shown(played.begin(transitions=1), *played.rounds(last=3), is_terminal=False).splitlines()
+    assert lines[0].startswith("a run goes on")
+    assert lines[-1].startswith("2%  phase shooting (1 of 2), transitions 480, steps/s ")
