@@ -1,4 +1,4 @@
-"""Every error envfleet raises on purpose, and `Failure`, the value a worker sends when something went wrong.
+"""Every error envfleet raises on purpose; `Failure`, the value that some of them carry, is `envfleet.failure`'s.
 
 A user's mistake is an `InvalidArgument` (also a `ValueError`). What goes wrong while a fleet runs is one of the other
 children of `EnvfleetError`. Each class has a stable `code`, which survives a change of wording or a trip over a wire.
@@ -6,13 +6,14 @@ children of `EnvfleetError`. Each class has a stable `code`, which survives a ch
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import signal
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium.error
+
+from envfleet.failure import Failure as Failure  # noqa: PLC0414  # offered here, too
 
 
 class EnvfleetError(Exception):
@@ -135,54 +136,6 @@ class OutOfMemory(EnvfleetError, MemoryError):
     code = "out_of_memory"
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """What went wrong in one sub-environment, as plain values that always pickle.
-
-    Attributes:
-        env_index: The sub-environment's index in the fleet.
-        worker: The worker's index.
-        verb: What it was doing: `"make"`, `"reset"`, `"step"`, `"close"`, …
-        type_name: Qualified name of the original exception's type.
-        message: The original exception's text.
-        traceback: The formatted remote traceback.
-        pid: Process that ran the sub-environment.
-        seed: Seed of the running episode's last seeded reset, if there was one.
-        step: Steps taken in the running episode before the failing call.
-        action: `repr` of the last action, shortened, or `None`.
-        pickled: The original exception, pickled, where it survives the trip.
-        replay: What `envfleet replay` needs (see `envfleet.core.replay`), or `None`.
-        is_timeout: The sub-environment was interrupted because it overran `step_timeout_s`.
-        error: The original exception itself, where it was raised in this process; does not pickle along.
-    """
-
-    env_index: int
-    worker: int
-    verb: str
-    type_name: str
-    message: str
-    traceback: str
-    pid: int
-    seed: int | None = None
-    step: int | None = None
-    action: str | None = None
-    pickled: bytes | None = None
-    replay: bytes | None = None
-    is_timeout: bool = False
-    error: BaseException | None = dataclasses.field(default=None, repr=False, compare=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "error": None}
-
-    def summary(self) -> str:
-        """Say in one line what failed where."""
-        where = f"sub-environment {self.env_index} (worker {self.worker}, pid {self.pid}) failed in {self.verb}"
-        episode = "" if self.step is None else f", step {self.step} of its episode"
-        seed = "" if self.seed is None else f", last seeded with {self.seed}"
-        action = "" if self.action is None else f", last action {self.action}"
-        return f"{where}{episode}{seed}{action}: {self.type_name}: {self.message}"
-
-
 class SubEnvError(EnvfleetError):
     """One or more sub-environments raised.
 
@@ -201,11 +154,9 @@ class SubEnvError(EnvfleetError):
         self.replay_file = replay_file
         first = self.failures[0]
         self.env_index, self.worker, self.verb = first.env_index, first.worker, first.verb
-        lines = [failure.summary() for failure in self.failures]
-        if replay_file is not None:
-            lines.append(f"To run it again in this process: envfleet replay {replay_file}")
-        lines.append(f"Traceback in worker {first.worker}:\n{first.traceback}")
-        super().__init__("\n".join(lines))
+        again = first.how_to_repeat(replay_file)
+        lines = [*(failure.summary() for failure in self.failures), *([again] if again else [])]
+        super().__init__("\n".join([*lines, f"Traceback in worker {first.worker}:\n{first.traceback}"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.replay_file)
@@ -243,10 +194,11 @@ class WorkerDied(EnvfleetError):
         worker: Its index.
         env_indices: The sub-environments it held.
         exitcode: As `subprocess`: negative is a signal; `None` if unknown.
-        env_index: The sub-environment it was running when it died, if known.
         pid: Its process.
-        action: `repr` of the last action given to that sub-environment, if known.
         how: What is known of its end beyond the exit code, or in place of it.
+        failures: What is known of the sub-environment it was running when it died: one `Failure`, or none.
+        env_index: Index of that sub-environment, or `None`.
+        replay_file: Path of the file that `envfleet replay` runs again in this process, or `None`.
         is_repaired: Whether another worker has taken its place.
     """
 
@@ -257,38 +209,49 @@ class WorkerDied(EnvfleetError):
         worker: int,
         env_indices: Sequence[int],
         exitcode: int | None,
-        env_index: int | None = None,
         pid: int | None = None,
-        action: str | None = None,
         *,
         how: str | None = None,
+        failures: Sequence[Failure] = (),
+        replay_file: str | None = None,
     ) -> None:
         self.worker, self.env_indices, self.exitcode = worker, tuple(env_indices), exitcode
-        self.env_index, self.pid, self.action, self.how = env_index, pid, action, how
+        self.pid, self.how = pid, how
         self.is_repaired = False
+        self.blame(failures, replay_file)
         super().__init__(self.summary)
 
+    def blame(self, failures: Sequence[Failure], replay_file: str | None) -> None:
+        """Add what is known of the sub-environment it was running."""
+        self.failures, self.replay_file = tuple(failures), replay_file
+        self.env_index = failures[0].env_index if failures else None
+
     def __str__(self) -> str:
-        advice = "" if self.is_repaired else '. Pass on_failure="restart" to have lost workers rebuilt.'
+        advice = "" if self.is_repaired else '\nPass on_failure="restart" to have lost workers rebuilt.'
         return f"{self.summary}{advice}"
+
+    @property
+    def cause(self) -> str:
+        """How it ended, in words."""
+        return self.how or describe_exit(self.exitcode)
 
     @property
     def summary(self) -> str:
         """What happened, without advice."""
-        running = "" if self.env_index is None else f", while running sub-environment {self.env_index}"
-        action = "" if self.action is None else f" (action {self.action})"
+        running = "".join(f", while running sub-environment {one.env_index} in {one.place}" for one in self.failures)
+        again = "".join(f"\n{one.how_to_repeat(self.replay_file)}" for one in self.failures).rstrip()
         return (
-            f"worker {self.worker} (pid {self.pid}) {self.how or describe_exit(self.exitcode)}{running}{action}; "
-            f"it held sub-environments {list(self.env_indices)}"
+            f"worker {self.worker} (pid {self.pid}) {self.cause}{running}; "
+            f"it held sub-environments {list(self.env_indices)}{again}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        args = self.worker, self.env_indices, self.exitcode, self.env_index, self.pid, self.action
-        return functools.partial(type(self), how=self.how), args
+        rebuild = functools.partial(type(self), how=self.how, failures=self.failures, replay_file=self.replay_file)
+        return rebuild, (self.worker, self.env_indices, self.exitcode, self.pid)
 
     def because(self, how: str) -> WorkerDied:
         """The same, with more words for how it ended."""
-        return WorkerDied(self.worker, self.env_indices, self.exitcode, self.env_index, self.pid, self.action, how=how)
+        return WorkerDied(self.worker, self.env_indices, self.exitcode, self.pid, how=how)
 
 
 class StepTimeout(EnvfleetError, TimeoutError):
@@ -299,24 +262,51 @@ class StepTimeout(EnvfleetError, TimeoutError):
         env_index: The sub-environment that was running.
         timeout_s: The deadline it overran.
         stack: The worker's Python stack at that moment.
+        failures: What is known of that sub-environment: one `Failure`, or none.
+        replay_file: Path of the file that `envfleet replay` runs again in this process, or `None`.
     """
 
     code = "step_timeout"
 
-    def __init__(self, worker: int, env_index: int, timeout_s: float, stack: str) -> None:
+    def __init__(
+        self,
+        worker: int,
+        env_index: int,
+        timeout_s: float,
+        stack: str,
+        failures: Sequence[Failure] = (),
+        replay_file: str | None = None,
+    ) -> None:
         self.worker, self.env_index, self.timeout_s, self.stack = worker, env_index, timeout_s, stack
-        super().__init__(f'{self.summary}\nPass on_failure="restart" to have it rebuilt, or raise step_timeout_s.')
+        self.blame(failures, replay_file)
+        super().__init__(self.summary)
+
+    def blame(self, failures: Sequence[Failure], replay_file: str | None) -> None:
+        """Add what is known of the sub-environment."""
+        self.failures, self.replay_file = tuple(failures), replay_file
+
+    def __str__(self) -> str:
+        return f'{self.summary}\nPass on_failure="restart" to have it rebuilt, or raise step_timeout_s.'
 
     @property
     def summary(self) -> str:
         """What happened, without advice."""
+        place = "".join(f" in {one.place}" for one in self.failures)
+        again = "".join(f"{one.how_to_repeat(self.replay_file)}\n" for one in self.failures).lstrip()
         return (
             f"sub-environment {self.env_index} (worker {self.worker}) ran longer than "
-            f"step_timeout_s={self.timeout_s:g}. Where it was:\n{self.stack}"
+            f"step_timeout_s={self.timeout_s:g}{place}.\n{again}Where it was:\n{self.stack}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.worker, self.env_index, self.timeout_s, self.stack)
+        return type(self), (
+            self.worker,
+            self.env_index,
+            self.timeout_s,
+            self.stack,
+            self.failures,
+            self.replay_file,
+        )
 
 
 class WorkersUnplaced(EnvfleetError, TimeoutError):

@@ -272,10 +272,11 @@ def test_replay_file(backend: Backend, tmp_path: Path, monkeypatch: pytest.Monke
     assert path is not None
     assert Path(path).parent == tmp_path
     assert f"envfleet replay {path}" in str(caught.value)
-    report = replay(path)
+    announced: list[str] = []
+    report = replay(path, announced.append)
     assert report.reproduced
     assert "PlainError" in report.text
-    assert "after 3 steps" in report.text
+    assert "after 3 steps" in announced[0]
 
 
 def test_replay_of_a_later_episode(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 from pathlib import Path
 from typing import Annotated, Any
@@ -205,9 +206,11 @@ def replay(
     ],
 ) -> None:
     """Run a failed episode again in this process; exit code 0 if it fails again, 1 if it does not."""
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=2)  # should native code crash again: where
     with readable_errors():
         run_replay = importlib.import_module("envfleet.core.replay").replay
-        report: Any = run_replay(str(file))
+        report: Any = run_replay(str(file), typer.echo)
         typer.echo(report.text)
         if not report.reproduced:
             raise typer.Exit(1)

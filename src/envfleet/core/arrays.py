@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envfleet.core.info_columns import MAX_COLUMNS
 from envfleet.core.layout import BlockLayout, SpaceLayout
+from envfleet.core.origins import ORIGIN_BYTES, ORIGIN_WORDS, Origins
 
 GENERATIONS = 2
 """Output arrays alternate between two generations, so what a step returned survives the next one."""
@@ -28,6 +29,7 @@ class Progress:
     INTERRUPT = 2  # the place (see `place`) that the owner wants interrupted
     BUSY_NS = 3  # time spent in steps
     STEPS = 4  # sub-environment steps taken
+    BEGUN = 5  # group steps begun since this worker started
 
     @staticmethod
     def place(line: NDArray[np.int64]) -> int:
@@ -52,6 +54,7 @@ class ArraysSpec:
         num_workers: Progress lines.
         has_finals: Whether last observations of ended episodes are kept beside the observations (`SAME_STEP`).
         has_columns: Whether infos may travel as columns.
+        has_origins: Whether workers note how episodes began, for the fleet to know should they not live to tell.
     """
 
     observation_space: gym.Space[Any]
@@ -60,6 +63,7 @@ class ArraysSpec:
     num_workers: int
     has_finals: bool
     has_columns: bool
+    has_origins: bool = False
 
     def block_layout(self) -> BlockLayout:
         """Lay the arrays out in one block."""
@@ -78,6 +82,9 @@ class ArraysSpec:
         if self.has_columns:
             arrays["info_values"] = ((GENERATIONS, MAX_COLUMNS, n), "int64")
             arrays["info_present"] = ((GENERATIONS, MAX_COLUMNS, n), "bool")
+        if self.has_origins:
+            arrays["origin_words"] = ((n, ORIGIN_WORDS), "int64")
+            arrays["origin_slots"] = ((n, ORIGIN_BYTES), "uint8")
         return BlockLayout(arrays)
 
 
@@ -115,11 +122,13 @@ class FleetArrays:
         actions: One array per action leaf, `(rows, *leaf.shape)`.
         outputs: The two generations.
         progress: One line per worker, `(num_workers, PROGRESS_WORDS)`.
+        origins: How the running episodes began, where that is kept.
     """
 
     actions: list[NDArray[Any]]
     outputs: list[Outputs]
     progress: NDArray[np.int64]
+    origins: Origins | None
 
     @classmethod
     def bind(cls, spec: ArraysSpec, buffer: Any, rows: slice = slice(None)) -> FleetArrays:
@@ -140,4 +149,5 @@ class FleetArrays:
             )
             for g in range(GENERATIONS)
         ]
-        return cls([leaf[rows] for leaf in family("actions")], outputs, views["progress"])
+        origins = Origins(views["origin_words"][rows], views["origin_slots"][rows]) if spec.has_origins else None
+        return cls([leaf[rows] for leaf in family("actions")], outputs, views["progress"], origins)

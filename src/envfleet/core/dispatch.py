@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from envfleet.core.arrays import Progress
 from envfleet.core.messages import ALL_ROWS, Completion, Request, StepPayload, Verb
+from envfleet.core.recorder import Recorder
+from envfleet.core.replay import write_replay
 from envfleet.core.transport import Transport
 from envfleet.errors import EnvfleetError, RestartBudgetSpent, StepTimeout, WorkerDied
 
@@ -76,6 +78,7 @@ class Dispatcher:
         on_failure: Whether dead or stuck workers are replaced or reported.
         budget: Counts restarts.
         start_timeout_s: Limit for a replacement to get ready.
+        recorder: Knows what workers were doing that did not live to tell; `None` where they are the caller.
 
     Attributes:
         restarts: How often each worker was replaced.
@@ -91,8 +94,9 @@ class Dispatcher:
         on_failure: Literal["raise", "restart"],
         budget: RestartBudget,
         start_timeout_s: float,
+        recorder: Recorder | None,
     ) -> None:
-        self.transport, self.budget = transport, budget
+        self.transport, self.budget, self._recorder = transport, budget, recorder
         self._progress, self._first_indices = progress, first_indices
         self._step_timeout_s, self._on_failure, self._start_timeout_s = step_timeout_s, on_failure, start_timeout_s
         self._pending: dict[int, _Pending] = {}
@@ -111,6 +115,8 @@ class Dispatcher:
         if worker in self._deaths:
             inbox.append(Completion(worker, self._seq, ALL_ROWS, death=self._deaths[worker]))
             return
+        if verb is Verb.STEP and self._recorder is not None:
+            self._recorder.note(worker, payload)
         completions = self.transport.submit(worker, request)
         if completions:
             inbox.extend(completions)
@@ -158,10 +164,12 @@ class Dispatcher:
         """Replace a dead worker and repeat what it left undone, or report it."""
         self._watches[worker] = _Watch()
         undone = {seq: pending for seq, pending in self._pending.items() if pending.worker == worker}
+        if isinstance(death, (WorkerDied, StepTimeout)):
+            self._blame(worker, next((pending.request.verb for pending in undone.values()), Verb.STEP), death)
         if self._on_failure == "restart":
             self.budget.spend(death)
             self.restarts[worker] += 1
-            self.transport.restart(worker, death.summary, self._start_timeout_s)
+            self._restart(worker, death.summary)
             if isinstance(death, WorkerDied):
                 death.is_repaired = True
         else:
@@ -174,12 +182,27 @@ class Dispatcher:
                 continue
             if pending.rows_left is not None:
                 request = pending.request = request._replace(payload=_only(request.payload, pending.rows_left))
+            if request.verb is Verb.STEP and self._recorder is not None:
+                self._recorder.note(worker, request.payload)
             self.transport.submit(worker, request)
+
+    def _blame(self, worker: int, verb: Verb, death: WorkerDied | StepTimeout) -> None:
+        """Add to an error what the worker was doing, and leave a file to run it again."""
+        if self._recorder is None:
+            return
+        failure = self._recorder.describe(worker, verb, death, self.transport.pid(worker))
+        if failure is not None:
+            death.blame([failure], write_replay(failure))
+
+    def _restart(self, worker: int, lost: str | None) -> None:
+        if self._recorder is not None:
+            self._recorder.restart(worker)
+        self.transport.restart(worker, lost, self._start_timeout_s)
 
     def replace(self, worker: int) -> None:
         """Replace a worker that has nothing to do by a new one, whose sub-environments await their state."""
         self.restarts[worker] += 1
-        self.transport.restart(worker, None, self._start_timeout_s)
+        self._restart(worker, None)
 
     def _look_for_overruns(self, timeout_s: float) -> None:
         now = time.monotonic()

@@ -20,9 +20,10 @@ from envfleet.core.group import GroupInfo
 from envfleet.core.info_columns import ColumnSpec
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import Reply, Verb
+from envfleet.core.recorder import Recorder
 from envfleet.core.replay import write_replay
 from envfleet.core.stats import Plan, WorkerStats
-from envfleet.core.transport import Transport
+from envfleet.core.transport import GroupPlan, Transport
 from envfleet.errors import CallTimeout, EnvfleetError, Failure, FleetBroken, InvalidArgument, StepTimeout, SubEnvError
 
 CLOSE_TIMEOUT_S = 10.0
@@ -82,7 +83,7 @@ class Engine:
         transport: Started.
         infos: What its groups told of themselves.
         spec: Decides the arrays.
-        worker_rows: Rows of each worker.
+        groups: What each worker holds.
         options: As `make` was told.
         plan: How the sub-environments are spread.
         release: Called once after the workers have ended, for what else the fleet holds.
@@ -93,13 +94,13 @@ class Engine:
         transport: Transport,
         infos: list[GroupInfo],
         spec: ArraysSpec,
-        worker_rows: Sequence[range],
+        groups: Sequence[GroupPlan],
         options: EngineOptions,
         plan: Plan,
         release: Callable[[], None],
     ) -> None:
         self.spec, self.options, self.plan = spec, options, plan
-        self.worker_rows = list(worker_rows)
+        self.worker_rows = [group.rows for group in groups]
         self.observation_layout = SpaceLayout(spec.observation_space)
         self.action_layout = SpaceLayout(spec.action_space)
         self.transport, self._release = transport, release
@@ -119,6 +120,7 @@ class Engine:
             on_failure=options.on_failure,
             budget=self.budget,
             start_timeout_s=options.start_timeout_s,
+            recorder=Recorder(self.arrays, groups, self.action_layout) if spec.has_origins else None,
         )
         self._step_here = transport.step_here
         # Runs when the engine is collected or the interpreter ends, should nobody call close().
@@ -260,13 +262,18 @@ class Engine:
         self.is_sound = self.failure is None and not self.is_closed
 
     def count_restarts(self, reply: Reply) -> None:
-        """Count the sub-environments that a worker rebuilt.
+        """Count the sub-environments that a worker rebuilt, and leave a file to run each again.
 
         Raises:
             RestartBudgetSpent: It was one too many.
         """
         for failure in reply.restarts:
-            self.budget.spend(SubEnvError([failure]))
+            path = write_replay(failure)
+            again = failure.how_to_repeat(path)
+            for index, info in reply.infos:
+                if again and index == failure.env_index and "env_error" in info:
+                    info["env_error"] += f"\n{again}"
+            self.budget.spend(SubEnvError([failure], path))
 
     def learn_columns(self, worker: int, specs: Sequence[ColumnSpec]) -> None:
         """Take in the info columns a worker announced; one that took another's place begins anew."""
@@ -288,7 +295,8 @@ class Engine:
         first = ordered[0]
         if first.is_timeout:
             timeout_s = self.options.step_timeout_s or 0.0
-            self.give_up(StepTimeout(first.worker, first.env_index, timeout_s, first.traceback))
+            where = first.worker, first.env_index, timeout_s, first.traceback
+            self.give_up(StepTimeout(*where, [first], write_replay(first)))
         error = sub_env_error(ordered, write_replay(first))
         self.give_up(error, breaks=first.verb not in ("call", "set_attr", "get_state", "set_state"))
 

@@ -65,6 +65,9 @@ class EnvGroup:
         self._turn, self._busy_ns, self._num_steps = (  # goes on where a worker that was here before stopped
             int(line[word]) for word in (Progress.TURN, Progress.BUSY_NS, Progress.STEPS)
         )
+        trace = self._rows.trace
+        trace.publish(arrays.origins)
+        trace.limit(sum(leaf.nbytes for leaf in self._actions))
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
@@ -114,6 +117,7 @@ class EnvGroup:
                     columns.begin(generation, row)
             self._outputs[generation].clear(list(rows))
         trace.add(rows, actions)
+        progress[Progress.BEGUN] = trace.count
         self._step_rows(rows, actions, generation)
         progress[Progress.ROW] = 0
         self._num_steps += len(actions)

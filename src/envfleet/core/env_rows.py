@@ -13,9 +13,10 @@ import numpy as np
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.checks import check_distinct, check_same_spaces
 from envfleet.core.direct_steps import DirectSteps
-from envfleet.core.failures import StepInterrupted, make_failure, replay_bytes
+from envfleet.core.failures import StepInterrupted, make_failure, text_of
 from envfleet.core.group import GroupInfo, GroupOptions
 from envfleet.core.messages import CallPayload, Reply
+from envfleet.core.replay import NO_BEGINNING, TOO_LONG, ReplayRecord
 from envfleet.core.trace import Trace
 from envfleet.errors import Failure, InvalidArgument, SubEnvError
 
@@ -52,7 +53,7 @@ class EnvRows:
         self.envs: list[gym.Env[Any, Any]] = []
         for row in range(num_envs):
             # One that takes another's place must not repeat its episodes.
-            seed = self.derive_seed(row) if options.incarnation else None
+            seed = self.trace.build_seeds[row] = self.derive_seed(row) if options.incarnation else None
             try:
                 self.envs.append(self.build(row, seed))
             except InvalidArgument:
@@ -100,7 +101,7 @@ class EnvRows:
         self._rebuilds[row] += 1
         with contextlib.suppress(*self.caught):  # it is broken already, and the failure that matters is reported
             self.envs[row].close()
-        seed = self.derive_seed(row)
+        seed = self.trace.build_seeds[row] = self.derive_seed(row)
         try:
             self.install(row, self.build(row, seed))
         except self.caught as error:
@@ -117,9 +118,7 @@ class EnvRows:
     def describe_failure(self, row: int, verb: str, error: BaseException, action: Any = None) -> Failure:
         """Turn what a sub-environment raised into a value that can travel."""
         index, worker = self._options.first_index + row, self._options.worker
-        replay = None
-        if verb in ("step", "reset"):
-            replay = replay_bytes(self._builders[row], self.trace, row, index, verb, error)
+        replay = self._record(row, verb, error) if verb in ("step", "reset") else None
         origin = self.trace.origin(row)
         if isinstance(error, StepInterrupted):  # raised by signal or from another thread, where it gets no text
             text = f"ran longer than step_timeout_s={self._options.step_timeout_s:g}"
@@ -129,11 +128,22 @@ class EnvRows:
             verb=verb,
             env_index=index,
             worker=worker,
-            seed=None if origin is None else origin.seed,
+            seed=None if origin is None else origin.last_seed,
             step=self.trace.length(row) - 1 if verb == "step" else None,
             action=action,
             replay=replay,
         )
+
+    def _record(self, row: int, verb: str, error: BaseException) -> bytes | str:
+        """Pickle what it takes to run an episode again; returns why not, if that cannot be."""
+        origin, actions = self.trace.origin(row), self.trace.actions_of(row)
+        if origin is None:
+            return NO_BEGINNING
+        if actions is None:
+            return TOO_LONG
+        index, timeout_s = self._options.first_index + row, self._options.step_timeout_s
+        what = verb, type(error).__qualname__, text_of(error)
+        return ReplayRecord(self._builders[row], origin, actions, *what, index, timeout_s).pack()
 
     def call(self, row: int, payload: CallPayload) -> Any:
         """Look a name up on the sub-environment, and call it if it can be called; or call a function of it."""

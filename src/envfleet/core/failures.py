@@ -10,9 +10,6 @@ from typing import Any
 
 import cloudpickle
 
-from envfleet.core.builders import EnvBuilder
-from envfleet.core.replay import ReplayRecord
-from envfleet.core.trace import Trace
 from envfleet.errors import EnvfleetError, Failure, InvalidArgument, SubEnvError
 
 MAX_TEXT = 200
@@ -34,22 +31,23 @@ def make_failure(
     seed: int | None = None,
     step: int | None = None,
     action: Any = None,
-    replay: bytes | None = None,
+    replay: bytes | str | None = None,
 ) -> Failure:
-    """Describe `error` in values that always pickle."""
+    """Describe `error` in values that always pickle; `replay` is a replay record, or why there is none."""
     return Failure(
         env_index=env_index,
         worker=worker,
         verb=verb,
         type_name=type(error).__qualname__,
-        message=_text_of(error),
+        message=text_of(error),
         traceback="".join(traceback.format_exception(error)),
         pid=os.getpid(),
         seed=seed,
         step=step,
         action=None if action is None else shorten(action),
         pickled=_pickle(error),
-        replay=replay,
+        replay=replay if isinstance(replay, bytes) else None,
+        no_replay=replay if isinstance(replay, str) else None,
         is_timeout=isinstance(error, StepInterrupted),
         error=error,
     )
@@ -81,22 +79,8 @@ def build_error(failures: Sequence[Failure]) -> EnvfleetError:
     return original if isinstance(original, InvalidArgument) else sub_env_error(failures)
 
 
-def replay_bytes(
-    builder: EnvBuilder, trace: Trace, row: int, env_index: int, verb: str, error: BaseException
-) -> bytes | None:
-    """Pickle what `envfleet replay` needs, or `None` if the episode was too long or does not pickle."""
-    origin, actions = trace.origin(row), trace.actions_of(row)
-    if origin is None or actions is None:
-        return None
-    record = ReplayRecord(builder, origin, actions, verb, type(error).__qualname__, _text_of(error), env_index)
-    try:
-        data: bytes = cloudpickle.dumps(record)
-    except Exception:  # noqa: BLE001 - an action or option that does not pickle: there is nothing to write
-        return None
-    return data
-
-
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The text of any exception."""
     try:
         return str(error)
     except Exception as second:  # noqa: BLE001 - an exception whose own __str__ is broken must not hide itself

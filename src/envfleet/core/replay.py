@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import tempfile
+import threading
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 import numpy as np
 
 from envfleet.core.builders import EnvBuilder
-from envfleet.core.trace import Origin
+from envfleet.core.failures import StepInterrupted
+from envfleet.core.origins import Origin
 from envfleet.errors import EnvfleetError, Failure, InvalidArgument
 
-FORMAT = 1
+FORMAT = 2
 PREFIX = "envfleet-replay-"
 MAX_FILES = 20
+
+DEATH = "WorkerDied"
+"""What stands for an exception's type where the worker died."""
+
+TOO_LONG = "its episode is longer than the actions that are kept"
+NO_BEGINNING = "how its episode began is not known, as after set_state()"
 
 
 class ReplayUnavailable(EnvfleetError):
@@ -37,9 +48,10 @@ class ReplayRecord:
         origin: How the episode began.
         actions: Every action of it, the failing one last.
         verb: What failed: `"reset"` or `"step"`.
-        type_name: Type of the exception.
-        message: Its text.
+        type_name: Type of the exception, or `"WorkerDied"`.
+        message: Its text, or how the worker ended.
         env_index: Index of the sub-environment in the fleet.
+        timeout_s: Deadline of its steps and resets, if it had one.
         format: Version of this record.
     """
 
@@ -50,7 +62,25 @@ class ReplayRecord:
     type_name: str
     message: str
     env_index: int
+    timeout_s: float | None = None
     format: int = FORMAT
+
+    def describe(self) -> str:
+        """Say what happened, and what to expect of running it again."""
+        steps = max(len(self.actions) - 1, 0)
+        message = self.message.partition("\n")[0]
+        text = f"sub-environment {self.env_index}: {self.type_name} in {self.verb} after {steps} steps: {message}"
+        if self.type_name == DEATH:
+            text += "\nIts worker died of that. If it happens again, this process ends the same way"
+        return text
+
+    def pack(self) -> bytes | str:
+        """Pickle the record; returns why not, where it does not pickle."""
+        try:
+            data: bytes = cloudpickle.dumps(self)
+        except Exception as error:  # noqa: BLE001 - an action or option may fail in its own way
+            return f"what it takes does not pickle ({type(error).__name__}: {error})"
+        return data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +142,15 @@ def load_replay(path: str) -> ReplayRecord:
     return record
 
 
-def replay(path: str) -> ReplayReport:
+def replay(path: str, announce: Callable[[str], None] = lambda text: None) -> ReplayReport:
     """Run the episode of a replay file again, in this process and with no fleet around it.
 
+    A step that overran a deadline is interrupted after the same time, in the main thread. What killed a worker will
+    kill this process, too.
+
     Args:
-        path: A file named in a `SubEnvError`. It is a pickle: only open files you trust.
+        path: A file named in an error. It is a pickle: only open files you trust.
+        announce: Told what happened, before it is run again.
 
     Raises:
         ReplayUnavailable: The file cannot be read, or the sub-environment needs the fleet's shared data.
@@ -125,38 +159,61 @@ def replay(path: str) -> ReplayReport:
     record = load_replay(path)
     if record.builder.shared_names:
         raise ReplayUnavailable(f"{path} needs shared data {list(record.builder.shared_names)}, which no file holds")
-    steps = len(record.actions)
-    head = f"sub-environment {record.env_index}: {record.type_name} in {record.verb} after {max(steps - 1, 0)} steps"
+    announce(record.describe())
     try:
         done = _run(record)
     except InvalidArgument:
         raise
-    except Exception as error:  # noqa: BLE001 - the failure that is being looked for
+    except (Exception, StepInterrupted) as error:  # noqa: BLE001 - the failure that is being looked for
         text = "".join(traceback.format_exception(error))
-        same = _name(error) == record.type_name
-        verdict = "reproduced" if same else f"a different error than the recorded {record.type_name}"
-        return ReplayReport(same, f"{head}\n{verdict}:\n{text}")
-    return ReplayReport(False, f"{head}\nnot reproduced: {done} steps ran without an error")
+        same = type(error).__qualname__ == record.type_name
+        return ReplayReport(same, f"{_verdict(same, record)}:\n{text}")
+    return ReplayReport(False, f"not reproduced: {done} steps ran without an error")
+
+
+def _verdict(same: bool, record: ReplayRecord) -> str:
+    return "reproduced" if same else f"a different error than the recorded {record.type_name}"
 
 
 def _run(record: ReplayRecord) -> int:
-    env = record.builder.build({})
+    origin = record.origin
+    env = record.builder.build({}, origin.build_seed)
     try:
-        origin = record.origin
         if origin.rng_state is not None:
             rng = np.random.Generator(getattr(np.random, origin.rng_state["bit_generator"])())
             rng.bit_generator.state = origin.rng_state
             env.unwrapped.np_random = rng
-        if origin.seed is None and origin.options is None:
-            env.reset()
-        else:
-            env.reset(seed=origin.seed, options=origin.options)
-        for action in record.actions:
-            env.step(action)
+        with _deadline(record.timeout_s) as restart_clock:
+            restart_clock()
+            if origin.seed is None and origin.options is None:
+                env.reset()
+            else:
+                env.reset(seed=origin.seed, options=origin.options)
+            for action in record.actions:
+                restart_clock()
+                env.step(action)
     finally:
         env.close()
     return len(record.actions)
 
 
-def _name(error: BaseException) -> str:
-    return type(error).__qualname__
+@contextlib.contextmanager
+def _deadline(timeout_s: float | None) -> Iterator[Callable[[], None]]:
+    """Interrupt what takes longer than `timeout_s` after a call of what this gives; only the main thread can."""
+    if timeout_s is None or threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    limit_s = timeout_s
+
+    def restart_clock() -> None:
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+
+    def interrupt(signum: int, frame: Any) -> NoReturn:
+        raise StepInterrupted(f"ran longer than step_timeout_s={limit_s:g}")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield restart_clock
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 
 from envfleet.core.env_rows import EnvRows
 from envfleet.errors import Failure
+
+_Built: TypeAlias = tuple[gym.Env[Any, Any], int | None]
+"""A sub-environment, and the seed it was built with where that is not its builder's own."""
 
 
 class Spares:
@@ -27,7 +30,7 @@ class Spares:
         self._rows = rows
         self._episodes = [0] * num_envs
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "envfleet-spares")
-        self._idle: list[gym.Env[Any, Any] | None] = [None] * num_envs
+        self._idle: list[_Built | None] = [None] * num_envs
         self._next = [self._prepare(row) for row in range(num_envs)]
 
     def swap_in(self, row: int) -> tuple[Any, dict[str, Any]]:
@@ -38,28 +41,28 @@ class Spares:
         """
         episode = self._episodes[row]
         try:
-            env, observation, info = self._next[row].result()
+            (env, build_seed), observation, info = self._next[row].result()
         except BaseException:
             self._next[row] = self._prepare(row)
             raise
-        self._rows.trace.begin(row, env, self._rows.derive_seed(row, episode), None)
-        self._idle[row] = self._rows.envs[row]
+        trace = self._rows.trace
+        self._idle[row] = self._rows.envs[row], trace.build_seeds[row]
+        trace.build_seeds[row] = build_seed
+        trace.begin(row, env, self._rows.derive_seed(row, episode), None)
         self._rows.install(row, env)
         self._next[row] = self._prepare(row)
         return observation, info
 
-    def _prepare(self, row: int) -> concurrent.futures.Future[tuple[gym.Env[Any, Any], Any, dict[str, Any]]]:
+    def _prepare(self, row: int) -> concurrent.futures.Future[tuple[_Built, Any, dict[str, Any]]]:
         self._episodes[row] += 1
-        env, self._idle[row] = self._idle[row], None
-        return self._executor.submit(self._reset, row, env, self._rows.derive_seed(row, self._episodes[row]))
+        built, self._idle[row] = self._idle[row], None
+        return self._executor.submit(self._reset, row, built, self._rows.derive_seed(row, self._episodes[row]))
 
-    def _reset(
-        self, row: int, env: gym.Env[Any, Any] | None, seed: int
-    ) -> tuple[gym.Env[Any, Any], Any, dict[str, Any]]:
-        if env is None:
-            env = self._rows.build(row, seed)
-        observation, info = env.reset(seed=seed)
-        return env, observation, info
+    def _reset(self, row: int, built: _Built | None, seed: int) -> tuple[_Built, Any, dict[str, Any]]:
+        if built is None:
+            built = self._rows.build(row, seed), seed
+        observation, info = built[0].reset(seed=seed)
+        return built, observation, info
 
     def close(self) -> list[Failure]:
         """Wait for the background thread and close the spares; returns what they raised."""
@@ -69,7 +72,7 @@ class Spares:
             if future.cancelled() or future.exception() is not None:
                 continue
             try:
-                future.result()[0].close()
+                future.result()[0][0].close()
             except self._rows.caught as error:
                 failures.append(self._rows.describe_failure(row, "close", error))
         return failures

@@ -3,45 +3,107 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 
+from envfleet.core.origins import Origin, Origins
+
 MAX_ENTRIES = 20_000
 """Group steps remembered. An episode longer than this cannot be replayed from its start."""
+
+MAX_BYTES = 32 << 20
+"""Actions remembered of one worker, where they lie in arrays."""
 
 MIN_ENTRIES = 64
 """Group steps that are not worth dropping."""
 
 
-class Origin(NamedTuple):
-    """How an episode began: the seed it was reset with, or else the generator's state just before."""
+class ActionLog:
+    """Actions of group steps, in order; the oldest are dropped.
 
-    seed: int | None
-    options: dict[str, Any] | None
-    rng_state: Any
-
-
-class Trace:
-    """Actions of the running episodes of a group.
-
-    Holds references to what the group decoded anyway, so recording costs one append per group step. Entries older than
-    every running episode are dropped now and then when an episode begins.
+    Args:
+        num_envs: Sub-environments of the group.
 
     Attributes:
         count: Group steps so far.
     """
 
     def __init__(self, num_envs: int) -> None:
-        self._entries: collections.deque[tuple[Sequence[int] | None, Sequence[Any]]] = collections.deque(
-            maxlen=MAX_ENTRIES
-        )
+        self._entries: collections.deque[tuple[Sequence[int] | None, Any]] = collections.deque(maxlen=MAX_ENTRIES)
         self.count = 0
+        self._num_partial = 0  # of them, those that were not for all rows
+        self._partial = [0] * num_envs  # of those, the ones that were for this row
+
+    def limit(self, size_bytes: int) -> None:
+        """Keep no more than `MAX_BYTES`, of group steps of `size_bytes` each."""
+        self._entries = collections.deque(self._entries, min(MAX_ENTRIES, MAX_BYTES // max(size_bytes, 1)))
+
+    def add(self, rows: Sequence[int] | None, actions: Any) -> None:
+        """Note the actions of one group step; `rows` is `None` if they are for all sub-environments."""
+        self._entries.append((rows, actions))
+        self.count += 1
+        if rows is not None:
+            self._num_partial += 1
+            for row in rows:
+                self._partial[row] += 1
+
+    def steps(self, row: int) -> int:
+        """Group steps so far in which `row` took part."""
+        return self.count - self._num_partial + self._partial[row]
+
+    def forget(self, before: int) -> None:
+        """Drop the group steps before number `before`."""
+        while len(self._entries) > self.count - before:
+            self._entries.popleft()
+
+    def find(self, row: int, start: int, stop: int) -> list[tuple[Any, int]] | None:
+        """Return the actions of group steps `start` to `stop - 1` in which `row` took part.
+
+        Returns:
+            The actions of each group step and the place of the row's own among them, or `None` if the first of them
+            were dropped.
+        """
+        first = self.count - len(self._entries)
+        if start < first:
+            return None
+        found = []
+        for rows, actions in itertools.islice(self._entries, start - first, stop - first):
+            if rows is None:
+                found.append((actions, row))
+            elif row in rows:
+                found.append((actions, rows.index(row)))
+        return found
+
+
+class Trace(ActionLog):
+    """Actions of the running episodes of a group, kept where it runs.
+
+    Holds references to what the group decoded anyway, so recording costs one append per group step. Entries older than
+    every running episode are dropped now and then when an episode begins.
+
+    Args:
+        num_envs: Sub-environments of the group.
+
+    Attributes:
+        build_seeds: Seeds that the sub-environments were built with, where those are not the builders' own.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.build_seeds: list[int | None] = [None] * num_envs
         self._starts = [0] * num_envs  # value of `count` when the episode began
-        self._skipped = [0] * num_envs  # entries since then that were not for this row
-        self._origins: list[tuple[int | None, dict[str, Any] | None, Any] | None] = [None] * num_envs
+        self._before = [0] * num_envs  # value of `steps` then
+        self._origins: list[Origin | None] = [None] * num_envs
+        self._last_seeds: list[int | None] = [None] * num_envs
+        self._published: Origins | None = None
         self._prune_at = MIN_ENTRIES
+
+    def publish(self, origins: Origins | None) -> None:
+        """Write where episodes begin to shared memory, too."""
+        self._published = origins
 
     def begin(self, row: int, env: gym.Env[Any, Any], seed: int | None, options: dict[str, Any] | None) -> None:
         """Note that an episode of `row` begins now; call it just before the reset."""
@@ -49,48 +111,32 @@ class Trace:
         if seed is None:
             rng = getattr(env.unwrapped, "_np_random", None)
             rng_state = None if rng is None else rng.bit_generator.state
-        self._origins[row] = seed, options, rng_state
-        self._starts[row], self._skipped[row] = self.count, 0
+        else:
+            self._last_seeds[row] = seed
+        self._begin(row, Origin(seed, options, rng_state, self.build_seeds[row], self._last_seeds[row]))
         if len(self._entries) > self._prune_at:
-            self._prune()
-
-    def _prune(self) -> None:
-        needed = self.count - min(self._starts)
-        while len(self._entries) > needed:
-            self._entries.popleft()
-        self._prune_at = max(MIN_ENTRIES, 2 * needed)
-
-    def origin(self, row: int) -> Origin | None:
-        """How the running episode of `row` began; `None` where that is not known."""
-        origin = self._origins[row]
-        return None if origin is None else Origin(*origin)
+            oldest = min(self._starts)
+            self.forget(oldest)
+            self._prune_at = max(MIN_ENTRIES, 2 * (self.count - oldest))
 
     def resume(self, row: int, length: int) -> None:
         """Note that `row` goes on with an episode of `length` steps taken elsewhere, which cannot be replayed here."""
-        self._origins[row] = None
-        self._starts[row], self._skipped[row] = self.count, -length
+        self._begin(row, None, length)
 
-    def add(self, rows: Sequence[int] | None, actions: Sequence[Any]) -> None:
-        """Note the actions of one group step; `rows` is `None` if they are for all sub-environments."""
-        self._entries.append((rows, actions))
-        self.count += 1
-        if rows is not None:
-            for row in set(range(len(self._starts))).difference(rows):
-                self._skipped[row] += 1
+    def _begin(self, row: int, origin: Origin | None, length: int = 0) -> None:
+        self._starts[row], self._before[row], self._origins[row] = self.count, self.steps(row) - length, origin
+        if self._published is not None:
+            self._published.write(row, self.count, self._before[row], origin)
+
+    def origin(self, row: int) -> Origin | None:
+        """How the running episode of `row` began; `None` where that is not known."""
+        return self._origins[row]
 
     def length(self, row: int) -> int:
         """Steps of the running episode of `row`, with the one noted last."""
-        return self.count - self._starts[row] - self._skipped[row]
+        return self.steps(row) - self._before[row]
 
     def actions_of(self, row: int) -> list[Any] | None:
         """All actions of the running episode of `row`, or `None` if the first of them were dropped."""
-        wanted = self.count - self._starts[row]
-        if wanted > len(self._entries):
-            return None
-        found = []
-        for rows, actions in list(self._entries)[len(self._entries) - wanted :]:
-            if rows is None:
-                found.append(actions[row])
-            elif row in rows:
-                found.append(actions[rows.index(row)])
-        return found
+        found = self.find(row, self._starts[row], self.count)
+        return None if found is None else [actions[place] for actions, place in found]

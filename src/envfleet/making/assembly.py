@@ -81,8 +81,9 @@ class Blueprint:
                 num_workers=plan.num_workers,
                 has_finals=self.options.autoreset_mode is AutoresetMode.SAME_STEP,
                 has_columns=plan.backend in _APART,
+                has_origins=plan.backend != "serial",
             )
-            engine = Engine(transport, infos, spec, [group.rows for group in groups], self.options, plan, shared.close)
+            engine = Engine(transport, infos, spec, groups, self.options, plan, shared.close)
         except BaseException:
             transport.close(GIVE_UP_S)
             shared.close()

@@ -14,8 +14,8 @@ import pickle
 import time
 from collections.abc import Iterator, Sequence
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
-from envfleet.core.failures import build_error, shorten
+from envfleet.core.arrays import ArraysSpec, FleetArrays
+from envfleet.core.failures import build_error
 from envfleet.core.group import GroupInfo
 from envfleet.core.memory import SharedBlock, UnsizedBlock
 from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
@@ -198,15 +198,7 @@ class ProcessTransport:
                 found.append(Completion(link.index, 0, ALL_ROWS, death=why))
 
     def _describe_death(self, link: WorkerLink) -> WorkerDied:
-        rows = self._plans[link.index].rows
-        running = action = None
-        if self._block is not None:
-            arrays = self.rows_view(slice(None))
-            row = Progress.row(arrays.progress[link.index])
-            if 0 <= row < len(rows):
-                running = rows[row]
-                action = shorten([leaf[running] for leaf in arrays.actions])
-        return WorkerDied(link.index, rows, link.handle.exitcode(), running, link.handle.pid, action)
+        return WorkerDied(link.index, self._plans[link.index].rows, link.handle.exitcode(), link.handle.pid)
 
     def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
         """Start a new process in the place of one that ended, or that is ended now in peace."""

@@ -154,13 +154,14 @@ def test_replay(monkeypatch, tmp_path, reproduced, exit_code):
     file.write_bytes(b"")
     seen = []
 
-    def fake_replay(path):
+    def fake_replay(path, announce):
+        announce("what to expect")
         seen.append(path)
         return FakeReport(reproduced)
 
     monkeypatch.setattr(replay_module, "replay", fake_replay)
     result = invoke("replay", str(file))
-    assert (result.exit_code, result.output.strip(), seen) == (exit_code, "what happened", [str(file)])
+    assert (result.exit_code, result.output.strip(), seen) == (exit_code, "what to expect\nwhat happened", [str(file)])
 
 
 def test_replay_of_a_file_that_is_none(tmp_path):

@@ -137,7 +137,7 @@ def _columns(out: Outputs, num_columns: int, rows: Which) -> list[NDArray[Any]]:
 
 def put_progress(line: NDArray[np.int64], news: NDArray[np.int64]) -> None:
     """Update a progress line; its word for interrupts is the owner's own."""
-    for word in (Progress.TURN, Progress.BUSY_NS, Progress.STEPS, Progress.ROW):
+    for word in (Progress.TURN, Progress.BUSY_NS, Progress.STEPS, Progress.BEGUN, Progress.ROW):
         line[word] = news[word]
 
 
