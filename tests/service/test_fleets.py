@@ -50,7 +50,7 @@ class Process:
         offer = find_offer(self.settings.offers, env)
         values = {"autoreset_mode": "NEXT_STEP", "options": {}, **more}
         config = FleetConfig(env=env, version=offer.version(), num_envs=num_envs, mode=mode, **values)
-        return self.fleets.create(user.user_id, config, repr(np.random.default_rng().random())).fleet_id
+        return self.fleets.create(user.user_id, config, repr(np.random.default_rng().random()))
 
     def call(self, user: Identity, fleet: str, seq: int, **event: Any) -> dict[str, Any]:
         with self.fleets.use(user.user_id, fleet) as hosted:
@@ -261,7 +261,7 @@ def test_a_call_that_makes_a_fleet_may_come_many_times_at_once(tmp_path: Path) -
             env=CARTPOLE, version=version, num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={}
         )
         made = pool.map(lambda _: here.fleets.create(user.user_id, config, "the same key"), range(4))
-        assert len({hosted.fleet_id for hosted in made}) == here.count(FleetRow) == here.fleets.num_held == 1
+        assert len(set(made)) == here.count(FleetRow) == here.fleets.num_held == 1
 
 
 def test_a_process_that_used_a_fleet_earlier_does_not_make_it_look_idle(tmp_path: Path) -> None:

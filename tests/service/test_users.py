@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
 
+from envfleet.errors import EnvfleetError
 from envfleet.service.auth import Tokens
 from envfleet.service.quotas import Quotas
 from envfleet.service.refusals import QuotaSpent
@@ -125,7 +127,10 @@ def test_limits_hold_for_calls_of_the_same_moment(tmp_path: Path) -> None:
     identity = Tokens(store).check(Tokens(store).create("kim"))
     quotas = Quotas(store, make_settings(tmp_path, max_live_envs=6))
     with quotas.room(identity, 4):
-        with pytest.raises(QuotaSpent, match="4 sub-environments are open and 3 more"), quotas.room(identity, 3):
+        with (
+            pytest.raises(QuotaSpent, match="7 sub-environments would be open with these, 6 are allowed"),
+            quotas.room(identity, 3),
+        ):
             pytest.fail("there is no room")
         with quotas.room(identity, 2):
             pass
@@ -151,22 +156,30 @@ def test_bodies_are_limited(tight: tuple[httpx.Client, Service]) -> None:
         assert (response.status_code, response.json()["code"]) == (413, "too_large")
 
 
-def test_calls_wait_for_their_turn_and_are_refused_after_a_while(tight: tuple[httpx.Client, Service]) -> None:
+def test_calls_wait_for_their_turn_and_are_refused_after_a_while(
+    tight: tuple[httpx.Client, Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
     http, service = tight
     caller = Caller(http, service.tokens.create("hal"))
     fleet = caller.create(TURBOFAN, 1)
     hosted = service.fleets.held(fleet)
     assert hosted is not None
     other = caller.create(TURBOFAN, 1)
-    with hosted.lock:  # a call that takes long
-        import threading
+    begun, may_end = threading.Event(), threading.Event()
 
-        slow = threading.Thread(target=lambda: caller.get(f"/fleets/{fleet}"))
+    def take_long(**_: Any) -> Any:
+        begun.set()
+        assert may_end.wait(30.0)
+        raise EnvfleetError("it took long")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hosted.fleet, "reset", take_long)
+        slow = threading.Thread(target=lambda: caller.post(f"/fleets/{fleet}/reset", seq=0))
         slow.start()
-        while service._turns._slots._value:  # it has its turn
-            pass
+        assert begun.wait(30.0)
         response = caller.post(f"/fleets/{other}/reset", seq=0)
-    slow.join(10.0)
+        may_end.set()
+        slow.join(30.0)
     assert (response.status_code, response.json()["code"]) == (429, "busy")
     assert response.headers["Retry-After"] == "1"
     assert caller.call(f"/fleets/{other}/reset", seq=0)["seq"] == 1  # nothing had been done

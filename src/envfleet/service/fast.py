@@ -68,12 +68,13 @@ async def create_fleet(request: Request) -> Response:
         offer = find_offer(service.settings.offers, asked.env)
         offer.check(asked.num_envs, asked.options)
         user_id, key = identity.user_id, asked.key.hex()
-        hosted = service.fleets.find_made(user_id, key)
-        if hosted is None:  # a retry is not counted against the quota once more
+        fleet = service.fleets.find_made(user_id, key)
+        if fleet is None:  # a retry is not counted against the quota once more
             config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
-            with service.quotas.room(identity, asked.num_envs):
-                hosted = service.fleets.create(user_id, config, key)
-        return pack(hosted.describe())
+            with service.quotas.room(identity, asked.num_envs) as most:
+                fleet = service.fleets.create(user_id, config, key, most_live_envs=most)
+        with service.fleets.use(user_id, fleet) as hosted:
+            return pack(hosted.describe())
 
     return _reply(await service.run(identity, "create", work), status=201)
 
@@ -129,12 +130,9 @@ async def step_fleet(fleet: str, request: Request) -> Response:
 def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tuple[bytes, bool]:
     asked = read(StepFleet, body)
     with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-        config = hosted.config
-        if asked.seq == hosted.seq:  # else it is a retry, or refused
-            service.quotas.spend(identity, config.num_envs)
-        reply, is_stored = service.fleets.call(
-            hosted, {"do": "step", "actions": asked.actions}, seq=asked.seq, key=asked.key
-        )
+        config, event = hosted.config, {"do": "step", "actions": asked.actions}
+        most_steps = service.quotas.limits(identity)[1]
+        reply, is_stored = service.fleets.call(hosted, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
     if not is_stored:
         service.metrics.env_steps.labels(config.env).inc(config.num_envs)
     return reply, is_stored

@@ -21,6 +21,9 @@ from envfleet.transports.packing import pack, shrink, unpack
 from envfleet.transports.packing_infos import infos_to_plain
 from envfleet.transports.packing_spaces import space_to_plain
 
+CLOSE = "close"
+"""What the last event of a fleet does."""
+
 _SEED_BITS = 62
 _MOST_LISTED = 256
 """Episodes of training fleets with more sub-environments are not stored one by one."""
@@ -78,6 +81,7 @@ class HostedFleet:
         last: Key and reply of the last event, or `None`.
         touched_at: When it was used last.
         is_open: Whether it may be used; one that left the memory is found again.
+        is_behind: Whether events in the database are yet to be made again here.
         snapshot_seq: Count at the last snapshot.
     """
 
@@ -87,7 +91,7 @@ class HostedFleet:
         self.seq, self.snapshot_seq = 0, 0
         self.last: tuple[bytes, Any] | None = None
         self.touched_at = 0.0
-        self.is_open = True
+        self.is_open, self.is_behind = True, False
         self.can_save = offer.is_kernel
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
@@ -225,6 +229,7 @@ class HostedFleet:
         self.fleet.close()
         self.fleet, self.meter, self.observations = other.fleet, other.meter, other.observations
         self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
+        self.is_behind = other.is_behind
 
     def close(self) -> None:
         """Release it."""

@@ -66,24 +66,25 @@ class LegacyCalls:
         offer = find_offer(self._service.settings.offers, TURBOFAN)
         limit = offer.max_episode_steps or asked.max_steps_per_episode
         config = legacy_config(offer, num_envs, min(asked.max_steps_per_episode, limit))
-        with self._room(num_envs):
-            fleet_id = self._fleets.create(self._identity.user_id, config, secrets.token_hex(16)).fleet_id
+        user_id, key = self._identity.user_id, secrets.token_hex(16)
+        with self._room(num_envs) as most:
+            fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
         event = {"do": "reset", "rows": list(range(num_envs)), "seeds": None}
-        with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
+        with self._fleets.use(user_id, fleet_id) as hosted:
             made = self._fleets.call_next(hosted, lambda: event)
         return fleet_id, made.reply["observations"].tolist()
 
     @contextlib.contextmanager
-    def _room(self, num_envs: int) -> Iterator[None]:
+    def _room(self, num_envs: int) -> Iterator[int]:
         """Keep room for a fleet; these clients never close anything, so close for them what they left alone."""
         quotas = self._service.quotas
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(quotas.room(self._identity, num_envs))
+                most = stack.enter_context(quotas.room(self._identity, num_envs))
             except QuotaSpent:
                 self._close_left_alone()
-                stack.enter_context(quotas.room(self._identity, num_envs))
-            yield
+                most = stack.enter_context(quotas.room(self._identity, num_envs))
+            yield most
 
     def _close_left_alone(self) -> None:
         user_id, now = self._identity.user_id, time.time()
@@ -201,7 +202,7 @@ class LegacyCalls:
         """Step rows of a fleet for the same number of flights; one result each."""
         flights = min(actions[places[0][0]].step_size, MOST_FLIGHTS)
         rows = [row for _, row in places]
-        self._service.quotas.spend(self._identity, len(rows))
+        most_steps = self._service.quotas.limits(self._identity)[1]
 
         def event() -> Mapping[str, Any]:
             if any(fleet.is_over(row) for row in rows):
@@ -209,7 +210,7 @@ class LegacyCalls:
             chosen = np.array([actions[place].action for place, _ in places])
             return {"do": "step", "rows": rows, "actions": chosen, "flights": flights}
 
-        made = self._fleets.call_next(fleet, event)
+        made = self._fleets.call_next(fleet, event, most_steps=most_steps)
         self._service.metrics.env_steps.labels(TURBOFAN).inc(len(rows))
         return [_result(fleet, made, k, row, actions[place]) for k, (place, row) in enumerate(places)]
 

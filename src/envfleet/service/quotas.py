@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
 from envfleet.service.auth import Identity
-from envfleet.service.refusals import Busy, QuotaSpent
+from envfleet.service.journal import live_envs_spent
+from envfleet.service.refusals import Busy
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store, today
+from envfleet.service.store import Store
 
 _BURST_S = 2.0
 
@@ -76,7 +77,6 @@ class Quotas:
         self._store, self._settings = store, settings
         self._lock = threading.Lock()
         self._being_made: Counter[int] = Counter()  # sub-environments by user
-        self._steps: dict[int, tuple[int, int]] = {}  # user to day and steps
 
     def limits(self, identity: Identity) -> tuple[int, int | None]:
         """Live sub-environments, and steps a day."""
@@ -93,43 +93,24 @@ class Quotas:
         }
 
     @contextlib.contextmanager
-    def room(self, identity: Identity, num_envs: int) -> Iterator[None]:
+    def room(self, identity: Identity, num_envs: int) -> Iterator[int]:
         """Keep room for a user's fleet while it is made, so that calls of the same moment do not all find it free.
+
+        Yields:
+            The limit, for the database to check again: other processes make fleets, too.
 
         Raises:
             QuotaSpent: There is none.
         """
         user_id, most = identity.user_id, self.limits(identity)[0]
         with self._lock:
-            used = self._store.count_live_envs(user_id) + self._being_made[user_id]
-            if used + num_envs > most:
-                raise QuotaSpent(
-                    f"live_envs: {used} sub-environments are open and {num_envs} more were asked for, {most} are "
-                    "allowed: close fleets that you do not use"
-                )
+            live = self._store.count_live_envs(user_id) + self._being_made[user_id] + num_envs
+            if live > most:
+                raise live_envs_spent(live, most)
             self._being_made[user_id] += num_envs
         try:
-            yield
+            yield most
         finally:
             with self._lock:
                 self._being_made[user_id] -= num_envs
-
-    def spend(self, identity: Identity, steps: int) -> None:
-        """Count steps before they are made.
-
-        Raises:
-            QuotaSpent: They would be too many today.
-        """
-        most = self.limits(identity)[1]
-        if most is None:
-            return
-        with self._lock:
-            day, used = self._steps.get(identity.user_id, (0, 0))
-            if day != today():
-                used = self._store.steps_today(identity.user_id)
-            if used + steps > most:
-                raise QuotaSpent(
-                    f"steps_per_day: {used} of {most} steps were made today, {steps} more were asked: go on tomorrow",
-                    retry_after_s=(today() + 1) * 86_400 - time.time(),
-                )
-            self._steps[identity.user_id] = today(), used + steps
+                self._being_made += Counter()  # without those that make nothing

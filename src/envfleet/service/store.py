@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,17 +21,15 @@ _PASSWORD = re.compile(r"(?<=://)\S+(?=@)")
 
 @dataclasses.dataclass(frozen=True)
 class StoredFleet:
-    """A fleet as it is stored: what it takes to build it, a snapshot, and the events since.
+    """A fleet as it is stored: what it takes to build it, and a snapshot.
 
     Attributes:
         row: The fleet's own row, by column.
         snapshot: `(seq, body)` of the last snapshot, or `None`.
-        events: `(seq, key, body)` from the snapshot on, in order.
     """
 
     row: dict[str, Any]
     snapshot: tuple[int, bytes] | None
-    events: Sequence[tuple[int, bytes, bytes]]
 
 
 class Store:
@@ -104,30 +102,44 @@ class Store:
 
     # ------------------------------------------------------------------ fleets
 
-    def load_fleet(self, fleet_id: str, after: int | None = None) -> StoredFleet | None:
-        """Read a fleet.
-
-        Args:
-            fleet_id: Its id.
-            after: Read only the events after this one, and no snapshot.
-        """
+    def load_fleet(self, fleet_id: str) -> StoredFleet | None:
+        """Read a fleet, without its events."""
         with self.engine.connect() as connection:
             row = connection.execute(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id)).mappings().first()
             if row is None:
                 return None
-            snapshot = None
-            if after is None:
-                found = connection.execute(
-                    sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
-                ).first()
-                snapshot = None if found is None else (found.seq, found.body)
-            first = after + 1 if after is not None else (snapshot[0] if snapshot else 0)
-            events = connection.execute(
-                sa.select(Event.seq, Event.key, Event.body)
-                .where(Event.fleet_id == fleet_id, Event.seq >= first)
-                .order_by(Event.seq)
-            ).all()
-        return StoredFleet(dict(row), snapshot, [(event.seq, event.key, event.body) for event in events])
+            query = sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
+            found = connection.execute(query).first()
+        return StoredFleet(dict(row), None if found is None else (found.seq, found.body))
+
+    def events(self, fleet_id: str, first: int, limit: int) -> list[tuple[int, bytes, bytes]]:
+        """Read `(seq, key, body)` of a fleet's events in order.
+
+        Args:
+            fleet_id: Its id.
+            first: Count of the first one.
+            limit: How many at most.
+        """
+        query = (
+            sa.select(Event.seq, Event.key, Event.body)
+            .where(Event.fleet_id == fleet_id, Event.seq >= first)
+            .order_by(Event.seq)
+            .limit(limit)
+        )
+        with self.engine.connect() as connection:
+            return [(event.seq, event.key, event.body) for event in connection.execute(query)]
+
+    def count_events(self, fleet_id: str) -> int:
+        """How many events a fleet has made."""
+        query = sa.select(sa.func.coalesce(sa.func.max(Event.seq), -1)).where(Event.fleet_id == fleet_id)
+        with self.engine.connect() as connection:
+            return int(connection.execute(query).scalar_one()) + 1
+
+    def is_closed(self, fleet_id: str) -> bool:
+        """Whether a fleet was closed, or forgotten since."""
+        query = sa.select(FleetRow.id).where(FleetRow.id == fleet_id, FleetRow.closed_at.is_(None))
+        with self.engine.connect() as connection:
+            return connection.execute(query).first() is None
 
     def find_by_key(self, key: str) -> str | None:
         """The fleet that was made by the call with this key."""
@@ -150,13 +162,13 @@ class Store:
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
-    def count_live_envs(self, user_id: int) -> int:
-        """Sub-environments of a user's open fleets."""
+    def count_live_envs(self, user_id: int, connection: sa.Connection | None = None) -> int:
+        """Sub-environments of a user's open fleets; with `connection`, as its transaction sees them."""
         query = sa.select(sa.func.coalesce(sa.func.sum(FleetRow.num_envs), 0)).where(
             FleetRow.user_id == user_id, FleetRow.closed_at.is_(None)
         )
-        with self.engine.connect() as connection:
-            return int(connection.execute(query).scalar_one())
+        with contextlib.nullcontext(connection) if connection is not None else self.engine.connect() as using:
+            return int(using.execute(query).scalar_one())
 
     def touch_fleets(self, touched: dict[str, float]) -> None:
         """Note when fleets were used last, unless another process has used them later."""
@@ -170,7 +182,8 @@ class Store:
         with self.engine.begin() as connection:
             connection.execute(
                 statement.execution_options(synchronize_session=False),
-                [{"fleet": fleet, "at": at} for fleet, at in touched.items()],
+                # In one order in all processes, so that none waits for another that waits for it.
+                [{"fleet": fleet, "at": at} for fleet, at in sorted(touched.items())],
             )
 
     def steps_today(self, user_id: int) -> int:

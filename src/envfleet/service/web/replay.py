@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from envfleet.envs.turbofan.plots import EngineLog
 from envfleet.errors import InvalidArgument
-from envfleet.service.hosted import FleetConfig, HostedFleet, restore_actions
+from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, restore_actions
 from envfleet.service.legacy_fleet import LegacyFleet
 from envfleet.service.models import Event, FleetRow
 from envfleet.service.offers import find_offer
@@ -137,7 +137,9 @@ class Replays:
         )
         with self._engine.connect() as connection:
             for row in connection.execute(query):
-                yield row.seq, unpack(row.body)
+                event = unpack(row.body)
+                if event["do"] != CLOSE:
+                    yield row.seq, event
 
 
 class _Tape:
@@ -198,10 +200,14 @@ def _is_seeded(event: Mapping[str, Any]) -> bool:
 def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, space: spaces.Space[Any]) -> dict[str, Any] | None:
     """An event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
     rows = event.get("rows")
+    if event["do"] == "save":
+        return None
     every = list(range(num_envs)) if rows is None else np.asarray(rows).tolist()
     if row not in every:
         return None
     place = every.index(row)
+    if event["do"] == "load":
+        raise Closed("the episode goes on from a state that was saved, and is not replayed")
     if event["do"] == "step":
         actions = _pick(restore_actions(space, event["actions"]), place)
         return {**event, "actions": actions} if rows is None else {**event, "rows": [0], "actions": actions}

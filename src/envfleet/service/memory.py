@@ -1,0 +1,198 @@
+"""Fleets in memory, and how they come back to it: built again from the database, and caught up with it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet
+from envfleet.service.legacy_fleet import LegacyFleet
+from envfleet.service.offers import Offer, find_offer
+from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound
+from envfleet.service.settings import Settings
+from envfleet.service.store import Store, StoredFleet
+from envfleet.transports.packing import unpack
+
+_FLEET_ID = re.compile(r"[0-9a-f]{24}")
+_CHUNK = 500  # events that are read at a time
+
+
+class Memory:
+    """The fleets that a process holds.
+
+    Several processes may share a database: each notices when another has gone ahead with a fleet, and catches up.
+
+    Args:
+        store: The database.
+        settings: Offers, and how long calls wait.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._held: dict[str, HostedFleet] = {}
+        self._lock = threading.Lock()
+        self._building: dict[str, threading.Lock] = {}
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._held)
+
+    def get(self, fleet_id: str) -> HostedFleet | None:
+        """A fleet, if it is in memory."""
+        return self._held.get(fleet_id)
+
+    def all(self) -> list[HostedFleet]:
+        """Those of this moment."""
+        with self._lock:
+            return list(self._held.values())
+
+    def put(self, hosted: HostedFleet) -> HostedFleet:
+        """Take a fleet, unless there is one with its id, which is kept and returned instead."""
+        with self._lock:
+            known = self._held.setdefault(hosted.fleet_id, hosted)
+        if known is not hosted:
+            hosted.close()
+        return known
+
+    def bring(self, user_id: int | None, fleet_id: str) -> HostedFleet:
+        """A fleet, built again if it is not in memory; threads that want the same one wait for the first to do so.
+
+        Raises:
+            NotFound: There is none, or it is somebody else's.
+            Closed: It was closed.
+            Busy: Another thread takes too long to build it.
+        """
+        hosted = self._held.get(fleet_id)
+        if hosted is not None:
+            return hosted
+        if _FLEET_ID.fullmatch(fleet_id) is None:  # a database may not even take it as text
+            raise unknown(fleet_id)
+        with self._lock:
+            building = self._building.setdefault(fleet_id, threading.Lock())
+        try:
+            with self.hold(building, fleet_id):
+                return self._held.get(fleet_id) or self._restore(user_id, fleet_id)
+        finally:
+            with self._lock:
+                self._building.pop(fleet_id, None)
+
+    @contextlib.contextmanager
+    def hold(self, lock: threading.Lock, fleet_id: str) -> Iterator[None]:
+        """Hold a lock of a fleet's, for which a call waits no longer than for its turn.
+
+        Raises:
+            Busy: It was not free in that time.
+        """
+        if not lock.acquire(timeout=self._settings.queue_timeout_s):
+            raise Busy(f"fleet {fleet_id!r} is busy with another call: try again", retry_after_s=1.0)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def build(self, fleet_id: str, user_id: int, config: FleetConfig) -> HostedFleet:
+        """A new fleet, which is not in memory yet.
+
+        Raises:
+            InvalidArgument: It cannot be made.
+        """
+        offer: Offer = find_offer(self._settings.offers, config.env)
+        kind = LegacyFleet if config.kind == "episodes" else HostedFleet
+        return kind(fleet_id, user_id, offer, config)
+
+    def _restore(self, user_id: int | None, fleet_id: str) -> HostedFleet:
+        stored = self._store.load_fleet(fleet_id)
+        if stored is None or user_id not in (None, stored.row["user_id"]):
+            raise unknown(fleet_id)
+        if stored.row["closed_at"] is not None:
+            raise closed(fleet_id)
+        return self.put(self._rebuild(stored))
+
+    def _rebuild(self, stored: StoredFleet) -> HostedFleet:
+        """A fleet as of its last snapshot, or its beginning; whoever uses it makes the events since."""
+        config = FleetConfig.model_validate(stored.row["config"])
+        offer = find_offer(self._settings.offers, config.env)
+        if offer.version() != config.version:
+            raise Closed(
+                f"fleet {stored.row['id']!r} ran {config.version}, this service has {offer.version()}: create a new one"
+            )
+        hosted = self.build(stored.row["id"], stored.row["user_id"], config)
+        hosted.touched_at, hosted.is_behind = stored.row["touched_at"], True
+        try:
+            if stored.snapshot is not None:
+                hosted.load(stored.snapshot[1], stored.snapshot[0])
+        except BaseException:
+            hosted.close()
+            raise
+        return hosted
+
+    def follow(self, hosted: HostedFleet) -> None:
+        """Make the events that are in the database and not in memory, for as long as a call may wait.
+
+        Raises:
+            Closed: It was closed.
+            Busy: There are more of them; the next call goes on.
+            EnvFailed: One of them cannot be made again.
+        """
+        deadline, hosted.is_behind = time.monotonic() + self._settings.queue_timeout_s, True
+        if self._store.is_closed(hosted.fleet_id):
+            self.drop(hosted)
+            raise closed(hosted.fleet_id)
+        while events := self._store.events(hosted.fleet_id, hosted.seq, _CHUNK):
+            for _, key, body in events:
+                self._make_again(hosted, key, unpack(body))
+                if time.monotonic() > deadline:
+                    done, of = hosted.seq, self._store.count_events(hosted.fleet_id)
+                    raise Busy(
+                        f"fleet {hosted.fleet_id!r} is being brought back, {done} of {of} calls are made again: try "
+                        "again, and it goes on",
+                        retry_after_s=1.0,
+                    )
+            if len(events) < _CHUNK:
+                break
+        hosted.is_behind = False
+
+    def _make_again(self, hosted: HostedFleet, key: bytes, event: Mapping[str, Any]) -> None:
+        if event["do"] == CLOSE:
+            self.drop(hosted)
+            raise closed(hosted.fleet_id)
+        try:
+            hosted.last = key, hosted.make(event).reply
+        except Exception as error:
+            self.drop(hosted)
+            raise EnvFailed(
+                f"call {hosted.seq} of fleet {hosted.fleet_id!r} could not be made again ({type(error).__name__}: "
+                f"{error}): create a new one"
+            ) from error
+
+    def reload(self, hosted: HostedFleet) -> None:
+        """Bring a fleet back to what the database says of it, in place; if that fails, it leaves the memory."""
+        try:
+            stored = self._store.load_fleet(hosted.fleet_id)
+            if stored is None or stored.row["closed_at"] is not None:
+                raise closed(hosted.fleet_id)
+            hosted.adopt(self._rebuild(stored))
+        except BaseException:
+            self.drop(hosted)
+            raise
+
+    def drop(self, hosted: HostedFleet) -> None:
+        """Put a fleet out of memory; hold its lock."""
+        with self._lock:
+            if self._held.get(hosted.fleet_id) is hosted:
+                del self._held[hosted.fleet_id]
+        hosted.close()
+
+
+def unknown(fleet_id: str) -> NotFound:
+    """The refusal of a fleet that there is not, or that is somebody else's."""
+    return NotFound(f"there is no fleet {fleet_id[:80]!r}")
+
+
+def closed(fleet_id: str) -> Closed:
+    """The refusal of a fleet that is no more."""
+    return Closed(f"fleet {fleet_id!r} was closed, or reaped after it lay idle: create a new one")
