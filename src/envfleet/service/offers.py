@@ -15,6 +15,8 @@ from envfleet.errors import InvalidArgument
 from envfleet.making.kernels import kernel_spec
 
 TURBOFAN = "envfleet/Turbofan-v0"
+RENDER_MODE = "render_mode"
+_PRICES = ("profit", "repair_cost", "failure_cost", "sale_value")
 AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 
 
@@ -28,6 +30,8 @@ class Offer(BaseModel):
         max_episode_steps: Upper limit; `None` for the registered one.
         options: Arguments that participants may give, with the largest value of each where it is a number.
         kwargs: Arguments that the service gives.
+        readable: Attributes of sub-environments that participants may read; nothing that tells of an episode's hidden
+            state or of its luck.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -38,6 +42,7 @@ class Offer(BaseModel):
     max_episode_steps: int | None = None
     options: dict[str, float | None] = Field(default_factory=dict)
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    readable: tuple[str, ...] = ()
 
     @property
     def is_turbofan(self) -> bool:
@@ -76,6 +81,8 @@ class Offer(BaseModel):
                 raise InvalidArgument(f"options has {name!r}, but this service allows for {self.env}: {known}")
             if isinstance(value, (dict, list)):
                 raise InvalidArgument(f"options[{name!r}]={value!r}: pass a number, a text or a bool")
+            if name == RENDER_MODE and value != "rgb_array":
+                raise InvalidArgument(f"options[{name!r}]={value!r}: pass 'rgb_array', the one that can be sent")
             most = self.options[name]
             if most is not None and not (isinstance(value, (int, float)) and 1 <= value <= most):
                 raise InvalidArgument(f"options[{name!r}]={value!r}: pass a number from 1 to {most:g}")
@@ -106,13 +113,14 @@ def find_env_id(name: str) -> str:
     raise InvalidArgument(f"env={name!r} is not registered: `envfleet envs` lists what is")
 
 
-def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384) -> Offer:
+def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384, has_pictures: bool = False) -> Offer:
     """The usual offer of an environment.
 
     Args:
         name: Its id; the namespace `envfleet/` may be left out.
         backend: That of `envfleet.make`, for environments that are no kernels.
         max_num_envs: Of one fleet.
+        has_pictures: Whether participants may see its pictures.
 
     Raises:
         InvalidArgument: There is no such environment.
@@ -122,7 +130,16 @@ def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384
     options: dict[str, float | None] = {} if limit is None else {"max_episode_steps": limit}
     if env == TURBOFAN:
         options |= {"step_size": 50, "return_all_states": None, "logbook": None}
-    return Offer(env=env, backend=backend, max_num_envs=max_num_envs, max_episode_steps=limit, options=options)
+    if has_pictures:
+        options[RENDER_MODE] = None
+    return Offer(
+        env=env,
+        backend=backend,
+        max_num_envs=max_num_envs,
+        max_episode_steps=limit,
+        options=options,
+        readable=_PRICES if env == TURBOFAN else (),
+    )
 
 
 def find_offer(offers: Sequence[Offer], name: str) -> Offer:
