@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import envfleet
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, WireError
-from envfleet.service import admin, fast, legacy, web
+from envfleet.service import admin, fast, legacy, reaching, web
 from envfleet.service.fast import describe
 from envfleet.service.gate import Gate, write_access_log
 from envfleet.service.refusals import OutOfStep, Refusal
@@ -51,7 +51,7 @@ def make_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.add_middleware(Gate, max_body_bytes=settings.max_body_bytes, metrics=service.metrics)
-    for router in (fast.router, admin.router, admin.operations, legacy.router):
+    for router in (fast.router, reaching.router, admin.router, admin.operations, legacy.router):
         app.include_router(router)
     web.install(app)
     app.add_exception_handler(EnvfleetError, _refuse)

@@ -9,17 +9,18 @@ from pydantic import ValidationError
 
 from envfleet.errors import InvalidArgument
 from envfleet.service.auth import Identity
-from envfleet.service.hosted import FleetConfig
+from envfleet.service.hosted import FleetConfig, check_rows
 from envfleet.service.offers import find_offer
 from envfleet.service.schemas import CreateFleet, ResetFleet, Schema, StepFleet
 from envfleet.service.service import Service
-from envfleet.transports.packing import MEDIA_TYPE, pack, unpack
+from envfleet.transports.packing import MEDIA_TYPE, pack, shrink, unpack
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"])
 _S = TypeVar("_S", bound=Schema)
-_BINARY: dict[str, Any] = {
+BINARY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
 }
+"""Of calls whose body is packed."""
 
 
 def bearer(request: Request) -> str | None:
@@ -52,12 +53,19 @@ def describe(errors: Any) -> str:
     return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in errors[:5])
 
 
-def _reply(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:
+def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:
+    """A packed answer.
+
+    Args:
+        body: The answer.
+        is_stored: Whether the call was made before.
+        status: Of HTTP.
+    """
     headers = {"Envfleet-Replayed": "1"} if is_stored else None
     return Response(body, status, headers, MEDIA_TYPE)
 
 
-@router.post("/fleets", openapi_extra=_BINARY, status_code=201, response_class=Response)
+@router.post("/fleets", openapi_extra=BINARY, status_code=201, response_class=Response)
 async def create_fleet(request: Request) -> Response:
     """Make a fleet."""
     service, body = service_of(request), await request.body()
@@ -76,7 +84,7 @@ async def create_fleet(request: Request) -> Response:
         with service.fleets.use(user_id, fleet) as hosted:
             return pack(hosted.describe())
 
-    return _reply(await service.run(identity, "create", work), status=201)
+    return reply_with(await service.run(identity, "create", work), status=201)
 
 
 @router.get("/fleets", response_class=Response)
@@ -86,7 +94,7 @@ async def list_fleets(request: Request) -> Response:
     identity = await service.identify(bearer(request))
     rows = await service.in_thread(lambda: service.store.open_fleets(identity.user_id))
     shown = [{"fleet": row["id"], **FleetConfig.model_validate(row["config"]).model_dump()} for row in rows]
-    return _reply(pack({"fleets": shown}))
+    return reply_with(pack({"fleets": shown}))
 
 
 @router.get("/fleets/{fleet}", response_class=Response)
@@ -99,10 +107,10 @@ async def get_fleet(fleet: str, request: Request) -> Response:
         with service.fleets.use(identity.user_id, fleet) as hosted:
             return pack(hosted.describe())
 
-    return _reply(await service.run(identity, "get", work))
+    return reply_with(await service.run(identity, "get", work))
 
 
-@router.post("/fleets/{fleet}/reset", openapi_extra=_BINARY, response_class=Response)
+@router.post("/fleets/{fleet}/reset", openapi_extra=BINARY, response_class=Response)
 async def reset_fleet(fleet: str, request: Request) -> Response:
     """Reset a fleet, or some rows of it."""
     service, body = service_of(request), await request.body()
@@ -115,26 +123,29 @@ async def reset_fleet(fleet: str, request: Request) -> Response:
             return service.fleets.call(hosted, event, seq=asked.seq, key=asked.key)
 
     reply, is_stored = await service.run(identity, "reset", work)
-    return _reply(reply, is_stored=is_stored)
+    return reply_with(reply, is_stored=is_stored)
 
 
-@router.post("/fleets/{fleet}/step", openapi_extra=_BINARY, response_class=Response)
+@router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
 async def step_fleet(fleet: str, request: Request) -> Response:
-    """Step a fleet."""
+    """Step a fleet, or some rows of it."""
     service, body = service_of(request), await request.body()
     identity = await service.identify(bearer(request))
     reply, is_stored = await service.run(identity, "step", lambda: _step(service, identity, fleet, body))
-    return _reply(reply, is_stored=is_stored)
+    return reply_with(reply, is_stored=is_stored)
 
 
 def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tuple[bytes, bool]:
     asked = read(StepFleet, body)
     with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-        config, event = hosted.config, {"do": "step", "actions": asked.actions}
+        config, event, count = hosted.config, {"do": "step", "actions": asked.actions}, hosted.config.num_envs
+        if asked.rows is not None:
+            event["rows"] = rows = shrink(check_rows(asked.rows, count))
+            count = len(rows)
         most_steps = service.quotas.limits(identity)[1]
         reply, is_stored = service.fleets.call(hosted, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
     if not is_stored:
-        service.metrics.env_steps.labels(config.env).inc(config.num_envs)
+        service.metrics.env_steps.labels(config.env).inc(count)
     return reply, is_stored
 
 
@@ -144,7 +155,7 @@ async def close_fleet(fleet: str, request: Request) -> Response:
     service = service_of(request)
     identity = await service.identify(bearer(request))
     await service.run(identity, "close", lambda: service.fleets.close_fleet(identity.user_id, fleet))
-    return _reply(pack({}))
+    return reply_with(pack({}))
 
 
 @router.get("/me", response_class=Response)
@@ -153,7 +164,7 @@ async def me(request: Request) -> Response:
     service = service_of(request)
     identity = await service.identify(bearer(request))
     quota = await service.in_thread(lambda: service.quotas.used(identity))
-    return _reply(pack({"user": identity.name, "role": identity.role, "quota": quota}))
+    return reply_with(pack({"user": identity.name, "role": identity.role, "quota": quota}))
 
 
 @router.get("/envs", response_class=Response)
@@ -169,7 +180,7 @@ async def envs(request: Request) -> Response:
         }
         for offer in service.settings.offers
     }
-    return _reply(pack({"envs": shown}))
+    return reply_with(pack({"envs": shown}))
 
 
 @router.get("/scores/{env:path}")

@@ -1,4 +1,4 @@
-"""One fleet behind the service: it makes events, which are resets and steps, and can make them again."""
+"""One fleet behind the service: it makes events, such as resets and steps, and can make them again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch_base import BatchState
+from envfleet.service.few import Few
 from envfleet.service.meter import Meter
 from envfleet.service.offers import Offer
+from envfleet.service.saved import SavedStates, state_from_plain, state_to_plain
 from envfleet.transports.packing import pack, shrink, unpack
 from envfleet.transports.packing_infos import infos_to_plain
 from envfleet.transports.packing_spaces import space_to_plain
@@ -83,6 +84,7 @@ class HostedFleet:
         is_open: Whether it may be used; one that left the memory is found again.
         is_behind: Whether events in the database are yet to be made again here.
         snapshot_seq: Count at the last snapshot.
+        readable: Attributes of its sub-environments that participants may read.
     """
 
     def __init__(self, fleet_id: str, user_id: int, offer: Offer, config: FleetConfig) -> None:
@@ -92,26 +94,34 @@ class HostedFleet:
         self.last: tuple[bytes, Any] | None = None
         self.touched_at = 0.0
         self.is_open, self.is_behind = True, False
-        self.can_save = offer.is_kernel
+        self.can_save, self.readable = offer.is_kernel, offer.readable
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
         self.meter = Meter(config.num_envs, is_turbofan=offer.is_turbofan, lists_all=lists_all)
         self.observations: Any = None
+        self._every = np.arange(config.num_envs)
+        self._few = Few(lambda count: offer.make(count, config.autoreset_mode, config.options))
+        self._saved = SavedStates(config.num_envs)
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
         """An event as it is stored: with its time, and with the seeds that the service draws.
 
         Args:
-            event: `{"do": "reset", "rows", "seeds"}` or `{"do": "step", "actions"}`.
+            event: `{"do": "reset", "rows", "seeds"}`, `{"do": "step", "actions"}` of all or with the `"rows"` of some,
+                `{"do": "save", "rows"}` or `{"do": "load", "rows", "states"}`.
             at: The time.
 
         Raises:
-            InvalidArgument: It gives seeds that it must not.
+            InvalidArgument: It gives seeds, or saves states, and must not.
         """
         event = {**event, "at": at}
+        is_ranked = self.config.mode == "ranked"
+        if is_ranked and event["do"] in ("save", "load"):
+            raise InvalidArgument(
+                "this fleet is ranked: states are neither saved nor restored, every decision is final"
+            )
         if event["do"] != "reset":
             return event
-        is_ranked = self.config.mode == "ranked"
         if is_ranked and event["seeds"] is not None:
             raise InvalidArgument("seeds were given, but this fleet is ranked: leave them out, the service draws them")
         if event["seeds"] is None and (is_ranked or self.seq == 0):
@@ -125,14 +135,15 @@ class HostedFleet:
             InvalidArgument: It is none that this fleet can make; nothing was done.
             ResetNeeded: Likewise, since something must be reset before.
         """
-        made = self._reset(event) if event["do"] == "reset" else self._step(event)
+        makers = {"reset": self._reset, "step": self._step, "save": self._save, "load": self._load}
+        made = makers[event["do"]](event)
         self.seq += 1
         made.reply["seq"] = self.seq
         return made
 
     def _reset(self, event: Mapping[str, Any]) -> Made:
         rows = event["rows"]
-        every = np.arange(self.config.num_envs) if rows is None else check_rows(rows, self.config.num_envs)
+        every = self._chosen(rows)
         seeds = self._seeds(event["seeds"], every)
         if rows is None:
             self.observations, infos = self.fleet.reset(seed=seeds)
@@ -142,6 +153,10 @@ class HostedFleet:
         episodes = self.meter.abandon(every, seq=self.seq, at=event["at"])
         self.meter.begin(every, seq=self.seq, at=event["at"], is_ranked=self.config.mode == "ranked")
         return Made({"observations": shown, "infos": infos_to_plain(infos, len(every))}, episodes, 0)
+
+    def _chosen(self, rows: Any) -> NDArray[np.int64]:
+        """Indices that a client sent; all, if it sent none."""
+        return self._every if rows is None else check_rows(rows, self.config.num_envs)
 
     def _seeds(self, seeds: Any, rows: NDArray[np.int64]) -> list[int | None] | None:
         if seeds is None:
@@ -153,25 +168,37 @@ class HostedFleet:
         return [None if seed is None else int(seed) for seed in seeds]
 
     def _step(self, event: Mapping[str, Any]) -> Made:
-        actions = restore_actions(self.fleet.single_action_space, event["actions"])
-        ended_before = ~self.meter.columns["is_running"]
-        step = self.fleet.step(actions)
+        actions, is_whole = restore_actions(self.fleet.single_action_space, event["actions"]), "rows" not in event
+        rows = self._chosen(event.get("rows"))
+        ended_before = ~self.meter.columns["is_running"][rows]
+        step = self.fleet.step(actions) if is_whole else self._few.step(self.fleet, rows, actions)
         observations, rewards, terminated, truncated, infos = step
         at = event["at"]
-        episodes = self.meter.step(None, actions, step, seq=self.seq, at=at)
+        episodes = self.meter.step(rows, actions, step, seq=self.seq, at=at)
         # In NEXT_STEP they begin a step later; in DISABLED, by a reset.
         begun = terminated | truncated if self.config.autoreset_mode == "SAME_STEP" else ended_before
         if begun.any():
-            self.meter.begin(begun, seq=self.seq, at=at)
-        self.observations = observations
+            self.meter.begin(rows[begun], seq=self.seq, at=at)
         reply = {
             "observations": observations,
             "rewards": rewards,
             "terminated": terminated,
             "truncated": truncated,
-            "infos": infos_to_plain(infos, self.config.num_envs),
+            "infos": infos_to_plain(infos, len(rows)),
         }
-        return Made(reply, episodes, self.config.num_envs - int(ended_before.sum()))
+        return Made(reply, episodes, len(rows) - int(ended_before.sum()))
+
+    def _save(self, event: Mapping[str, Any]) -> Made:
+        self._saved.keep(self.seq, self.fleet, self._chosen(event["rows"]), self.meter)
+        return Made({"state": self.seq}, [], 0)
+
+    def _load(self, event: Mapping[str, Any]) -> Made:
+        rows, columns = self._chosen(event["rows"]), self.meter.columns
+        self._saved.check(event["states"], len(rows))
+        abandoned = self.meter.abandon(rows, seq=self.seq, at=event["at"])
+        observations = self._saved.bring(self.fleet, rows, event["states"], self.meter)
+        columns["first_seqs"][rows], columns["started_at"][rows] = self.seq, event["at"]  # it is another episode
+        return Made({"observations": observations}, abandoned, 0)
 
     @property
     def owner(self) -> dict[str, Any]:
@@ -208,19 +235,16 @@ class HostedFleet:
 
     def save(self) -> bytes:
         """The state as bytes."""
-        state = self.fleet.get_state()
-        arrays = {name: _plain_bytes(array) for name, array in state.arrays.items()}
-        return pack({"arrays": arrays, "params": dict(state.params), "meter": self.meter.columns})
+        plain = state_to_plain(self.fleet.get_state())
+        return pack({**plain, "meter": self.meter.columns, "saved": self._saved.to_plain()})
 
     def load(self, body: bytes, seq: int) -> None:
         """Go on where `save` was called."""
         saved = unpack(body)
         self.fleet.reset(seed=0)
         forms = self.fleet.get_state().arrays
-        arrays = {
-            name: array.view(forms[name].dtype).reshape(forms[name].shape) for name, array in saved["arrays"].items()
-        }
-        self.observations = self.fleet.set_state(BatchState(arrays, saved["params"]))
+        self.observations = self.fleet.set_state(state_from_plain(saved, forms))
+        self._saved.load_plain(saved["saved"], forms)
         self.meter.columns = {name: array.copy() for name, array in saved["meter"].items()}
         self.seq = self.snapshot_seq = seq
 
@@ -228,18 +252,15 @@ class HostedFleet:
         """Become what `other` is, which must not be used any more."""
         self.fleet.close()
         self.fleet, self.meter, self.observations = other.fleet, other.meter, other.observations
+        self._saved = other._saved
         self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
         self.is_behind = other.is_behind
 
     def close(self) -> None:
         """Release it."""
         self.is_open = False
+        self._few.close()
         self.fleet.close()
-
-
-def _plain_bytes(array: NDArray[Any]) -> NDArray[Any]:
-    """Records as bytes, which can be packed."""
-    return np.ascontiguousarray(array).view(np.uint8) if array.dtype.kind == "V" else array
 
 
 def check_rows(rows: Any, num_envs: int) -> NDArray[np.int64]:

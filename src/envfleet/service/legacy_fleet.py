@@ -76,16 +76,18 @@ class LegacyFleet(HostedFleet):
         step = self.fleet.step(actions)
         if kept is not None:
             self.fleet.set_state(kept, others)
-        observations, rewards, terminated, truncated, infos = step
-        self.observations[rows] = observations[rows]
-        episodes = self.meter.step(rows, actions, step, seq=self.seq, at=event["at"])
+        observations, rewards, terminated, truncated = (array[rows] for array in step[:4])
+        infos = {name: step[4][name][rows] for name in ("num_rows", "reason")}
+        self.observations[rows] = observations
+        made = observations, rewards, terminated, truncated, infos
+        episodes = self.meter.step(rows, actions[rows], made, seq=self.seq, at=event["at"])
         reply = {
-            "observations": observations[rows],
-            "rewards": rewards[rows],
-            "terminated": terminated[rows],
-            "truncated": truncated[rows],
-            "num_rows": infos["num_rows"][rows],
-            "reasons": infos["reason"][rows],
+            "observations": observations,
+            "rewards": rewards,
+            "terminated": terminated,
+            "truncated": truncated,
+            "num_rows": infos["num_rows"],
+            "reasons": infos["reason"],
         }
         return Made(reply, episodes, len(rows))
 

@@ -66,7 +66,7 @@ class Meter:
 
     def step(
         self,
-        rows: NDArray[np.int64] | None,
+        rows: NDArray[np.int64],
         actions: Any,
         step: tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Mapping[str, Any]],
         *,
@@ -76,9 +76,9 @@ class Meter:
         """Count a step.
 
         Args:
-            rows: Which were stepped; `None` for all. Rows whose episode had ended are not counted.
-            actions: Of all.
-            step: What the fleet's step returned.
+            rows: Which were stepped. Those whose episode had ended are not counted.
+            actions: Of each of them.
+            step: What came of it, an entry for each of them.
             seq: The fleet's count.
             at: The time.
 
@@ -86,34 +86,31 @@ class Meter:
             The episodes that ended.
         """
         _, rewards, terminated, truncated, infos = step
-        counted = self.columns["is_running"].copy()
-        if rows is not None:
-            mask = np.zeros_like(counted)
-            mask[rows] = True
-            counted &= mask
+        counted = self.columns["is_running"][rows]
         ended = counted & (terminated | truncated)
-        self.columns["returns"][counted] += rewards[counted]
-        self.columns["lengths"][counted] += 1
+        who = rows[counted]
+        self.columns["returns"][who] += rewards[counted]
+        self.columns["lengths"][who] += 1
         final: Mapping[str, Any] = {}
         any_ended = bool(ended.any())
         if self.is_turbofan:
             final = infos.get("final_info", infos) if any_ended else infos
             flights = np.where(ended, final["num_rows"], infos["num_rows"])
-            self.columns["flights"][counted] += flights[counted]
-            self.columns["repairs"][counted] += np.asarray(actions)[counted] == REPAIR
+            self.columns["flights"][who] += flights[counted]
+            self.columns["repairs"][who] += np.asarray(actions)[counted] == REPAIR
         if not any_ended:
             return []
-        self.columns["is_running"][ended] = False
+        self.columns["is_running"][rows[ended]] = False
         reasons = final["reason"] if self.is_turbofan else None
         return [
             self._describe(
-                row,
-                "terminated" if terminated[row] else "truncated",
-                None if reasons is None else reasons[row],
+                int(rows[k]),
+                "terminated" if terminated[k] else "truncated",
+                None if reasons is None else reasons[k],
                 seq,
                 at,
             )
-            for row in np.flatnonzero(ended & self._is_listed).tolist()
+            for k in np.flatnonzero(ended & self._is_listed[rows]).tolist()
         ]
 
     @property

@@ -46,6 +46,24 @@ class StepFleet(Schema):
     seq: Count
     key: Key
     actions: Any
+    rows: Any = None
+
+
+class SaveRows(Schema):
+    """`POST /api/v2/fleets/{fleet}/save`."""
+
+    seq: Count
+    key: Key
+    rows: Any = None
+
+
+class LoadRows(Schema):
+    """`POST /api/v2/fleets/{fleet}/load`; of each state the number that `save` told, and the place in it."""
+
+    seq: Count
+    key: Key
+    rows: Any = None
+    states: list[tuple[Count, Count]]
 
 
 class CreateToken(Schema):

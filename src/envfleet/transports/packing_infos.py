@@ -87,6 +87,30 @@ def _sendable(value: Any) -> Any:
     return repr(value)
 
 
+def take_infos(infos: Mapping[str, Any], rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Infos of some rows, in their order; a column that has nothing to tell of them is left out.
+
+    Args:
+        infos: Gymnasium's form.
+        rows: Which.
+    """
+    taken: dict[str, Any] = {}
+    for name, column in infos.items():
+        if _is_mask(name, infos):
+            continue
+        mask = infos.get(f"_{name}")
+        if mask is not None:
+            taken_mask = np.asarray(mask, np.bool_)[rows]
+            if not taken_mask.any():
+                continue
+            taken[f"_{name}"] = taken_mask
+        if isinstance(column, Mapping):
+            taken[name] = take_infos(column, rows)
+        else:
+            taken[name] = (column if isinstance(column, np.ndarray) else _objects(column))[rows]
+    return taken
+
+
 def infos_from_plain(plain: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     """The inverse of `infos_to_plain`: rows that had nothing to tell hold zeros, or `None` among objects.
 

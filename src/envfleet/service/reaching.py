@@ -1,0 +1,108 @@
+"""Reaching into a fleet, as far as the service allows: saved states, which stay here, attributes, and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.service.fast import BINARY, bearer, read, reply_with, service_of
+from envfleet.service.hosted import HostedFleet, check_rows
+from envfleet.service.refusals import EnvFailed
+from envfleet.service.schemas import LoadRows, SaveRows
+from envfleet.transports.packing import pack
+
+router = APIRouter(prefix="/api/v2", tags=["fleets"])
+_MOST_BYTES = 64 * 2**20
+
+
+@router.post("/fleets/{fleet}/save", openapi_extra=BINARY, response_class=Response)
+async def save_rows(fleet: str, request: Request) -> Response:
+    """Save sub-environments in the middle of their episodes; the service keeps the states, and tells their number."""
+    body = await request.body()
+
+    def event(asked: SaveRows) -> Mapping[str, Any]:
+        return {"do": "save", "rows": asked.rows}
+
+    return await _call(fleet, request, "save", lambda: read(SaveRows, body), event)
+
+
+@router.post("/fleets/{fleet}/load", openapi_extra=BINARY, response_class=Response)
+async def load_rows(fleet: str, request: Request) -> Response:
+    """Go on from saved states."""
+    body = await request.body()
+
+    def event(asked: LoadRows) -> Mapping[str, Any]:
+        return {"do": "load", "rows": asked.rows, "states": asked.states}
+
+    return await _call(fleet, request, "load", lambda: read(LoadRows, body), event)
+
+
+async def _call(fleet: str, request: Request, verb: str, read_body: Any, make_event: Any) -> Response:
+    service = service_of(request)
+    identity = await service.identify(bearer(request))
+
+    def work() -> tuple[bytes, bool]:
+        asked = read_body()
+        with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
+            if asked.rows is not None:
+                check_rows(asked.rows, hosted.config.num_envs)
+            return service.fleets.call(hosted, make_event(asked), seq=asked.seq, key=asked.key)
+
+    reply, is_stored = await service.run(identity, verb, work)
+    return reply_with(reply, is_stored=is_stored)
+
+
+@router.get("/fleets/{fleet}/attributes/{name}", response_class=Response)
+async def get_attribute(fleet: str, name: str, request: Request) -> Response:
+    """An attribute of every sub-environment, if it is one that participants may know."""
+    return await _look(fleet, request, "attribute", lambda hosted: {"values": _attribute(hosted, name)})
+
+
+@router.get("/fleets/{fleet}/frames", response_class=Response)
+async def get_frames(fleet: str, request: Request) -> Response:
+    """A picture of every sub-environment, of a fleet made with `render_mode`."""
+    return await _look(fleet, request, "frames", lambda hosted: {"frames": _frames(hosted)})
+
+
+async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
+    service = service_of(request)
+    identity = await service.identify(bearer(request))
+
+    def work() -> bytes:
+        with service.fleets.use(identity.user_id, fleet) as hosted:
+            try:
+                return pack(look(hosted))
+            except (InvalidArgument, ResetNeeded):
+                raise
+            except Exception as error:
+                raise EnvFailed(f"the environment raised {type(error).__name__}: {error}") from error
+
+    return reply_with(await service.run(identity, verb, work))
+
+
+def _attribute(hosted: HostedFleet, name: str) -> list[Any]:
+    if name not in hosted.readable:
+        shown = ", ".join(hosted.readable) or "none"
+        raise InvalidArgument(
+            f"attribute {name!r} of {hosted.config.env} is not shown here, as it may tell what is hidden: {shown}"
+        )
+    return list(hosted.fleet.get_attr(name))
+
+
+def _frames(hosted: HostedFleet) -> list[Any]:
+    if hosted.config.options.get("render_mode") is None:
+        raise InvalidArgument(
+            f"this fleet of {hosted.config.env} draws no pictures: connect with render_mode='rgb_array', where the "
+            "service allows it"
+        )
+    if not hosted.seq:
+        raise ResetNeeded("pictures before the first reset: reset the fleet first")
+    frames = [np.asarray(frame) for frame in hosted.fleet.render() or ()]
+    size_bytes = sum(frame.nbytes for frame in frames)
+    if size_bytes > _MOST_BYTES:
+        raise InvalidArgument(f"{len(frames)} pictures have {size_bytes:,} bytes, {_MOST_BYTES:,} are sent at most")
+    return frames
