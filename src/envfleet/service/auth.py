@@ -20,7 +20,7 @@ from envfleet.service.store import Store
 
 ROLES = ("participant", "admin")
 _PREFIX = "ef_"
-_NAME = re.compile(r"[^\x00-\x1f\x7f/]{1,100}")
+_NAME = re.compile(r"[^\x00-\x1f\x7f/\ud800-\udfff]{1,100}")
 _REMEMBERED_S = 5.0
 _MOST_REMEMBERED = 10_000
 

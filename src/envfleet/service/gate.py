@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -16,7 +18,7 @@ from envfleet.service.metrics import Metrics
 
 _access = logging.getLogger("envfleet.access")
 _METHODS = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"))
-_SECRET = re.compile(r"(?<=/user/)[^/]+")
+_SECRET = re.compile(r"(?<=/user/)[^/]+|ef_[\w-]+")
 
 
 class Gate:
@@ -26,10 +28,11 @@ class Gate:
         app: What is behind it.
         max_body_bytes: Of a request.
         metrics: To count in.
+        patience_s: How long to wait for the next piece of a body.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, metrics: Metrics) -> None:
-        self._app, self._most, self._metrics = app, max_body_bytes, metrics
+    def __init__(self, app: ASGIApp, max_body_bytes: int, metrics: Metrics, patience_s: float = 30.0) -> None:
+        self._app, self._most, self._metrics, self._patience_s = app, max_body_bytes, metrics, patience_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and note what came of it."""
@@ -37,32 +40,43 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begun, status, has_begun = time.perf_counter(), 500, False
-        received = 0
+        received, is_whole = 0, False
+        refusal = self._too_large() if _declared_bytes(scope) > self._most else None
 
         async def count(message: Message) -> None:
             nonlocal status, has_begun
+            if refusal is not None and not has_begun:
+                return  # whatever is made of half a body
             if message["type"] == "http.response.start":
                 status, has_begun = message["status"], True
             await send(message)
 
         async def limit() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
+            nonlocal received, is_whole, refusal
+            try:
+                async with asyncio.timeout(None if is_whole else self._patience_s):
+                    message = await receive()
+            except TimeoutError:
+                refusal = 408, "too_slow", f"nothing came of the body for {self._patience_s:g} s: send it again"
+                raise _BodyRefused from None
+            received, is_whole = received + len(message.get("body", b"")), not message.get("more_body", False)
             if received > self._most:
-                raise _BodyTooLarge
+                refusal = self._too_large()
+                raise _BodyRefused
             return message
 
         try:
-            if _declared_bytes(scope) > self._most:
-                raise _BodyTooLarge
-            await self._app(scope, limit, count)
-        except _BodyTooLarge:
-            if not has_begun:
-                detail = f"the body has more than {self._most} bytes: send less at a time"
-                await JSONResponse({"code": "too_large", "detail": detail}, 413)(scope, receive, count)
+            if refusal is None:
+                with contextlib.suppress(_BodyRefused):
+                    await self._app(scope, limit, count)
+            if refusal is not None and not has_begun:
+                (refused_status, code, detail), refusal = refusal, None  # this answer passes
+                await JSONResponse({"code": code, "detail": detail}, refused_status)(scope, receive, count)
         finally:
             self._note(scope, status, time.perf_counter() - begun)
+
+    def _too_large(self) -> tuple[int, str, str]:
+        return 413, "too_large", f"the body has more than {self._most} bytes: send less at a time"
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
@@ -82,7 +96,7 @@ class Gate:
         _access.info("%s", json.dumps(line))
 
 
-class _BodyTooLarge(Exception):
+class _BodyRefused(Exception):
     """The rest of a body is not read."""
 
 
@@ -106,7 +120,7 @@ def write_access_log() -> None:
 def redact(path: str) -> str:
     """A path without tokens.
 
-    >>> redact("/api/v1/user/ef_secret/score")
-    '/api/v1/user/***/score'
+    >>> redact("/api/v1/user/secret/score"), redact("/api/v1/users/ef_secret")
+    ('/api/v1/user/***/score', '/api/v1/users/***')
     """
     return _SECRET.sub("***", path)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 from pydantic import BaseModel, ConfigDict, Field
 
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.making.kernels import kernel_spec
+from envfleet.service.engines import SHORT_BLOCK, EngineFleet
 
 TURBOFAN = "envfleet/Turbofan-v0"
 RENDER_MODE = "render_mode"
@@ -81,6 +84,8 @@ class Offer(BaseModel):
                 raise InvalidArgument(f"options has {name!r}, but this service allows for {self.env}: {known}")
             if isinstance(value, (dict, list)):
                 raise InvalidArgument(f"options[{name!r}]={value!r}: pass a number, a text or a bool")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InvalidArgument(f"options[{name!r}]={value!r}: pass a finite number")
             if name == RENDER_MODE and value != "rgb_array":
                 raise InvalidArgument(f"options[{name!r}]={value!r}: pass 'rgb_array', the one that can be sent")
             most = self.options[name]
@@ -94,6 +99,12 @@ class Offer(BaseModel):
             InvalidArgument: It cannot be made with these options.
         """
         kwargs: dict[str, Any] = {**self.kwargs, **options}
+        if self.is_turbofan:
+            size, is_whole = kwargs.pop("step_size", SHORT_BLOCK), kwargs.pop("return_all_states", True)
+            kwargs = {"max_episode_steps": self.spec.max_episode_steps, "env_spec": self.spec, "seed": 0, **kwargs}
+            return EngineFleet(
+                num_envs, size, bool(is_whole), {**kwargs, "autoreset_mode": AutoresetMode[autoreset_mode]}
+            )
         backend: Any = "kernel" if self.is_kernel else self.backend
         return envfleet.make(self.env, num_envs, backend=backend, autoreset_mode=autoreset_mode, seed=0, **kwargs)
 
