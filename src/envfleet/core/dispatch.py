@@ -22,6 +22,8 @@ INTERRUPT_GRACE_S = 1.0
 
 BUDGET_WINDOW_S = 3600.0
 
+_STEP = Verb.STEP  # an enum's member is slow to look up
+
 
 Inbox: TypeAlias = collections.deque[Completion]
 """Where the completions of one call, or of all that a part of a fleet sent, arrive in order."""
@@ -109,15 +111,15 @@ class Dispatcher:
         """Send a request, whose completions will go to `inbox`."""
         self._seq += 1
         rows_left = None
-        if verb is Verb.STEP and payload is not None and payload.one_by_one:
+        if payload is not None and verb is _STEP and payload.one_by_one:
             rows_left = set(payload.rows)
         request = Request(verb, self._seq, generation, payload)
         if worker in self._deaths:
             inbox.append(Completion(worker, self._seq, ALL_ROWS, death=self._deaths[worker]))
             return
-        if verb is Verb.STEP and self._recorder is not None:
-            self._recorder.note(worker, payload)
         completions = self.transport.submit(worker, request)
+        if verb is _STEP and self._recorder is not None:  # after it is sent: the worker steps meanwhile
+            self._recorder.notes[worker](payload)
         if completions:
             inbox.extend(completions)
         else:
@@ -182,9 +184,9 @@ class Dispatcher:
                 continue
             if pending.rows_left is not None:
                 request = pending.request = request._replace(payload=_only(request.payload, pending.rows_left))
-            if request.verb is Verb.STEP and self._recorder is not None:
-                self._recorder.note(worker, request.payload)
             self.transport.submit(worker, request)
+            if request.verb is _STEP and self._recorder is not None:
+                self._recorder.notes[worker](request.payload)
 
     def _blame(self, worker: int, verb: Verb, death: WorkerDied | StepTimeout) -> None:
         """Add to an error what the worker was doing, and leave a file to run it again."""

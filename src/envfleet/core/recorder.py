@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,16 @@ class SentLog(ActionLog):
     def __init__(self, actions: list[NDArray[Any]], layout: SpaceLayout, origins: Origins, num_envs: int) -> None:
         super().__init__(num_envs)
         self._num_envs, self._actions, self._layout, self._origins = num_envs, actions, layout, origins
-        self._single: Any = actions[0] if len(actions) == 1 and not layout.num_objects else None
+        is_single = len(actions) == 1 and not layout.num_objects
+        self._single: Callable[[], bytes] | None = actions[0].tobytes if is_single else None
         self._prune_at = MIN_ENTRIES
         self.limit(sum(leaf.nbytes for leaf in actions))
 
     def note(self, payload: StepPayload | None) -> None:
-        """Keep what the worker is about to be sent."""
+        """Keep what the worker was sent just now."""
         if payload is None and self._single is not None:
-            self.add(None, self._single.tobytes())
+            self._entries.append((None, self._single()))  # as `add` does, of which every call counts here
+            self.count += 1
         elif payload is None or not payload.one_by_one:
             rows, objects = (None, []) if payload is None else payload[:2]
             self.add(rows, self._copy(slice(None) if rows is None else list(rows), objects))
@@ -91,6 +93,9 @@ class Recorder:
         arrays: The fleet's arrays.
         groups: What each worker holds.
         layout: Of one action.
+
+    Attributes:
+        notes: One function per worker, to call with the payload of each step that it was sent.
     """
 
     def __init__(self, arrays: FleetArrays, groups: Sequence[GroupPlan], layout: SpaceLayout) -> None:
@@ -102,20 +107,18 @@ class Recorder:
         for origins in self._origins:
             origins.clear()
         self._logs = [self._new_log(worker) for worker in range(len(groups))]
+        self.notes = [log.note for log in self._logs]
 
     def _new_log(self, worker: int) -> SentLog:
         rows = self._groups[worker].rows
         actions = [leaf[rows.start : rows.stop] for leaf in self._actions]
         return SentLog(actions, self._layout, self._origins[worker], len(rows))
 
-    def note(self, worker: int, payload: StepPayload | None) -> None:
-        """Keep the actions of a step that a worker is about to be sent."""
-        self._logs[worker].note(payload)
-
     def restart(self, worker: int) -> None:
         """Begin anew for a worker that takes the place of another; before it is sent anything."""
         self._origins[worker].clear()
-        self._logs[worker] = self._new_log(worker)
+        log = self._logs[worker] = self._new_log(worker)
+        self.notes[worker] = log.note
         line = self._progress[worker]
         line[Progress.ROW] = line[Progress.BEGUN] = 0
 

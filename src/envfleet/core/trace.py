@@ -56,7 +56,7 @@ class ActionLog:
 
     def forget(self, before: int) -> None:
         """Drop the group steps before number `before`."""
-        while len(self._entries) > self.count - before:
+        while self._entries and len(self._entries) > self.count - before:
             self._entries.popleft()
 
     def find(self, row: int, start: int, stop: int) -> list[tuple[Any, int]] | None:
