@@ -197,8 +197,7 @@ def make(
     _check_seconds(step_timeout_s=step_timeout_s, start_timeout_s=start_timeout_s)
     if max_restarts < 0:
         raise InvalidArgument(f"max_restarts={max_restarts}: pass 0 or more")
-    if batch_size is not None and not 1 <= batch_size <= num_envs:
-        raise InvalidArgument(f"batch_size={batch_size}: pass a whole number from 1 to num_envs={num_envs}")
+    _check_batch_size(batch_size, num_envs)
     is_recycled = recycle_episodes is not None or recycle_bytes is not None
     if is_recycled and backend not in ("auto", "process"):
         raise InvalidArgument(
@@ -243,6 +242,7 @@ def connect(
     token: str | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     mode: Literal["training", "ranked"] = "training",
+    batch_size: int | None = None,
     timeout_s: float = 60.0,
     patience_s: float = 120.0,
     **options: Any,
@@ -257,6 +257,7 @@ def connect(
             from the nearest file `.env` above the working directory.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
         mode: `"ranked"`: episodes count on the service's leaderboard, and it draws the seeds.
+        batch_size: Rows that `recv` waits for; all by default.
         timeout_s: Seconds to wait for an answer before a request is sent again. A repeated step is never made twice.
         patience_s: Seconds after which a call that was not answered raises. A service may be restarted meanwhile.
         **options: Arguments of the environment that the service allows, such as `step_size=10`.
@@ -276,15 +277,23 @@ def connect(
         raise MissingDependency(f"connect() needs {error.name}: pip install 'envfleet[client]'") from error
     _check_choice("mode", mode, ("training", "ranked"))
     _check_seconds(timeout_s=timeout_s, patience_s=patience_s)
+    num_envs = count_envs(env, num_envs, None, None)
+    _check_batch_size(batch_size, num_envs)
     return connect_fleet(
         [url] if isinstance(url, str) else list(url),
-        count_envs(env, num_envs, None, None),
+        num_envs,
         {"env": env, "mode": mode, "options": options},
         token=token,
         autoreset_mode=_autoreset_mode(autoreset_mode),
+        batch_size=batch_size,
         timeout_s=timeout_s,
         patience_s=patience_s,
     )
+
+
+def _check_batch_size(batch_size: int | None, num_envs: int) -> None:
+    if batch_size is not None and not 1 <= batch_size <= num_envs:
+        raise InvalidArgument(f"batch_size={batch_size}: pass a whole number from 1 to num_envs={num_envs}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

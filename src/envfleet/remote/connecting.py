@@ -28,6 +28,7 @@ def connect_fleet(
     *,
     token: str | None,
     autoreset_mode: AutoresetMode,
+    batch_size: int | None = None,
     timeout_s: float,
     patience_s: float,
 ) -> RemoteFleet:
@@ -39,6 +40,7 @@ def connect_fleet(
         request: `env`, `mode` and `options`, as the protocol has them.
         token: For all services.
         autoreset_mode: Gymnasium's.
+        batch_size: Rows that `recv` waits for; `None` for all.
         timeout_s: Of a request.
         patience_s: Of a call.
     """
@@ -61,7 +63,7 @@ def connect_fleet(
             shards.append(_shard(links[-1], described, range(start, stop)))
             first = first or described
             _check_same(shards[0], shards[-1])
-        return RemoteFleet(shards, first)
+        return RemoteFleet(shards, first, batch_size)
     except BaseException:
         for link, fleet_id in made:
             _abandon(link, fleet_id)

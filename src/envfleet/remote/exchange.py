@@ -6,14 +6,14 @@ import concurrent.futures
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from envfleet.core.layout import SpaceLayout
 from envfleet.errors import CallTimeout, EnvfleetError, FleetBroken, ServiceUnreachable, WireError
 from envfleet.remote.link import Link
 from envfleet.transports.packing import pack, unpack
 
-_KEY_BYTES = 16
+KEY_BYTES: Final = 16
 _CLOSE_PATIENCE_S = 3.0
 Fields = Mapping[str, Any]
 
@@ -67,11 +67,14 @@ class Exchange:
 
     Args:
         shards: Who is called.
+
+    Attributes:
+        crew: A thread for each of them.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = tuple(shards)
-        self._crew = concurrent.futures.ThreadPoolExecutor(len(self.shards), "envfleet-remote")
+        self.crew = concurrent.futures.ThreadPoolExecutor(len(self.shards), "envfleet-remote")
         self._open: list[Call] | None = None  # what was sent and not settled
         self._futures: list[concurrent.futures.Future[dict[str, Any]]] = []
 
@@ -103,7 +106,7 @@ class Exchange:
             FleetBroken: The outcome of another call is not known.
         """
         self._open = self._prepare(verb, asked)
-        self._futures = [self._crew.submit(call.send) for call in self._open]
+        self._futures = [self.crew.submit(call.send) for call in self._open]
 
     def finish(self, timeout_s: float | None) -> list[dict[str, Any]]:
         """Wait for what `start` sent: one reply for each that was asked. Call `settle` when they are read.
@@ -120,6 +123,18 @@ class Exchange:
         except EnvfleetError as error:
             self._judge(error)
             raise
+
+    def check_settled(self) -> None:
+        """Check that no call is open.
+
+        Raises:
+            FleetBroken: One was not answered.
+        """
+        if self._open is not None:
+            raise FleetBroken(
+                f"a {self._open[0].verb}() was not answered, so nobody knows whether it was made: make the same call "
+                "again, which never makes it twice, or reset() all sub-environments"
+            )
 
     def settle(self) -> None:
         """Note that what was sent last is made and read."""
@@ -139,7 +154,7 @@ class Exchange:
 
     def close(self) -> None:
         """Close the fleets and drop the connections."""
-        body = pack({"key": secrets.token_bytes(_KEY_BYTES)})
+        body = pack({"key": secrets.token_bytes(KEY_BYTES)})
         for shard in self.shards:
             try:
                 shard.link.post(f"/fleets/{shard.fleet_id}/close", body, patience_s=_CLOSE_PATIENCE_S)
@@ -154,21 +169,18 @@ class Exchange:
                 warnings.warn(f"fleet {shard.fleet_id} could not be closed: {error}", RuntimeWarning, stacklevel=4)
             finally:
                 shard.link.close()
-        self._crew.shutdown()
+        self.crew.shutdown()
 
     def _prepare(self, verb: str, asked: Sequence[tuple[Shard, Fields]]) -> list[Call]:
-        if self._open is None:
-            return [
-                Call(shard, verb, shard.seq, _body(shard.seq, secrets.token_bytes(_KEY_BYTES), fields))
-                for shard, fields in asked
-            ]
-        same = [(call.shard, call.asks(verb, fields)) for call, (_, fields) in zip(self._open, asked, strict=False)]
-        if same == [(shard, True) for shard, _ in asked]:
-            return self._open  # with the same keys: nothing is made twice
-        raise FleetBroken(
-            f"{verb}() after a {self._open[0].verb}() that was not answered, so nobody knows whether it was made: make "
-            "the same call again, which never makes it twice, or reset() all sub-environments"
-        )
+        if self._open is not None:
+            same = [(call.shard, call.asks(verb, fields)) for call, (_, fields) in zip(self._open, asked, strict=False)]
+            if same == [(shard, True) for shard, _ in asked]:
+                return self._open  # with the same keys: nothing is made twice
+            self.check_settled()
+        return [
+            Call(shard, verb, shard.seq, make_body(shard.seq, secrets.token_bytes(KEY_BYTES), fields))
+            for shard, fields in asked
+        ]
 
     def _judge(self, error: EnvfleetError) -> None:
         """Forget a call that was refused by the only service it went to: it was not made."""
@@ -176,5 +188,12 @@ class Exchange:
             self._open = None
 
 
-def _body(seq: int, key: bytes, fields: Fields) -> bytes:
+def make_body(seq: int, key: bytes, fields: Fields) -> bytes:
+    """The body of a call.
+
+    Args:
+        seq: How many calls the fleet made before it.
+        key: Of the call.
+        fields: What is asked.
+    """
     return pack({"seq": seq, "key": key, **fields})

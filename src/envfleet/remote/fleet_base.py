@@ -18,7 +18,8 @@ from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.stats import FleetStats, Plan
 from envfleet.errors import CallPending, FleetClosed, InvalidArgument, ResetNeeded
 from envfleet.remote.exchange import Exchange, Shard
-from envfleet.remote.gathering import final_leaves
+from envfleet.remote.gathering import final_leaves, read_letter
+from envfleet.remote.outbox import Outbox
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +40,22 @@ class RemoteStats(FleetStats):
 
 
 class RemoteFleetBase(VectorEnv[Any, Any, Any]):
-    """The lifecycle of a remote fleet and what can be read off it; see `RemoteFleet`."""
+    """The lifecycle of a remote fleet and what can be read off it; see `RemoteFleet`.
 
-    def __init__(self, shards: Sequence[Shard], described: Mapping[str, Any]) -> None:
+    Args:
+        shards: The parts, in the order of their sub-environments.
+        described: What the services say of it; the same of all parts.
+        batch_size: Rows that `recv` waits for; `None` for all.
+    """
+
+    def __init__(self, shards: Sequence[Shard], described: Mapping[str, Any], batch_size: int | None = None) -> None:
         self._state, self.closed = Lifecycle.CLOSED, True  # until everything is there
         self._exchange = Exchange(shards)
+        self._outbox = Outbox(shards, self._exchange.crew, read_letter)
         self._observation_layout, self._action_layout = shards[0].observations, shards[0].actions
         self.num_envs = shards[-1].span.stop
+        self._every = np.arange(self.num_envs)
+        self.batch_size = self.num_envs if batch_size is None else batch_size
         self.autoreset_mode = AutoresetMode[described["autoreset_mode"]]
         self.env_id, self.mode = str(described["env"]), str(described["mode"])
         self.options: dict[str, Any] = dict(described["options"])
@@ -53,28 +63,33 @@ class RemoteFleetBase(VectorEnv[Any, Any, Any]):
         self.single_action_space = self._action_layout.space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
-        # What the service calls by this id may not be installed here.
-        self.spec, self.render_mode = gym.registry.get(self.env_id), None
+        self.render_mode: str | None = self.options.get("render_mode")
+        render_modes = [] if self.render_mode is None else [self.render_mode]
+        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": render_modes}
+        self.spec = gym.registry.get(self.env_id)  # what the service calls by this id may not be installed here
         self._episodes = Episodes(self.num_envs, self.autoreset_mode)
         self._leaves = [np.zeros((self.num_envs, *leaf.shape), leaf.dtype) for leaf in self._observation_layout.leaves]
         self._finals: tuple[NDArray[Any], NDArray[np.int64]] = (np.zeros(self.num_envs, object), np.zeros(0, np.int64))
+        self._seeds: list[int | None] = [None] * self.num_envs
         self._steps, self._wait_s, self._copy_s = 0, 0.0, 0.0
         self._is_sent = False
         self._state, self.closed = Lifecycle.NEW, False
 
-    def _check(self, verb: str, *, is_started: bool = True) -> None:
+    def _check(self, verb: str, *, is_started: bool = True, is_idle: bool = True) -> None:
         """Check that `verb` may be called now.
 
         Raises:
             FleetClosed: After `close`.
-            CallPending: What was sent was not received.
+            CallPending: What was sent was not received, unless that is what `is_idle=False` allows.
+            FleetBroken: A reset was not answered; likewise.
             ResetNeeded: Before the first reset.
         """
         if self._state is Lifecycle.CLOSED:
             raise FleetClosed(f"{verb}() on a fleet that was closed: make a new one")
         if self._is_sent:
             raise CallPending(f"{verb}() while a step is under way: call recv() first")
+        if is_idle and not self._outbox.is_empty:
+            self._outbox.check_idle(range(self.num_envs))
         if is_started and self._state is Lifecycle.NEW:
             raise ResetNeeded(f"{verb}() before the first reset: call reset() first")
 
@@ -103,6 +118,11 @@ class RemoteFleetBase(VectorEnv[Any, Any, Any]):
     def active_count(self) -> int:
         """How many sub-environments are in the middle of an episode."""
         return 0 if self._state is Lifecycle.NEW else self.num_envs - len(self.terminated_indices)
+
+    @property
+    def env_indices(self) -> range:
+        """Which sub-environments these are: all."""
+        return range(self.num_envs)
 
     @property
     def final_observations(self) -> Any:

@@ -3,17 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.layout import SpaceLayout
 from envfleet.errors import WireError
-from envfleet.transports.packing_infos import infos_from_plain
+from envfleet.remote.outbox import Letter
+from envfleet.transports.packing_infos import infos_from_plain, take_infos
 
 Part = tuple[Mapping[str, Any], NDArray[np.int64]]
 """Infos of a shard in Gymnasium's form, and the row of each in the whole."""
+
+
+class Rows(NamedTuple):
+    """What a reply tells of some sub-environments, a row of each array for each; of a reset only the first and last."""
+
+    leaves: list[NDArray[Any]]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: Mapping[str, Any]
+
+    def take(self, places: NDArray[np.int64]) -> Rows:
+        """Some of them."""
+        flags = self.rewards[places], self.terminated[places], self.truncated[places]
+        return Rows([leaf[places] for leaf in self.leaves], *flags, take_infos(self.infos, places))
+
+
+def read_rows(reply: Mapping[str, Any], layout: SpaceLayout, count: int) -> Rows:
+    """What a reply to a step of so many sub-environments tells.
+
+    Raises:
+        WireError: It is something else.
+    """
+    return Rows(
+        read_leaves(reply.get("observations"), layout, count),
+        read_array(reply, "rewards", (count,), np.float64),
+        read_array(reply, "terminated", (count,), np.bool_),
+        read_array(reply, "truncated", (count,), np.bool_),
+        read_infos(reply, count),
+    )
+
+
+def read_letter(letter: Letter, reply: Mapping[str, Any]) -> Rows:
+    """What the reply to a letter tells; raises as `read_rows`."""
+    layout, count = letter.shard.observations, len(letter.rows)
+    if letter.verb == "step":
+        return read_rows(reply, layout, count)
+    none = np.zeros(0)
+    leaves = read_leaves(reply.get("observations"), layout, count)
+    return Rows(leaves, none, none.astype(np.bool_), none.astype(np.bool_), read_infos(reply, count))
+
+
+def gather(parts: Sequence[tuple[Rows, NDArray[np.int64]]], size: int) -> Rows:
+    """Rows of several replies as those of one.
+
+    Args:
+        parts: Rows, and the place of each in the whole.
+        size: How many places there are.
+    """
+    if len(parts) == 1 and np.array_equal(parts[0][1], np.arange(size)):
+        return parts[0][0]._replace(infos=dict(parts[0][0].infos))
+    places = np.argsort(np.concatenate([part[1] for part in parts]))
+    leaves = [np.concatenate(each)[places] for each in zip(*(rows.leaves for rows, _ in parts), strict=True)]
+    rewards, terminated, truncated = (np.concatenate([rows[k] for rows, _ in parts])[places] for k in (1, 2, 3))
+    infos = merge_infos([(rows.infos, where) for rows, where in parts], size)
+    return Rows(leaves, rewards, terminated, truncated, infos)
 
 
 def read_array(reply: Mapping[str, Any], name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
