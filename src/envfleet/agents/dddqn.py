@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from envfleet.agents.actions import choices_of
+from envfleet.agents.descent import Adam, descend, follow
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
-from envfleet.agents.networks import DuelingNetwork, adam, descend, encode, follow, target_of
+from envfleet.agents.networks import DuelingNetwork, encode, target_of
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 
@@ -64,7 +65,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         network = DuelingNetwork(self._input_size, self.config.hidden, len(self._choices))
         self._network = network.to(self.device)
         self._target = target_of(self._network)
-        self._optimiser = adam(self._network, self.config.learning_rate)
+        self._optimiser = Adam(self._network.parameters(), self.config.learning_rate)
         self._networks = {"network": self._network, "target": self._target}
         self._learners["optimiser"] = self._optimiser
 

@@ -1,4 +1,4 @@
-"""The networks of all agents, and how a step of gradient descent is taken."""
+"""The networks of all agents."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GaussianActor(nn.Module):
         """`(N, inputs)` to means and logarithms of standard deviations, `(N, size)` each."""
         means, raw = self.body(inputs).chunk(2, dim=1)
         low, high = LOG_STD_RANGE
-        return means, low + (high - low) / 2 * (torch.tanh(raw) + 1)
+        return means, (high - low) / 2 * torch.tanh(raw) + (high + low) / 2
 
 
 class TwinCritics(nn.Module):
@@ -84,26 +84,3 @@ class TwinCritics(nn.Module):
 def target_of(network: Network) -> Network:
     """A copy that is not learned; `follow` moves it."""
     return copy.deepcopy(network).requires_grad_(False)
-
-
-@torch.no_grad()
-def follow(target: nn.Module, network: nn.Module, tau: float) -> None:
-    """Move a target network towards its network; all the way with `tau=1`."""
-    for old, new in zip(target.parameters(), network.parameters(), strict=True):
-        old.lerp_(new, tau)
-
-
-def adam(network: nn.Module, learning_rate: float, epsilon: float = 1e-8) -> torch.optim.Adam:
-    """Adam for what a network learns, in its one-kernel form."""
-    learned = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return torch.optim.Adam(learned, lr=learning_rate, eps=epsilon, fused=True)
-
-
-def descend(optimiser: torch.optim.Optimizer, loss: Tensor, max_norm: float | None = None) -> None:
-    """Take one step down a loss, with gradients of the optimiser's own parameters only."""
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-        parameter.grad = gradient
-    if max_norm is not None:
-        nn.utils.clip_grad_norm_(parameters, max_norm)
-    optimiser.step()

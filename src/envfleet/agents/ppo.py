@@ -15,10 +15,11 @@ from torch import Tensor
 
 from envfleet.agents.actor_critic import ActorCritic, CategoricalPolicy, Policy, SquashedPolicy
 from envfleet.agents.agent import Agent
+from envfleet.agents.descent import Adam, descend
 from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import check_above, check_between, check_widths
 from envfleet.agents.means import Means
-from envfleet.agents.networks import Activation, adam, descend
+from envfleet.agents.networks import Activation
 from envfleet.agents.randomness import initialising
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
@@ -125,7 +126,7 @@ class PPO(Agent[PPOConfig]):
         with initialising(self._weights_seed):
             network = ActorCritic(self._input_size, self._policy.num_outputs, config.hidden, config.activation, log_std)
         self._network = network.to(self.device)
-        self._optimiser = adam(self._network, config.learning_rate, epsilon=1e-5)
+        self._optimiser = Adam(self._network.parameters(), config.learning_rate, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
 
@@ -187,9 +188,8 @@ class PPO(Agent[PPOConfig]):
         config = self.config
         if config.learning_rate_end is not None:
             share = min(self.num_transitions / config.learning_rate_transitions, 1.0)
-            rate = config.learning_rate + share * (config.learning_rate_end - config.learning_rate)
-            for group in self._optimiser.param_groups:
-                group["lr"] = rate
+            rates = config.learning_rate, config.learning_rate_end
+            self._optimiser.learning_rate = rates[0] + share * (rates[1] - rates[0])
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         for _ in range(self.config.num_epochs):

@@ -40,7 +40,9 @@ class Batch:
     weights: torch.Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """The batch with its tensors on another device."""
+        """The batch with its tensors on another device; itself if they are there."""
+        if self.rewards.device == device:
+            return self
         tensors = {name: value.to(device) for name, value in vars(self).items() if name != "indices"}
         return Batch(**tensors, indices=self.indices)
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from envfleet.agents.descent import Adam, descend, follow
 from envfleet.agents.hyperparameters import check_above
-from envfleet.agents.networks import GaussianActor, TwinCritics, adam, descend, encode, follow, target_of
+from envfleet.agents.networks import GaussianActor, TwinCritics, encode, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 
 
@@ -54,9 +55,9 @@ class SAC(ContinuousAgent[SACConfig]):
         self._targets = target_of(self._critics)
         self._temperature = Temperature(config.initial_temperature).to(self.device)
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
-        self._actor_optimiser = adam(self._actor, config.learning_rate)
-        self._critic_optimiser = adam(self._critics, config.learning_rate)
-        self._temperature_optimiser = adam(self._temperature, config.learning_rate)
+        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
+        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
+        self._temperature_optimiser = Adam(self._temperature.parameters(), config.learning_rate)
         self._networks = {
             "actor": self._actor,
             "critics": self._critics,
@@ -78,10 +79,13 @@ class SAC(ContinuousAgent[SACConfig]):
         means, log_stds = self._actor(inputs)
         noise = self.random.normal(means)
         free = means + log_stds.exp() * noise
-        normal = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
-        # The logarithm of the slope of tanh, 1 - tanh(x)^2, in a form that does not lose its digits for large x.
-        slope = 2 * (math.log(2) - free - functional.softplus(-2 * free))
-        return torch.tanh(free), (normal - slope).sum(dim=1)
+        # Minus the logarithm of the normal density, and the logarithm of the slope of tanh, 1 - tanh(x)^2, in a form
+        # that keeps its digits for large x. Constants are added to the sum.
+        normal = torch.addcmul(log_stds, noise, noise, value=0.5)
+        twice = 2 * free
+        slope = torch.sub(twice, functional.softplus(twice), alpha=2)
+        constant = means.shape[1] * (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
+        return torch.tanh(free), -(normal + slope).sum(dim=1) - constant
 
     def _learn(self) -> dict[str, Tensor]:
         config, batch = self.config, self.replay.sample(self.config.batch_size).to(self.device)
@@ -100,13 +104,13 @@ class SAC(ContinuousAgent[SACConfig]):
         actor_loss = (alpha * log_probs - self._critics(observations, actions).amin(dim=0)).mean()
         descend(self._actor_optimiser, actor_loss, config.max_grad_norm)
 
-        excess = (-log_probs.detach() - self._target_entropy).mean()
-        descend(self._temperature_optimiser, self._temperature.log_alpha * excess)
+        entropy = -log_probs.detach().mean()
+        self._temperature_optimiser.step([entropy - self._target_entropy])  # the loss is log_alpha times that
         follow(self._targets, self._critics, config.target_tau)
         return {
             "critic_loss": critic_loss,
             "actor_loss": actor_loss,
             "temperature": alpha,
-            "entropy": -log_probs.mean(),
+            "entropy": entropy,
             "value": values.mean(),
         }

@@ -7,8 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from envfleet.agents.descent import Adam, descend, follow
 from envfleet.agents.hyperparameters import check_above, check_between
-from envfleet.agents.networks import TwinCritics, adam, descend, encode, follow, mlp, target_of
+from envfleet.agents.networks import TwinCritics, encode, mlp, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 
 
@@ -46,8 +47,8 @@ class TD3(ContinuousAgent[TD3Config]):
         self._actor = mlp([inputs, *config.hidden, size]).to(self.device)
         self._critics = TwinCritics(inputs + size, config.hidden).to(self.device)
         self._target_actor, self._target_critics = target_of(self._actor), target_of(self._critics)
-        self._actor_optimiser = adam(self._actor, config.learning_rate)
-        self._critic_optimiser = adam(self._critics, config.learning_rate)
+        self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
+        self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
         self._networks = {
             "actor": self._actor,
             "critics": self._critics,

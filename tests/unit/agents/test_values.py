@@ -11,7 +11,10 @@ from gymnasium import spaces
 from torch import nn
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
-from envfleet.agents.networks import DuelingNetwork, TwinCritics, follow, target_of
+from envfleet.agents.descent import Adam, descend, follow
+from envfleet.agents.networks import DuelingNetwork, TwinCritics, target_of
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 SPACE = spaces.Box(-1, 1, (2,), np.float32)
 UNIT = spaces.Box(-1, 1, (1,), np.float32)
@@ -50,6 +53,26 @@ def test_targets_follow() -> None:
     assert torch.allclose(target.weight, start + 0.25)
     follow(target, network, 1.0)
     assert torch.equal(target.weight, network.weight)
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.1])
+def test_descending_is_torchs_adam(max_norm: float | None) -> None:
+    ours, theirs = (TwinCritics(3, (4,)) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    optimiser, reference = Adam(ours.parameters(), 1e-2), torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    for _ in range(5):
+        observations, actions = torch.randn(8, 2), torch.randn(8, 1)
+        descend(optimiser, ours(observations, actions).square().mean(), max_norm)
+        reference.zero_grad()
+        theirs(observations, actions).square().mean().backward()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(theirs.parameters(), max_norm)
+        reference.step()
+        again = Adam(ours.parameters(), 1.0)
+        again.load_state_dict(reference.state_dict())  # the form is torch's
+        optimiser = again
+    for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(mine, yours, atol=1e-6)
 
 
 def test_the_density_of_a_squashed_action_is_torchs() -> None:
