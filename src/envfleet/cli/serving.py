@@ -38,6 +38,7 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     idle_minutes: Annotated[float, typer.Option(min=0.1, help="Fleets are closed after this long unused.")] = 60.0,
     retention_days: Annotated[float, typer.Option(min=0.01, help="How long closed fleets can be replayed.")] = 30.0,
     public_scores: Annotated[bool, typer.Option(help="Show leaderboards to those who have no token.")] = True,
+    pictures: Annotated[bool, typer.Option(help="Show participants pictures of environments that draw.")] = False,
     access_log: Annotated[bool, typer.Option(help="Write a line of JSON per request to standard output.")] = False,
 ) -> None:
     """Host environments for many people; prints the address, and at the first start a token."""
@@ -51,7 +52,9 @@ def serve(  # noqa: PLR0913 (one parameter per option)
             raise InvalidArgument(f"workers={workers} with {database}: pass a PostgreSQL database, or one worker")
         settings = Settings(
             database=database,
-            offers=tuple(make_offer(name, backend=backend, max_num_envs=max_num_envs) for name in env),
+            offers=tuple(
+                make_offer(name, backend=backend, max_num_envs=max_num_envs, has_pictures=pictures) for name in env
+            ),
             max_live_envs=max_live_envs,
             max_steps_per_day=max_steps_per_day,
             idle_timeout_s=idle_minutes * 60.0,
