@@ -59,11 +59,9 @@ NUM_ENVS = 3
 @pytest.fixture(autouse=True, scope="module")
 def _no_plots() -> Iterator[None]:
     """Drawing takes longer than these runs; `test_records.py` looks at plots."""
-    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reporting, "plot_runs", lambda runs: [])
         yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from envfleet.core.rows import StepResult
 from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
-from envfleet.training.arena.outcomes import ArenaStep, Running, column
+from envfleet.training.arena.outcomes import ArenaStep, Running, column, in_step
 from envfleet.training.arena.shaping import SHAPING_TERMS, RewardShaper
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase
@@ -36,16 +36,23 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     player two saw in the same step. Rewards are those that are learned from; what the environment gave is in
     `ArenaStep.results`.
 
+    What the learner does and sees is numbered by seats: seat i is player one of sub-environment i. With
+    `has_both_sides` there are 2N, seat N + i being player two of sub-environment i; the learner has it in episodes
+    against itself. Then the arena is stepped by `send` and `recv` alone.
+
     Args:
         fleet: In `SAME_STEP`. It is closed with the arena.
         num_players: 1 or 2.
         seed: Of the draws of opponents.
         reward_scale: What all rewards are multiplied by.
         max_loaded: Networks of opponents to keep.
+        has_both_sides: Whether the learner learns from either side of games against itself.
         stopwatch: Told where the time goes.
 
     Attributes:
         has_workers: Whether sub-environments step while this thread does something else.
+        num_seats: N or 2N.
+        seats: Those that the learner has now, int64, ascending.
 
     Raises:
         InvalidArgument: The fleet is in another mode, or has not as many players.
@@ -59,6 +66,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         seed: np.random.SeedSequence,
         reward_scale: float = 1.0,
         max_loaded: int = 8,
+        has_both_sides: bool = False,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         self.closed = True  # until everything is there
@@ -77,12 +85,17 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._opponents = Opponents(
-            self.num_envs, self.single_action_space.shape or (), seed=seed, max_loaded=max_loaded
+            self.num_envs,
+            self.single_action_space.shape or (),
+            seed=seed,
+            max_loaded=max_loaded,
+            spares_learner=has_both_sides,
         )
         self._shaper = RewardShaper(self.num_envs, reward_scale)
         self._running = Running(self.num_envs)
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
         self._every = np.arange(self.num_envs)
+        self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
         self.has_workers = fleet.plan.backend not in ("serial", "kernel")
         self.closed = False
 
@@ -131,34 +144,51 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             options: There are none.
 
         Returns:
-            Observations of the learner, `(N, …)`, and the fleet's infos.
+            Observations of all seats, `(num_seats, …)`, and the fleet's infos.
         """
         if options:
             raise InvalidArgument(f"options={options!r}: an arena is reset as a whole, without options")
         if self._is_game:
             self._opponents.draw(self._every)
             self._set_scripts()
+            self._take_seats()
         self._observations, infos = self._fleet.reset(seed=seed)
         self._shaper.begin_episodes(self._every)
         self._running.clear()
-        return self._mine(self._observations), infos
+        return self._by_seat(self._observations), infos
 
     def _set_scripts(self) -> None:
         self._fleet.set_attr("player_two", self._opponents.scripts.tolist())
 
-    def _mine(self, array: NDArray[Any]) -> NDArray[Any]:
-        return array[:, 0] if self._is_game else array
+    def _take_seats(self) -> None:
+        self.seats = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
+
+    @property
+    def _has_both_sides(self) -> bool:
+        return self.num_seats > self.num_envs
+
+    def _by_seat(self, array: NDArray[Any]) -> NDArray[Any]:
+        if not self._is_game:
+            return array
+        if self._has_both_sides:
+            return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (2 * N, …)
+        return array[:, 0]
 
     # ------------------------------------------------------------------ steps
 
     def send(self, actions: NDArray[Any]) -> None:
-        """Start a step with the learner's actions, `(N, …)`, and those of its opponents."""
+        """Start a step with the learner's actions, `(num_seats, …)`, and those of its opponents.
+
+        Actions for seats that it does not have are not looked at.
+        """
         if self._is_game:
             joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
-            joint[:, 0] = actions
+            joint[:, 0] = actions[: self.num_envs]
             if self._opponents.has_networks:
                 joint[:, 1] = self._opponents.act(self._observations[:, 1])
                 self._watch.lap("act")
+            own = self._opponents.own_rows
+            joint[own, 1] = actions[self.num_envs + own]
             actions = joint
         self._fleet.send(actions)
 
@@ -170,32 +200,55 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         winners = np.zeros(self.num_envs, np.int64)
         if len(rows):
             winners[rows] = column(infos, "winner", rows)
-        terms = self._terms(infos, rows) if self._shaper.needs_terms else None
-        shaped = self._shaper.shape(rewards, terms, winners > 0)
-        self._running.add(rewards, shaped)
+        shaped, seats = self._shape(rewards, winners, infos, rows), self.seats
+        self._running.add(rewards, shaped[: self.num_envs])
         results = None
         if len(rows):
             names = self._opponents.names(rows) if self._is_game else ("",) * len(rows)
             results = self._running.end(rows, winners[rows], truncated[rows], infos, names)
             self._begin_episodes(rows, winners[rows])
-        finals = self._mine(self._fleet.final_observations)
-        return ArenaStep(self._mine(observations), shaped, terminated, truncated, finals, infos, results)
+        if self._has_both_sides:
+            terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
+        finals = self._by_seat(self._fleet.final_observations)
+        return ArenaStep(seats, self._by_seat(observations), shaped, terminated, truncated, finals, infos, results)
 
-    def _terms(self, infos: Mapping[str, Any], ended: NDArray[np.int64]) -> NDArray[np.float64]:
-        terms = np.stack([np.asarray(infos[name], np.float64) for name in SHAPING_TERMS], axis=1)
-        if len(ended):  # those of `infos` are of the next episode's first moment
-            terms[ended] = np.stack([column(infos, name, ended) for name in SHAPING_TERMS], axis=1)
-        return terms
+    def _shape(
+        self, rewards: NDArray[Any], winners: NDArray[np.int64], infos: Mapping[str, Any], ended: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
+        one = self._shaper.shape(rewards, self._terms(infos, "", ended), winners > 0)
+        if not self._has_both_sides:
+            return one
+        two = np.zeros(self.num_envs)
+        if len(self._opponents.own_rows):
+            theirs = in_step(infos, "reward_two", ended)
+            two = self._shaper.shape(theirs, self._terms(infos, "_two", ended), winners < 0)
+        return np.concatenate((one, two))
+
+    def _terms(self, infos: Mapping[str, Any], player: str, ended: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        if not self._shaper.needs_terms:
+            return None
+        return np.stack([in_step(infos, name + player, ended) for name in SHAPING_TERMS], axis=1)
 
     def _begin_episodes(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
         if self._is_game:
             self._opponents.report(rows, winners)
             if self._opponents.draw(rows):
                 self._set_scripts()
+            self._take_seats()
         self._shaper.begin_episodes(rows)
 
     def step(self, actions: NDArray[Any]) -> StepResult:
-        """`send` and `recv`, in the form of every vector environment."""
+        """`send` and `recv`, in the form of every vector environment.
+
+        Raises:
+            InvalidArgument: There are more seats than sub-environments.
+        """
+        if self._has_both_sides:
+            raise InvalidArgument(
+                f"step() of an arena with {self.num_seats} seats in {self.num_envs} sub-environments: call send() and "
+                "recv(), or make it without has_both_sides"
+            )
         self.send(actions)
         step = self.recv()
         infos = step.infos
@@ -208,8 +261,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     @property
     def final_observations(self) -> NDArray[Any]:
-        """The learner's last observations of the episodes that ended in the last step, `(N, …)`."""
-        return self._mine(self._fleet.final_observations)
+        """Last observations of the episodes that ended in the last step, `(num_seats, …)`."""
+        return self._by_seat(self._fleet.final_observations)
 
     def close(self, **kwargs: Any) -> None:
         """Close the fleet."""
@@ -231,7 +284,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """Go on where another was, after `begin_phase` of the same phase; a remote fleet begins new episodes.
 
         Returns:
-            Observations of the learner, `(N, …)`.
+            Observations of all seats, `(num_seats, …)`.
         """
         self._opponents.load_state_dict(state["opponents"])
         self._shaper.load_state_dict(state["shaper"])
@@ -240,8 +293,9 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._running.load_state_dict(state["running"])
         if self._is_game:
             self._set_scripts()
+            self._take_seats()
         self._observations = self._fleet.set_state(state["fleet"])
-        return self._mine(self._observations)
+        return self._by_seat(self._observations)
 
 
 def _one_of(space: spaces.Space[Any], num_players: int) -> spaces.Space[Any]:

@@ -19,6 +19,7 @@ from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
 from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.copies import experienced
+from envfleet.training.opponents.sources import needs_learner
 from envfleet.training.options import RunOptions
 
 if TYPE_CHECKING:
@@ -97,12 +98,14 @@ def make_arena(
 ) -> Arena:
     """Make the arena of a phase; raises as `make_fleet`."""
     fleet = make_fleet(place, options)
+    opponents = [phase.opponent for phase in config.curriculum.phases]
     try:
         return Arena(
             fleet,
             2 if place.is_hockey else 1,
             seed=seed,
             reward_scale=config.training.reward_scale,
+            has_both_sides=config.training.learn_from_both_sides and any(map(needs_learner, opponents)),
             stopwatch=stopwatch,
         )
     except BaseException:
@@ -122,7 +125,7 @@ def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str) -> Ag
         arena.single_observation_space,
         config.action_table() or arena.single_action_space,
         config.agent_config() if path is None else experienced(config.agent_config()),
-        num_envs=arena.num_envs,
+        num_envs=arena.num_seats,
         seed=seed,
         device=place,
         **extra,

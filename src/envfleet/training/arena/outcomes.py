@@ -18,17 +18,20 @@ _MODES = {int(mode): mode.name for mode in Mode}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArenaStep:
-    """What came of one step of an arena's N sub-environments.
+    """What came of one step of an arena's S seats.
 
     Attributes:
-        observations: Of the learner, `(N, …)`; where an episode ended, the first one of the next.
-        rewards: To learn from, float64 `(N,)`.
-        terminated: bool `(N,)`.
-        truncated: bool `(N,)`.
-        final_observations: `(N, …)`; where an episode ended, its last one.
+        seats: Those that the learner had in this step, int64 `(M,)`; in others there is nothing to learn.
+        observations: `(S, …)`; where an episode ended, the first one of the next.
+        rewards: To learn from, float64 `(S,)`.
+        terminated: bool `(S,)`.
+        truncated: bool `(S,)`.
+        final_observations: `(S, …)`; where an episode ended, its last one.
         infos: Of the fleet.
-        results: Of the episodes that ended; `None` if none did.
+        results: Of the episodes that ended, as player one saw them; `None` if none did.
     """
+
+    seats: NDArray[np.int64]
 
     observations: NDArray[Any]
     rewards: NDArray[np.float64]
@@ -43,6 +46,14 @@ def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDAr
     """A number of the last moment of episodes that ended, one for each of `rows`; 0 where there is none."""
     last = infos.get("final_info", {})
     return np.asarray(last[name])[rows] if name in last else np.zeros(len(rows), np.int64)
+
+
+def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A number of all sub-environments as it was in the step; where one `ended`, `infos` are of the next episode."""
+    numbers = np.array(infos[name], np.float64)
+    if len(ended):
+        numbers[ended] = column(infos, name, ended)
+    return numbers
 
 
 class Running:

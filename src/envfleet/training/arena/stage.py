@@ -54,7 +54,7 @@ class Stage:
         """Reset all sub-environments, to play by the rules of a phase.
 
         Returns:
-            Observations of the learner, `(N, …)`.
+            Observations of all seats of the arena, `(num_seats, …)`.
         """
         if needs_pool(phase.opponent):
             pool.add()
@@ -76,7 +76,7 @@ class Stage:
         """Go on in a phase where the arena of another stage was, of which `state` is the state.
 
         Returns:
-            Observations of the learner, `(N, …)`.
+            Observations of all seats of the arena, `(num_seats, …)`.
         """
         self._enter(phase, learner, pool)
         self._is_new = False

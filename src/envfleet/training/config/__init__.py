@@ -29,7 +29,7 @@ from envfleet.training.config.phases import (
     RewardShaping,
     WeightedMode,
 )
-from envfleet.training.config.reading import json_schema, parse_config, read_config
+from envfleet.training.config.reading import json_schema, parse_config, read_config, recorded_config
 from envfleet.training.config.run import AgentSection, Hyperparameters, Pool, RunConfig, Training
 
 __all__ = [
@@ -58,5 +58,6 @@ __all__ = [
     "json_schema",
     "parse_config",
     "read_config",
+    "recorded_config",
     "shares_of",
 ]

@@ -127,7 +127,7 @@ class Phase(Section):
 
     name: str = Field(min_length=1, description="As plots and tables call it.")
     episodes: Length | None = Field(default=None, description="Finished episodes, over all sub-environments.")
-    transitions: Length | None = Field(default=None, description="Steps of sub-environments, over all of them.")
+    transitions: Length | None = Field(default=None, description="Transitions, over all sub-environments.")
     promote_at: Promotion | None = Field(default=None, description="When it ends before that.")
     environment: Environment = Environment()
     opponent: Opponent

@@ -16,6 +16,7 @@ from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
 
 _MOST_ERRORS = 8
+_ONCE = {"learn_from_both_sides": False}  # keys of `training` that came later, and what was done before
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -61,6 +62,22 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
     for note in notes:
         warnings.warn(f"{source}: {note}", UserWarning, stacklevel=2)
     return config
+
+
+def recorded_config(data: Any, source: str = "the configuration") -> RunConfig:
+    """Make the configuration of a run of what was written down of it, with all defaults of the time.
+
+    Args:
+        data: Content of a run's `config.json`; keys that are not there did not exist yet.
+        source: As in `parse_config`.
+
+    Raises:
+        InvalidArgument: As `read_config`.
+    """
+    section = data.get("training") if isinstance(data, dict) else None
+    if isinstance(section, dict):
+        data = {**data, "training": {**_ONCE, **section}}
+    return parse_config(data, source)
 
 
 def json_schema() -> dict[str, Any]:

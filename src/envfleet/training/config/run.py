@@ -33,7 +33,7 @@ class Pool(Section):
 
 
 class Training(Section):
-    """How a run goes; all counts are in transitions (steps of one sub-environment), whatever `num_envs` is."""
+    """How a run goes; all counts are in transitions (steps of one sub-environment as the learner saw it)."""
 
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         default=10_000,
@@ -48,6 +48,11 @@ class Training(Section):
         default=None, description="Gradient updates per round (one step of all sub-environments) instead."
     )
     rollout_steps: Length = Field(default=128, description="Steps of every sub-environment between updates of PPO.")
+    learn_from_both_sides: bool = Field(
+        default=True,
+        description="Whether the learner learns from either side of games against itself (self_play without a "
+        "checkpoint, not deterministic); a step of these is two transitions then.",
+    )
     reward_scale: Positive = Field(default=1.0, description="What the learner's reward is multiplied by.")
     eval_frequency: Length | None = Field(
         default=100_000, description="Transitions between evaluations; null for the end only."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.agents import PPO, Agent, OffPolicyAgent, SlabWriter, Transitions, TransitionWriter
+from envfleet.agents import PPO, Agent, OffPolicyAgent, Slab, SlabWriter, Transitions, TransitionWriter
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument, TrainingDiverged
 from envfleet.training.arena.outcomes import ArenaStep
@@ -19,7 +20,10 @@ from envfleet.training.loop.schedule import UpdateSchedule
 
 
 class Learner(Protocol):
-    """What a run asks of either kind, in this order: `reset`, then in each round `learn` and `take`."""
+    """What a run asks of either kind, in this order: `reset`, then in each round `learn` and `take`.
+
+    Its agent acts in all seats of an arena, so those are its sub-environments.
+    """
 
     def reset(self, observations: NDArray[Any]) -> None:
         """Episodes begin everywhere."""
@@ -108,6 +112,8 @@ class ReplayLearner:
 class SlabLearner:
     """Learns from slabs of `num_steps` steps, each as soon as it is full: what acts next is the new policy.
 
+    Steps of seats that the learner did not have are in a slab as if they were resets, which are nothing to learn from.
+
     Args:
         agent: Who learns.
         num_steps: Of all sub-environments.
@@ -141,7 +147,7 @@ class SlabLearner:
         return self._update(self._slabs) if self._slabs.is_full else {}
 
     def _update(self, slabs: SlabWriter) -> dict[str, float]:
-        return check_finite(self._agent.update(slabs.take(self._current)), self._agent)
+        return check_finite(self._agent.update(_without_idle(slabs.take(self._current))), self._agent)
 
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, and learn from the part of a slab that there is."""
@@ -203,7 +209,8 @@ def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, floa
 
 
 def _transitions(writer: TransitionWriter, actions: NDArray[Any], step: ArenaStep) -> Transitions:
-    return writer.step(
+    """Those of the learner's seats; the writer goes on in all of them, as any may be the learner's next."""
+    happened = writer.step(
         actions,
         step.observations,
         step.rewards,
@@ -211,4 +218,20 @@ def _transitions(writer: TransitionWriter, actions: NDArray[Any], step: ArenaSte
         step.truncated,
         step.infos,
         final_observations=step.final_observations,
+    )
+    if len(step.seats) == len(happened):
+        return happened
+    return Transitions(**{name: column[step.seats] for name, column in vars(happened).items()})
+
+
+def _without_idle(slab: Slab) -> Slab:
+    """A slab without the seats that the learner never had while it was played."""
+    is_used = ~slab.is_reset.all(axis=0)
+    if is_used.all():
+        return slab
+    names = ("observations", "actions", "rewards", "terminated", "truncated", "is_reset")
+    columns = {name: getattr(slab, name)[:, is_used] for name in names}
+    places = np.cumsum(is_used) - 1
+    return dataclasses.replace(
+        slab, **columns, last_observations=slab.last_observations[is_used], ended_rows=places[slab.ended_rows]
     )

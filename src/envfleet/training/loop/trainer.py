@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
+from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig
+from envfleet.training.config import RunConfig, recorded_config
 from envfleet.training.events import Observer, Results, Times
 from envfleet.training.loop.announcer import Announcer
 from envfleet.training.loop.budget import Budget
@@ -35,8 +37,9 @@ class Trainer:
     """Trains an agent through a curriculum.
 
     A round is one step of all sub-environments: the agent acts, the step is sent, the updates that are due are made
-    while it is under way, and what comes of it is taken in. All counts are in transitions, so what is learned depends
-    on `num_envs` as little as can be.
+    while it is under way, and what comes of it is taken in. All counts are in transitions, those that are learned from:
+    two for a step of a game in which the learner has both sides, one for any other. So what is learned depends on
+    `num_envs` as little as can be.
 
     Args:
         config: What is trained.
@@ -124,7 +127,7 @@ class Trainer:
         """One step of all sub-environments, and what is learned meanwhile."""
         watch, arena = self._watch, self._stage.arena
         watch.start()
-        actions = self.agent.act_batch(self._observations)
+        actions = self._act(arena)
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
@@ -136,16 +139,25 @@ class Trainer:
         watch.lap("update")
         self._observations = step.observations
         before = self.transitions
-        self._tally.transitions += arena.num_envs
-        self._count(step.results)
+        self._count(len(step.seats), step.results)
         self._do_what_is_due(before)
 
-    def _count(self, results: Results | None) -> None:
-        num_envs = self._stage.arena.num_envs
+    def _act(self, arena: Arena) -> NDArray[Any]:
+        """Actions for all seats; 0 for those that the learner does not have."""
+        seats = arena.seats
+        if len(seats) == arena.num_seats:
+            return self.agent.act_batch(self._observations)
+        space = arena.single_action_space
+        actions = np.zeros((arena.num_seats, *space.shape), space.dtype)
+        actions[seats] = self.agent.act_batch(self._observations[seats], env_indices=seats)
+        return actions
+
+    def _count(self, transitions: int, results: Results | None) -> None:
+        self._tally.transitions += transitions
         if results is None:
-            self._curriculum.count(num_envs)
+            self._curriculum.count(transitions)
             return
-        self._curriculum.count(num_envs, results.winners)
+        self._curriculum.count(transitions, results.winners)
         self._tally.add_returns(results.returns)
         self._tally.episodes += len(results.env_indices)
         self._narrator.episodes_ended(results)
@@ -254,7 +266,8 @@ class Trainer:
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        if state["config"] != self.config.model_dump_json() or state["num_envs"] != self._stage.arena.num_envs:
+        is_same = recorded_config(json.loads(state["config"])) == recorded_config(self.config.model_dump(mode="json"))
+        if not is_same or state["num_envs"] != self._stage.arena.num_envs:
             raise InvalidArgument(
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
                 f"{self._stage.arena.num_envs}: go on with what it began with"

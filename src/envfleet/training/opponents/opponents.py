@@ -66,11 +66,13 @@ class Entry:
         source: Who.
         weight: Its share of all episodes, in proportion to the others'.
         is_deterministic: Whether its networks play without exploration.
+        is_learner: Whether it is the learner as it is now, who explores as on its own side.
     """
 
     source: Source
     weight: float = 1.0
     is_deterministic: bool = True
+    is_learner: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,16 +101,25 @@ class Opponents:
         action_shape: Of one action.
         seed: Of all draws.
         max_loaded: Networks to keep; more are kept only while all of them play.
+        spares_learner: Whether the learner itself acts where it is its own opponent, in `own_rows`; if not, a player
+            with its weights does.
 
     Attributes:
         scripts: What plays inside each sub-environment, int64 `(N,)`.
+        own_rows: Where nobody acts, because the learner does; int64, ascending.
     """
 
     def __init__(
-        self, num_envs: int, action_shape: tuple[int, ...], *, seed: np.random.SeedSequence, max_loaded: int = 8
+        self,
+        num_envs: int,
+        action_shape: tuple[int, ...],
+        *,
+        seed: np.random.SeedSequence,
+        max_loaded: int = 8,
+        spares_learner: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(seed)
-        self._max_loaded, self._action_shape = max_loaded, action_shape
+        self._max_loaded, self._action_shape, self._spares_learner = max_loaded, action_shape, spares_learner
         self._entries: tuple[Entry, ...] = ()
         self._shares: NDArray[np.float64] = np.zeros(0)
         self._known: list[tuple[int, Opponent]] = [(0, _NOBODY)]  # number of the entry, and who of its source
@@ -116,7 +127,7 @@ class Opponents:
         self._who = np.zeros(num_envs, np.int64)  # places in `_known`
         self._players: OrderedDict[_Place, Agent[Any]] = OrderedDict()
         self._groups: list[_Group] = []
-        self.scripts = np.zeros(num_envs, np.int64)
+        self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
 
     # ------------------------------------------------------------------ drawing
 
@@ -134,7 +145,7 @@ class Opponents:
         self._entries, self._shares = tuple(entries), weights / weights.sum()
         self._players.clear()
         self._know([(0, _NOBODY)])
-        self._who[:], self.scripts[:], self._groups = 0, 0, []
+        self._who[:], self.scripts[:], self.own_rows, self._groups = 0, 0, np.zeros(0, np.int64), []
 
     def _know(self, known: list[tuple[int, Opponent]]) -> None:
         self._known, self._numbers = known, {identity: number for number, identity in enumerate(known)}
@@ -172,14 +183,18 @@ class Opponents:
     def _group(self) -> None:
         """Find the rows of every network, and let go of networks that are too many."""
         places: set[_Place] = set()
+        own: list[int] = []
         self._groups = []
         for number in np.unique(self._who).tolist():
             entry, opponent = self._known[number]
-            if opponent.key is not None:
+            if self._spares_learner and self._entries[entry].is_learner:
+                own.append(number)
+            elif opponent.key is not None:
                 place = entry, opponent.key
                 places.add(place)
                 rows = np.flatnonzero(self._who == number)
                 self._groups.append(_Group(self._player(place), self._entries[entry].is_deterministic, rows))
+        self.own_rows = np.flatnonzero(np.isin(self._who, own))
         for place in [place for place in self._players if place not in places]:
             if len(self._players) <= self._max_loaded:
                 break

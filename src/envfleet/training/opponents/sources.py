@@ -184,7 +184,7 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, d
     if isinstance(one, SelfPlayOpponent):
         path = None if one.checkpoint == "latest" else one.checkpoint
         source = Myself(learner) if path is None else Files(path, "uniform", num_envs=learner.num_envs, device=device)
-        return Entry(source, share, one.deterministic)
+        return Entry(source, share, one.deterministic, is_learner=_is_learner(one))
     if isinstance(one, SnapshotOpponent):
         source = Snapshots(pool, one.matchmaking)
         if one.folder is not None:
@@ -196,3 +196,12 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, d
 def needs_pool(opponent: Single | MixedOpponent) -> bool:
     """Whether snapshots of the learner are drawn from."""
     return any(isinstance(one, SnapshotOpponent) and one.folder is None for one, _ in shares_of(opponent))
+
+
+def needs_learner(opponent: Single | MixedOpponent) -> bool:
+    """Whether the learner plays against itself as it is now, exploring on either side."""
+    return any(isinstance(one, SelfPlayOpponent) and _is_learner(one) for one, _ in shares_of(opponent))
+
+
+def _is_learner(one: SelfPlayOpponent) -> bool:
+    return one.checkpoint in (None, "latest") and not one.deterministic

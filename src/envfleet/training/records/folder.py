@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.config import RunConfig, recorded_config
 from envfleet.training.records.files import write_whole
 from envfleet.training.records.surroundings import describe_surroundings
 
@@ -73,7 +73,7 @@ class RunFolder:
         Raises:
             InvalidArgument: The file was changed to something that cannot be.
         """
-        return parse_config(json.loads(self.config.read_text(encoding="utf-8")), str(self.config))
+        return recorded_config(json.loads(self.config.read_text(encoding="utf-8")), str(self.config))
 
     @property
     def name(self) -> str:

@@ -39,5 +39,9 @@ class Rally(gymnasium.Env[Any, Any]):
         return np.array([[self._episode, self._step, player] for player in (1, 2)], np.float32)
 
     def _info(self, winner: int, action: Any) -> dict[str, Any]:
-        terms = {name: float(10 * self._episode + self._step) for name in SHAPING_TERMS}
-        return {"winner": winner, "mode": self.mode, "script": self.player_two, "two": float(action[1][0]), **terms}
+        now = float(10 * self._episode + self._step)
+        terms = dict.fromkeys(SHAPING_TERMS, now) | {f"{name}_two": -2 * now for name in SHAPING_TERMS}
+        acted = {"one": float(action[0][0]), "two": float(action[1][0])}
+        return {
+            "winner": winner, "mode": self.mode, "script": self.player_two, "reward_two": now + 0.5, **acted, **terms,
+        }  # fmt: skip

@@ -1,0 +1,224 @@
+"""Games of the learner against itself: both sides are its experience, each as it saw it, and nobody else's is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.unit.training.arena.rally import Rally
+
+import envfleet
+from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
+from envfleet.agents.agent import Agent
+from envfleet.envs.hockey.constants import TIME_LIMIT_STEPS, Mode
+from envfleet.envs.hockey.game import Game, SavedGame
+from envfleet.envs.hockey.rules import Start
+from envfleet.envs.hockey.views import inform, observe_both
+from envfleet.errors import InvalidArgument
+from envfleet.training.arena.arena import Arena
+from envfleet.training.arena.outcomes import ArenaStep
+from envfleet.training.arena.shaping import SHAPING_TERMS
+from envfleet.training.config import Phase
+from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner
+from envfleet.training.loop.schedule import UpdateSchedule
+from envfleet.training.opponents.opponents import Entry
+from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.opponents.sources import Myself, Scripted, Snapshots
+
+NUM_ENVS = 4
+TERMS, WHEN = ("CLOSENESS", "TOUCH", "DIRECTION"), ("START", "FINAL")
+
+
+def phase_of(**more: Any) -> Phase:
+    return Phase.model_validate({"name": "a", "episodes": 10, "opponent": {"type": "self_play"}, **more})
+
+
+@contextmanager
+def opened(env: Any = Rally, **more: Any) -> Iterator[Arena]:
+    fleet = envfleet.make(env, NUM_ENVS, autoreset_mode="SAME_STEP", **more)
+    arena = Arena(fleet, 2, seed=np.random.SeedSequence(1), has_both_sides=True)
+    try:
+        yield arena
+    finally:
+        arena.close()
+
+
+def sac_of(arena: Arena, **more: Any) -> SAC:
+    config = SACConfig(hidden=(8,), batch_size=4, warmup=0, capacity=2000, **more)
+    return SAC(arena.single_observation_space, arena.single_action_space, config, num_envs=arena.num_seats, seed=0)
+
+
+def ppo_of(arena: Arena) -> PPO:
+    config = PPOConfig(hidden=(8,), num_epochs=1, num_minibatches=1)
+    return PPO(arena.single_observation_space, arena.single_action_space, config, num_envs=arena.num_seats, seed=0)
+
+
+def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
+    pool = SnapshotPool(agent, 2)
+    pool.add()
+    myself = Myself(agent)
+    return (
+        Entry(Scripted("basic_weak")),
+        Entry(Snapshots(pool, "uniform"), is_deterministic=False),
+        Entry(myself, is_deterministic=True),
+        Entry(myself, weight=2.0, is_deterministic=False, is_learner=True),
+    )
+
+
+def rounds(
+    arena: Arena, agent: Agent[Any], learner: Learner, count: int
+) -> Iterator[tuple[tuple[str, ...], NDArray[Any], ArenaStep]]:
+    """Play from a reset on, as the loop does; opponents by name, actions, and what came of them."""
+    observations, _ = arena.reset(seed=3)
+    learner.reset(observations)
+    for _ in range(count):
+        actions = np.full((arena.num_seats, *arena.single_action_space.shape), 9.0, np.float32)
+        actions[arena.seats] = agent.act_batch(observations[arena.seats], env_indices=arena.seats)
+        names = arena._opponents.names(np.arange(NUM_ENVS))
+        arena.send(actions)
+        step = arena.recv()
+        learner.take(actions, step)
+        observations = step.observations
+        yield names, actions, step
+
+
+def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -> None:
+    rng = np.random.default_rng(0)
+    weights = dict(zip(SHAPING_TERMS, (3.0, 20.0, 200.0), strict=True))
+    shaping = {f"{name}_{when}": weight for name, weight in zip(TERMS, weights.values(), strict=True) for when in WHEN}
+    with opened("envfleet/Hockey-v0", backend="kernel") as arena:
+        myself = Entry(Myself(sac_of(arena)), is_learner=True)
+        arena.begin_phase(phase_of(reward_shaping={"N": 9, "K": 0, **shaping}), (myself,))
+        seen, _ = arena.reset(seed=5)
+        two = seen[NUM_ENVS].tolist()
+        # The field turned by half a circle: the puck lies where player two saw it, and the players change places.
+        turned = Game(SavedGame(Start((8.0, 4.0), (5.0 + two[12], 4.0 + two[13])), (0, 0), True, is_reversed=True))
+        catches = 0
+        for _ in range(60):
+            actions = rng.uniform(-1, 1, (arena.num_seats, 4)).astype(np.float32)
+            actions[:, :2] = np.clip(seen[:, 12:14] - seen[:, :2], -1, 1)  # towards the puck
+            arena.send(actions)
+            step = arena.recv()
+            seen = step.observations
+            turned.play(np.concatenate((actions[NUM_ENVS], actions[0])))
+            assert seen[[NUM_ENVS, 0]] == pytest.approx(observe_both(turned.world, True), abs=2e-3)
+            info = inform(turned.world, 0, TIME_LIMIT_STEPS[Mode.NORMAL])
+            reward = info["reward_closeness_to_puck"] + sum(weight * info[name] for name, weight in weights.items())
+            assert step.rewards[NUM_ENVS] == pytest.approx(reward, abs=2e-3)
+            catches += int(info["reward_touch_puck"])
+    assert catches
+
+
+def test_rewards_and_last_observations_of_player_two_are_its_own_even_where_an_episode_ends() -> None:
+    shaping = {f"{name}_{when}": 0.0 for name in TERMS for when in WHEN} | {"CLOSENESS_START": 1.0, "N": 10**6, "K": 0}
+    bonus = {"N": 10**6, "WIN_BONUS_START": 1000.0}
+    has_won = []
+    with opened(backend="serial") as arena:
+        agent = sac_of(arena)
+        arena.begin_phase(
+            phase_of(reward_shaping=shaping, reward_bonus=bonus), (Entry(Myself(agent), is_learner=True),)
+        )
+        for *_, step in rounds(arena, agent, ReplayLearner(agent, UpdateSchedule(per_transition=0)), 60):
+            ended = step.terminated | step.truncated
+            arrived = np.where(ended[:, None], step.final_observations, step.observations)
+            episode, time, player = arrived.T
+            assert (player == np.repeat([1, 2], NUM_ENVS)).all()
+            now, is_two = 10 * episode + time, player == 2
+            won = step.terminated & (time % 3 == np.where(is_two, 2, 0))
+            expected = np.where(is_two, now + 0.5 - 2 * now, 1 + now) + 1000 * won
+            assert step.rewards.tolist() == expected.tolist()
+            has_won.append(won)
+    assert np.any(has_won, axis=0).reshape(2, NUM_ENVS).any(axis=1).all()
+
+
+def test_nothing_is_learned_from_seats_of_others_and_no_transition_joins_two_episodes() -> None:
+    remembered: list[Transitions] = []
+    whose: set[tuple[str, bool]] = set()
+    with opened(backend="serial") as arena:
+        agent = sac_of(arena, num_steps=3)
+        remember = agent.remember
+
+        def spy(transitions: Transitions) -> None:
+            remembered.append(transitions)
+            remember(transitions)
+
+        agent.remember = spy  # type: ignore[method-assign]
+        learner = ReplayLearner(agent, UpdateSchedule(per_transition=0))
+        for _ in range(2):
+            arena.begin_phase(phase_of(), mixed(agent))
+            for names, actions, step in rounds(arena, agent, learner, 100):
+                is_own = np.isin(np.arange(NUM_ENVS, arena.num_seats), step.seats)
+                assert (given_to_player_two(step) == actions[NUM_ENVS:, 0]).tolist() == is_own.tolist()
+                assert (remembered[-1].env_indices == step.seats).all()
+                whose |= {(name.rstrip("0123456789"), own) for name, own in zip(names, is_own.tolist(), strict=True)}
+            learner.end_phase()
+        columns = agent.replay.state_dict()["columns"]
+    assert whose == {("basic_weak", False), ("snapshot_", False), ("self", False), ("self", True)}
+    before, after = columns["observations"].numpy(), columns["next_observations"].numpy()
+    assert len(before) == agent.num_transitions == sum(map(len, remembered)) > 2 * 100 * NUM_ENVS
+    assert (before[:, [0, 2]] == after[:, [0, 2]]).all()  # of one episode, as one player saw it
+    assert set(np.unique(after[:, 1] - before[:, 1])) <= {1, 2, 3}
+
+
+def test_slabs_hold_what_the_policy_did_in_its_own_seats_and_advantages_stay_within_an_episode() -> None:
+    slabs: list[Slab] = []
+    acted: list[NDArray[Any]] = []
+    with opened(backend="serial") as arena:
+        agent = ppo_of(arena)
+        update = agent.update
+
+        def spy(slab: Slab) -> dict[str, float]:
+            slabs.append(slab)
+            check_advantages(agent, slab)
+            return update(slab)
+
+        agent.update = spy  # type: ignore[method-assign]
+        arena.begin_phase(phase_of(), mixed(agent))
+        learner = SlabLearner(agent, 25)
+        for _, actions, step in rounds(arena, agent, learner, 110):
+            acted.append(actions[step.seats])
+        learner.end_phase()
+    assert [len(slab.rewards) for slab in slabs] == [25, 25, 25, 25, 10]
+    assert (np.concatenate([slab.actions[~slab.is_reset] for slab in slabs]) == np.concatenate(acted)).all()
+    assert agent.num_transitions == len(np.concatenate(acted)) > 110 * NUM_ENVS
+
+
+@torch.no_grad()
+def check_advantages(agent: PPO, slab: Slab) -> None:
+    """Compare with the definition (Schulman et al. 2016), summed up for every step until its episode ends."""
+
+    def values(observations: NDArray[Any]) -> NDArray[Any]:
+        return agent._values(agent._inputs(observations)).numpy()
+
+    shape, ended, config = slab.rewards.shape, slab.terminated | slab.truncated, agent.config
+    flat = slab.observations.reshape(-1, 3)
+    found = agent._judge(slab, agent._inputs(flat))[0].view(shape).numpy()
+    now = values(flat).reshape(shape)
+    after = np.concatenate((now[1:], values(slab.last_observations)[None]))
+    after[slab.ended_steps, slab.ended_rows] = values(slab.final_observations)
+    errors = slab.rewards + config.gamma * after * ~slab.terminated - now
+    for step, row in np.argwhere(~slab.is_reset).tolist():
+        expected = 0.0
+        for later in range(step, len(errors)):
+            assert not slab.is_reset[later, row]
+            expected += (config.gamma * config.gae_lambda) ** (later - step) * errors[later, row]
+            if ended[later, row]:
+                break
+        assert found[step, row] == pytest.approx(expected, abs=1e-4)
+
+
+def given_to_player_two(step: ArenaStep) -> NDArray[Any]:
+    """The first number of the action that reached player two of every sub-environment, `(N,)`."""
+    ended = (step.terminated | step.truncated)[:NUM_ENVS]
+    last = step.infos.get("final_info", step.infos)["two"]
+    return np.where(ended, last, step.infos["two"]).astype(np.float32)
+
+
+def test_both_sides_are_sent_and_received_not_stepped() -> None:
+    with opened(backend="serial") as arena, pytest.raises(InvalidArgument, match="8 seats in 4 sub-environments"):
+        arena.step(np.zeros((8, 2), np.float32))

@@ -1,0 +1,117 @@
+"""Training against itself, from both sides: what is counted, and how it goes on after an interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from envfleet.agents import saving
+from envfleet.training import RunOptions, Trainer, resume, train
+from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.records import reporting
+
+MYSELF = {"type": "self_play"}
+PPO: dict[str, Any] = {"type": "PPO", "hyperparameters": {"hidden": [8], "num_minibatches": 1, "num_epochs": 1}}
+SAC: dict[str, Any] = {"type": "SAC", "hyperparameters": {"hidden": [8], "noise_exponent": 1.0, "noise_length": 300}}
+MIXED = {"type": "weighted_mixture", "opponents": [MYSELF, {"type": "basic_weak"}, {"type": "snapshots"}]}
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs; `test_records.py` looks at plots."""
+    monkeypatch.setattr(reporting, "plot_runs", lambda runs: [])
+
+
+def config_of(opponent: dict[str, Any], agent: dict[str, Any] = PPO, **more: Any) -> RunConfig:
+    training = {
+        "warmup_steps": 40, "updates_per_step": 0.5, "rollout_steps": 16, "eval_frequency": None, "eval_games": 1,
+        "eval_weak_opponent": False, "checkpoint_frequency": None, "pool": {"snapshot_every": 100}, **more,
+    }  # fmt: skip
+    phase = {"name": "a", "transitions": 160, "environment": {"mode": "TRAIN_SHOOTING"}, "opponent": opponent}
+    hyperparameters = {} if agent is PPO else {"batch_size": 8}
+    return parse_config(
+        {"curriculum": {"phases": [phase]}, "training": training, "hyperparameters": hyperparameters, "agent": agent}
+    )
+
+
+@contextlib.contextmanager
+def opened(config: RunConfig) -> Any:
+    with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as trainer:
+        yield trainer
+
+
+def weights_of(trainer: Trainer) -> list[torch.Tensor]:
+    return [tensor for network in trainer.agent.weights().values() for tensor in network.values()]
+
+
+@pytest.mark.parametrize(
+    ("opponent", "more", "transitions"),
+    [
+        (MYSELF, {}, 4),
+        ({**MYSELF, "checkpoint": "latest"}, {}, 4),
+        ({**MYSELF, "deterministic": True}, {}, 2),
+        (MYSELF, {"learn_from_both_sides": False}, 2),
+        ({"type": "snapshots"}, {}, 2),
+        ({"type": "basic_strong"}, {}, 2),
+    ],
+    ids=["itself", "latest", "deterministic", "one-side", "snapshots", "scripted"],
+)
+def test_a_round_of_two_games_counts_what_is_learned_from(
+    opponent: dict[str, Any], more: dict[str, Any], transitions: int
+) -> None:
+    with opened(config_of(opponent, SAC, **more)) as trainer:
+        trainer.begin()
+        trainer.round()
+        assert trainer.transitions == trainer.agent.num_transitions == len(trainer.agent.replay) == transitions
+
+
+def test_updates_per_transition_and_the_length_of_a_phase_count_both_sides() -> None:
+    with opened(config_of(MYSELF, SAC)) as trainer:
+        trainer.run()
+        assert (trainer.transitions, trainer.agent.num_transitions, trainer.agent.num_updates) == (160, 160, 60)
+    with opened(config_of(MYSELF, PPO)) as trainer:
+        trainer.run()
+        assert (trainer.transitions, trainer.agent.num_transitions, trainer.agent.num_updates) == (160, 160, 3)
+
+
+@pytest.mark.parametrize("agent", [SAC, PPO], ids=["SAC", "PPO"])
+def test_a_trainer_goes_on_to_the_last_bit(agent: dict[str, Any]) -> None:
+    config = config_of(MIXED, agent)
+    with opened(config) as whole:
+        whole.run()
+    with opened(config) as first, opened(config) as second:
+        first.begin()
+        while first.transitions < 90:
+            first.round()
+        second.load_state_dict(first.state_dict())
+        second.run()
+        assert second.transitions == whole.transitions
+        assert all(map(torch.equal, weights_of(whole), weights_of(second)))
+
+
+def test_a_run_from_before_both_sides_were_learned_from_goes_on_as_it_began(tmp_path: Path) -> None:
+    config = config_of(MIXED, PPO, learn_from_both_sides=False)
+    whole = train(config, num_envs=2, base_output_dir=tmp_path, run_name="whole", verbose=False)
+    train(config, num_envs=2, base_output_dir=tmp_path, run_name="old", verbose=False, max_transitions=90)
+    forget_key(tmp_path / "old")
+    resumed = resume(tmp_path / "old", verbose=False)
+    assert resumed.total_steps == whole.total_steps == 160
+    assert (resumed.run_dir / "episodes.csv").read_bytes() == (whole.run_dir / "episodes.csv").read_bytes()
+    first, second = (saving.read(str(result.checkpoint))["state"]["networks"] for result in (whole, resumed))
+    assert all(torch.equal(tensor, second["network"][name]) for name, tensor in first["network"].items())
+
+
+def forget_key(run: Path) -> None:
+    """Make a run's files as they were when there was no such key."""
+    written = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    del written["training"]["learn_from_both_sides"]
+    (run / "config.json").write_text(json.dumps(written), encoding="utf-8")
+    state = saving.read(run / "resume.pt")
+    recorded = json.loads(state["config"])
+    del recorded["training"]["learn_from_both_sides"]
+    saving.write(run / "resume.pt", {**state, "config": json.dumps(recorded)})
