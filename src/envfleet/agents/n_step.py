@@ -67,7 +67,11 @@ class NStep:
         is_full = counts == self.num_steps
         # The oldest of those that are full, and all that an ended episode still holds.
         leaving = [is_full | ended, *(ended & (counts > age) for age in range(1, self.num_steps))]
-        parts = [self._leave(age, rows, transitions.terminated, chosen) for age, chosen in enumerate(leaving)]
+        parts = [
+            self._leave(age, rows, transitions.terminated, chosen)
+            for age, chosen in enumerate(leaving)
+            if not age or chosen.any()
+        ]
         going_on = rows[is_full & ~ended]
         for column in self._columns.values():
             column[:-1, going_on] = column[1:, going_on]
@@ -124,5 +128,7 @@ class NStep:
 
 
 def _join(parts: list[Discounted]) -> Discounted:
+    if len(parts) == 1:
+        return parts[0]
     names = [field.name for field in dataclasses.fields(Discounted)]
     return Discounted(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

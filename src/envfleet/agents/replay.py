@@ -119,8 +119,10 @@ class ReplayBuffer:
             values = torch.from_numpy(
                 np.require(getattr(transitions, name)[len(transitions) - count :], None, ["C", "W"])
             )
-            column[start : start + first] = values[:first].to(column.device, column.dtype)
-            column[: count - first] = values[first:].to(column.device, column.dtype)
+            values = values.to(column.device, column.dtype)
+            column[start : start + first] = values[:first]
+            if first < count:
+                column[: count - first] = values[first:]
         self._next = (start + count) % self.capacity
         self._size = min(self._size + len(transitions), self.capacity)
         return places
