@@ -3,8 +3,8 @@
     python benchmarks/rllib_learning.py OUT              # three seeds: an hour on two cores
     python benchmarks/rllib_learning.py OUT --seeds 1    # twenty minutes
 
-Writes OUT/rllib_learning.json and OUT/rllib_learning.png. All get the same compiled environments, networks, batches,
-minibatches and epochs. Return is the mean over the episodes that ended in an iteration (of RLlib's, over the last 100).
+Writes OUT/rllib_learning.json and OUT/rllib_learning.png, anew after each seed. All get the same compiled environments,
+networks, batches, minibatches and epochs. Return is the mean over the last 100 episodes that ended.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def main() -> None:
                         curves.append(rllib_curve(task, way, seed, iterations, settings))
                     samples, last = curves[-1][-1]
                     print(f"{task:12} {way:13} seed {seed}: return {last:8.1f} after {samples:,} samples", flush=True)
-    (chosen.out / "rllib_learning.json").write_text(json.dumps(results))
-    draw(results, chosen.out / "rllib_learning.png")
+            (chosen.out / "rllib_learning.json").write_text(json.dumps(results))
+            draw(results, chosen.out / "rllib_learning.png")
 
 
 if __name__ == "__main__":

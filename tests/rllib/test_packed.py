@@ -21,7 +21,7 @@ from ray.tune.registry import register_env
 from tests.rllib.spaces import ACTION_SPACES, Echo
 
 from envfleet.errors import InvalidArgument
-from envfleet.rllib import FlattenObservations, PackedPPOConfig, PackedRollout
+from envfleet.rllib import FlattenObservations, PackedEnvRunner, PackedPPOConfig, PackedRollout
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -42,8 +42,8 @@ def config_of(env: Any = "envfleet/CartPole-v1", **env_config: Any) -> PackedPPO
     )
 
 
-def echo_config(actions: str) -> PackedPPOConfig:
-    config = config_of(lambda settings: Echo(actions)).packing(fleet_options={"backend": "serial"})
+def echo_config(actions: str, kind: type[Echo] = Echo) -> PackedPPOConfig:
+    config = config_of(lambda settings: kind(actions)).packing(fleet_options={"backend": "serial"})
     return config.env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
 
 
@@ -125,17 +125,48 @@ def test_evaluation_plays_the_episodes_asked_for() -> None:
     assert np.sum(per_sub_env, 0).tolist() == [2, 2, 2, 1, 1, 1, 1, 1]
 
 
-def test_several_env_runners() -> None:
-    config = config_of().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1)
+def test_an_env_runner_in_a_process_of_its_own() -> None:
+    config = config_of().env_runners(num_env_runners=1, num_cpus_per_env_runner=0.1)
     algorithm = config.build_algo()
     result = algorithm.train()["env_runners"]
-    starts = algorithm.env_runner_group.foreach_env_runner(
-        lambda runner: runner.sample(num_timesteps=N, force_reset=True)[0].observations[0], local_env_runner=False
-    )
     algorithm.stop()
     assert result["num_env_steps_sampled"] == 20 * N
     assert result["episode_return_mean"] > 8
+
+
+def test_env_runners_start_apart() -> None:
+    config = config_of().env_runners(num_env_runners=2)
+    starts = []
+    for worker_index in (1, 2):
+        runner = PackedEnvRunner(config=config, worker_index=worker_index, num_workers=2)
+        starts.append(runner.sample(num_timesteps=N)[0].observations[0])
+        runner.stop()
     assert len(np.unique(np.concatenate(starts), axis=0)) == 2 * N
+
+
+class FailsOnce(Echo):
+    """Raises in one step of all that are made."""
+
+    steps_left: ClassVar[int]
+
+    def step(self, action: Any) -> Any:
+        type(self).steps_left -= 1
+        if self.steps_left == 0:
+            raise OSError("the simulator is gone")
+        return super().step(action)
+
+
+def test_a_fleet_that_failed_is_made_again() -> None:
+    FailsOnce.steps_left = 7 * N
+    config = echo_config("discrete", FailsOnce).fault_tolerance(restart_failed_sub_environments=True)
+    runner = PackedEnvRunner(config=config, worker_index=0, num_workers=0)
+    (rollout,) = runner.sample(num_episodes=2 * N)
+    metrics = {name: runner.metrics.peek(name) for name in ("num_episodes", "num_env_steps_sampled")}
+    lengths = runner.get_metrics()["episode_len_mean"]
+    runner.stop()
+    assert FailsOnce.steps_left < 0
+    assert (len(rollout), lengths.peek()) == (5 * N, 5.0)  # the first N episodes count, though their samples are lost
+    assert metrics == {"num_episodes": 2 * N, "num_env_steps_sampled": 5 * N}
 
 
 @pytest.mark.slow

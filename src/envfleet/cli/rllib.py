@@ -91,9 +91,12 @@ def compare(
         console = make_console()
         heading = "".join(f"{part:>11}" for part in _PARTS)
         console.print(f"{'':10} {'sub-envs':>9} {'batch':>10} {'samples/s':>10}{heading}  s")
+        found: list[Any] = []
         with quiet_ray():
-            found = run_comparison(plans, iterations, lambda comparison: console.print(_line(comparison)))
-        save(found, out / "compare.json")
+            for comparison in run_comparison(plans, iterations):
+                console.print(_line(comparison))
+                found.append(comparison)
+                save(found, out / "compare.json")  # so that hours are not lost with the last plan
         plot_throughput(found, out / "throughput.png")
         plot_breakdown(found, out / "connectors.png")
         console.print(f"[dim]Figures: {out / 'compare.json'}, throughput.png, connectors.png[/dim]", soft_wrap=True)

@@ -14,6 +14,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
 from envfleet.agents.gae import generalised_advantages
+from envfleet.rllib.passes import in_parts
 from envfleet.rllib.rollout import PackedRollout
 
 
@@ -54,7 +55,9 @@ class EstimateAdvantages(ConnectorV2):
     ) -> dict[str, Any]:
         """Turn what `UnpackRollouts` laid out into a train batch."""
         columns = batch[DEFAULT_MODULE_ID]
-        values = self._values(rl_module[DEFAULT_MODULE_ID].unwrapped(), columns)
+        with torch.no_grad():
+            critic = rl_module[DEFAULT_MODULE_ID].unwrapped().compute_values
+            values = in_parts(critic, columns, self._rows_per_pass).double()
         sample_values = values[: sum(rollout.rewards.size for rollout in episodes)]
         advantages = torch.cat(self._advantages(episodes, columns, values))
         valid = torch.from_numpy(np.concatenate([rollout.valid.reshape(-1) for rollout in episodes])).to(values.device)
@@ -65,17 +68,6 @@ class EstimateAdvantages(ConnectorV2):
         chosen[Postprocessing.ADVANTAGES] = standardised.float()[rows]
         chosen[Postprocessing.VALUE_TARGETS] = (advantages + sample_values).float()[rows]
         return {**batch, DEFAULT_MODULE_ID: chosen}
-
-    @torch.no_grad()
-    def _values(self, module: Any, columns: dict[str, Any]) -> Tensor:
-        """Of all rows, float64."""
-        count = len(columns[Columns.REWARDS])
-        part = self._rows_per_pass or count
-        values = [
-            module.compute_values(tree.map_structure(lambda column: column[start : start + part], columns))  # noqa: B023
-            for start in range(0, count, part)
-        ]
-        return torch.cat(values).double()
 
     def _advantages(self, rollouts: list[PackedRollout], columns: dict[str, Any], values: Tensor) -> list[Tensor]:
         """Of the samples of each rollout, `(T * N,)`, float64."""

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +39,20 @@ class Comparison:
     load: float
 
 
-def compare(
-    plans: Iterable[TrainingPlan], num_iterations: int, tell: Callable[[Comparison], None] = lambda _: None
-) -> list[Comparison]:
+def compare(plans: Iterable[TrainingPlan], num_iterations: int) -> Iterator[Comparison]:
     """Train by every plan, for the time it takes.
 
     Args:
         plans: What to measure, one after the other.
         num_iterations: That count; one more goes before them.
-        tell: Called with every result.
+
+    Yields:
+        What was measured of each plan.
     """
-    found = []
     for plan in plans:
         with build(plan) as algorithm:
             iterations = train(algorithm, plan, num_iterations + 1)[1:]
-        found.append(_summary(plan, iterations))
-        tell(found[-1])
-    return found
+        yield _summary(plan, iterations)
 
 
 def grid(

@@ -18,6 +18,8 @@ from envfleet.errors import InvalidArgument
 from envfleet.rllib.connectors import PrepareActions
 
 _EVERY = 2  # steps between frames
+_MOST_STEPS = 100_000
+_MOST_FRAMES = 1000  # of an episode that does not end by itself
 
 
 class BestActions:
@@ -69,20 +71,27 @@ def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> ND
 
     Returns:
         Their returns, `(num_episodes,)`.
+
+    Raises:
+        InvalidArgument: An episode does not end.
     """
     with envfleet.make(env, num_episodes, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
         act = BestActions(algorithm, fleet.single_action_space)
         observations, _ = fleet.reset(seed=seed)
         returns, is_playing = np.zeros(num_episodes), np.ones(num_episodes, np.bool_)
-        while is_playing.any():
+        for _ in range(_MOST_STEPS):
             observations, rewards, terminated, truncated, _ = fleet.step(act(observations))
             returns += np.where(is_playing, rewards, 0.0)
             is_playing &= ~(terminated | truncated)
-    return returns
+            if not is_playing.any():
+                return returns
+    raise InvalidArgument(
+        f"an episode of {env} goes on after {_MOST_STEPS:,} steps: register the environment with max_episode_steps"
+    )
 
 
 def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
-    """Write an episode with the best actions to a GIF, every second frame of it.
+    """Write an episode with the best actions to a GIF: every second frame of its first 2,000 steps.
 
     Args:
         algorithm: Whose module plays.
@@ -92,11 +101,11 @@ def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
     """
     import imageio.v3 as imageio
 
-    frames, is_ended = [], False
+    frames, is_ended = list[NDArray[Any]](), False
     with gym.make(env, render_mode="rgb_array") as single:
         act = BestActions(algorithm, single.action_space)
         observation, _ = single.reset(seed=seed)
-        while not is_ended:
+        while not is_ended and len(frames) < _MOST_FRAMES:
             frames.append(np.asarray(single.render()))
             for _ in range(_EVERY):
                 observation, _, terminated, truncated, _ = single.step(act(observation[None])[0])

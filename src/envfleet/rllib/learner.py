@@ -15,6 +15,8 @@ from ray.rllib.algorithms.ppo.ppo import (
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 
+from envfleet.rllib.dense import fuse_dense_layers
+
 _MEANS = (
     POLICY_LOSS_KEY,
     VF_LOSS_KEY,
@@ -33,10 +35,16 @@ class PackedPPOLearner(PPOTorchLearner):
     same but for rounding. Of the figures it logs, losses, entropy and KL are those of the whole minibatch; the
     explained variance is the mean of the parts'.
 
-    A batch of one minibatch is not shuffled, which would only change the order of a sum.
+    Dense layers and their activations are computed at once (`FusedSequential`). A batch of one minibatch is not
+    shuffled, which would only change the order of a sum.
 
     A loss of your own (`compute_loss_for_module`) must be a mean over rows, as PPO's is; else set `rows_per_pass=None`.
     """
+
+    def build(self) -> None:
+        """Make the module and what belongs to it."""
+        super().build()
+        self.module.foreach_module(lambda _, module: fuse_dense_layers(module.unwrapped()))
 
     def update(self, *args: Any, minibatch_size: int | None = None, **kwargs: Any) -> Any:
         """Learn from rollouts; what is asked for is what RLlib's learners are asked for."""

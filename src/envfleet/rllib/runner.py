@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,10 +27,14 @@ from ray.rllib.utils.metrics import (
 from envfleet.core.fleet import Fleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
+from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.fleets import make_packed_fleet
+from envfleet.rllib.passes import in_parts
 from envfleet.rllib.recorder import Recorder
 from envfleet.rllib.rollout import PackedRollout
 from envfleet.rllib.tally import Tally
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class _NoEpisode(SingleAgentEpisode):
@@ -55,17 +61,23 @@ class PackedEnvRunner(SingleAgentEnvRunner):
 
     env: Any
 
+    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+        self._tally = Tally()  # outlives a fleet that is made again
+        super().__init__(config=config, **kwargs)
+
     def make_env(self) -> None:
         """Make the fleet, and close an earlier one."""
         if self.env is not None:
-            self.env.close()
+            try:
+                self.env.close()
+            except Exception:  # what has failed may fail here, too, and is to be replaced all the same
+                _LOGGER.warning("the environment to be replaced could not be closed", exc_info=True)
         context = EnvContext(self.config.env_config, self.worker_index, num_workers=self.num_workers)
         self.num_envs = self.config.num_envs_per_env_runner
         self.env = make_packed_fleet(self.config.env, self.num_envs, context, self.config.fleet_options)
         self._autoreset_mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._needs_initial_reset = True
         self._stand_in = [_NoEpisode()]
-        self._tally = Tally(self.num_envs)
         make_callback(
             "on_environment_created",
             callbacks_objects=self._callbacks,
@@ -91,6 +103,8 @@ class PackedEnvRunner(SingleAgentEnvRunner):
                 "as sequences: use a module without state, or train with vec (envfleet.rllib.register_fleet and "
                 "RLlib's own PPOConfig)"
             )
+        if self.module is not None:
+            fuse_dense_layers(self.module.unwrapped())
 
     def get_metrics(self) -> Any:
         """RLlib's metrics; returns and lengths are those of single sub-environments.
@@ -124,9 +138,9 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         recorder, num_ended = Recorder(self.num_envs, expected), 0
         while quotas.any() if quotas is not None else recorder.num_samples < (num_timesteps or 0):
             ended = self._step(recorder, quotas, explore, random_actions)
-            if ended is None:  # the fleet failed and was made again
+            if ended is None:  # the fleet failed and was made again; episodes that had ended keep their place
                 self._reset(explore)
-                recorder, num_ended = Recorder(self.num_envs, expected), 0
+                recorder = Recorder(self.num_envs, expected)
             else:
                 num_ended += ended
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=recorder.num_samples)
@@ -140,7 +154,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             seed = self._seed + (self.worker_index or 0) * (self.num_envs - 1)
         observations, _ = self._try_env_reset(seed=seed)
         self._needs_initial_reset = False
-        self._tally.reset()
+        self._tally.reset(self.num_envs)
         self._is_awaiting = np.zeros(self.num_envs, np.bool_)
         self._see(observations, explore)
 
@@ -169,9 +183,10 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             if explore:
                 num_runners = self.config.num_env_runners or 1
                 steps = (self.num_env_steps_sampled_lifetime // num_runners + num_samples) * num_runners
-                outputs = self.module.forward_exploration(self._cached_to_module, t=steps)
+                forward = partial(self.module.forward_exploration, t=steps)
             else:
-                outputs = self.module.forward_inference(self._cached_to_module)
+                forward = self.module.forward_inference
+            outputs = in_parts(forward, self._cached_to_module, self.config.rows_per_pass)
         batch: dict[str, Any] = self._module_to_env(
             rl_module=self.module,
             batch=outputs,

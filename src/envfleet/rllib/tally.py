@@ -10,21 +10,20 @@ from numpy.typing import NDArray
 
 
 class Tally:
-    """Counts the running episodes of N sub-environments, and keeps those that ended.
+    """Counts the running episodes of N sub-environments, and keeps those that ended."""
 
-    Args:
-        num_envs: N.
-    """
+    def __init__(self) -> None:
+        self._ended: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
+        self.reset(0)
 
-    def __init__(self, num_envs: int) -> None:
+    def reset(self, num_envs: int) -> None:
+        """Begin an episode in every sub-environment; what ended is kept.
+
+        Args:
+            num_envs: N.
+        """
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
         self._started_s = np.full(num_envs, time.perf_counter())
-        self._ended: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
-
-    def reset(self) -> None:
-        """Begin an episode in every sub-environment; what ended is kept."""
-        self._returns[:], self._lengths[:] = 0.0, 0
-        self._started_s[:] = time.perf_counter()
 
     def add(
         self, rewards: NDArray[np.float64], stepped: NDArray[np.bool_], ended: NDArray[np.bool_],

@@ -1,0 +1,115 @@
+"""Dense layers and their activations as one operation each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}  # torch's class: oneDNN's name
+_FEWEST_RESULTS = 4096  # of a layer; below, calling oneDNN costs more than it saves
+
+
+class FusedSequential(nn.Sequential):
+    """A `torch.nn.Sequential` in which `Linear` and the `Tanh` or `ReLU` after it are computed at once, by oneDNN.
+
+    PyTorch multiplies float32 matrices by MKL, which on processors that are not Intel's leaves half of their width
+    unused, then goes through the result again for the activation. What comes out is the same but for rounding, with
+    gradients too; layers, parameters and states are those of the module it was made of. It is an ordinary `Sequential`
+    on other devices, in other dtypes, with autocast, under `torch.compile`, with hooks on a layer, and wherever
+    `torch.backends.mkldnn` is off.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """Go through all layers.
+
+        Args:
+            input: `(…, features)`.
+        """
+        if not _is_fit(input):
+            plain: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
+            return plain
+        num_rows = input.numel() // input.shape[-1]
+        results, layers = input, list[Any](self)
+        while layers:
+            layer = layers.pop(0)
+            activation = _activation_after(layer, layers[0]) if layers else None
+            if activation is not None and num_rows * layer.out_features >= _FEWEST_RESULTS:
+                results = _fused(results, layer, activation)
+                layers.pop(0)
+            else:
+                results = layer(results)
+        return results
+
+
+def fuse_dense_layers(module: nn.Module) -> None:
+    """Make each `torch.nn.Sequential` within a module a `FusedSequential`, in its place.
+
+    Args:
+        module: Any; those that have none stay as they are.
+    """
+    for part in module.modules():
+        if type(part) is nn.Sequential:
+            part.__class__ = FusedSequential
+
+
+class _Dense(torch.autograd.Function):
+    """A dense layer with its activation, whose gradient comes from what it gave."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+        results = _linear(rows, weight, bias, activation)
+        context.save_for_backward(rows, weight, results)
+        context.activation, context.has_bias = activation, bias is not None
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
+        rows, weight, results = context.saved_tensors
+        if context.activation == "tanh":
+            inner = torch.ops.aten.tanh_backward(gradient, results)
+        else:
+            inner = torch.ops.aten.threshold_backward(gradient, results, 0)
+        of_rows = _linear(inner, weight.t().contiguous(), None, "none") if context.needs_input_grad[0] else None
+        inner = inner.flatten(0, -2)  # (…, out) -> (rows, out)
+        of_weight = inner.t() @ rows.flatten(0, -2)
+        return of_rows, of_weight, inner.sum(0) if context.has_bias else None, None
+
+
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    results: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, activation, [], "")  # noqa: SLF001
+    return results
+
+
+def _is_fit(tensor: Tensor) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype is torch.float32
+        and tensor.dim() > 1
+        and tensor.numel() > 0
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and bool(torch.backends.mkldnn.enabled)
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+def _activation_after(layer: nn.Module, follower: nn.Module) -> str | None:
+    """OneDNN's name for what follows a dense layer, if both may be computed at once."""
+    if type(layer) is not nn.Linear or _has_hooks(layer) or _has_hooks(follower):
+        return None
+    return _ACTIVATIONS.get(type(follower))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)  # noqa: SLF001
+
+
+def _fused(rows: Tensor, layer: nn.Linear, activation: str) -> Tensor:
+    if torch.is_grad_enabled():
+        results: Tensor = _Dense.apply(rows, layer.weight, layer.bias, activation)  # type: ignore[no-untyped-call]
+        return results
+    return _linear(rows, layer.weight, layer.bias, activation)

@@ -1,0 +1,78 @@
+"""Fused layers against PyTorch's own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from envfleet.rllib.dense import FusedSequential, fuse_dense_layers
+
+
+def network(activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(5, 64), activation(), nn.Linear(64, 64, bias=False), activation(), nn.Linear(64, 2)
+    )  # fmt: skip
+
+
+def fused(plain: nn.Sequential) -> nn.Sequential:
+    copied = copy.deepcopy(plain)
+    fuse_dense_layers(copied)
+    assert type(copied) is FusedSequential
+    return copied
+
+
+def calls_of_onednn(module: nn.Module, rows: Tensor) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        module(rows)
+    return sum(event.name == "mkldnn::_linear_pointwise" for event in profile.events())
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
+@pytest.mark.parametrize("shape", [(300, 5), (20, 15, 5)], ids=str)
+def test_results_and_gradients_are_pytorchs(activation: type[nn.Module], shape: tuple[int, ...]) -> None:
+    plain = network(activation)
+    ours = fused(plain)
+    rows, weights = torch.randn(shape), torch.randn(*shape[:-1], 2)
+    found: list[list[Any]] = []
+    for module in (plain, ours):
+        given = rows.clone().requires_grad_()
+        results = module(given)
+        (results * weights).sum().backward()
+        with torch.no_grad():
+            torch.testing.assert_close(module(rows), results.detach(), rtol=0, atol=1e-6)
+        found.append([results.detach(), given.grad, *(parameter.grad for parameter in module.parameters())])
+    for expected, actual in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_what_it_is_for_goes_through_onednn() -> None:
+    module, rows = fused(network()), torch.randn(300, 5)
+    assert calls_of_onednn(module, rows) == 2
+    assert calls_of_onednn(module, rows[:2]) == 0  # too few
+    assert calls_of_onednn(module.double(), rows.double()) == 0
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")  # of the flags
+def test_it_leaves_alone_what_it_may_not_touch() -> None:
+    module, rows, seen = fused(network()), torch.randn(300, 5), list[Any]()
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert calls_of_onednn(module, rows) == 0
+    module[0].register_forward_hook(lambda *given: seen.append(given[2].shape))
+    assert calls_of_onednn(module, rows) == 1
+    assert seen == [(300, 64)]
+    with torch.autocast("cpu"):
+        assert module(rows).dtype is torch.bfloat16
+
+
+def test_states_and_copies_are_those_of_the_plain_module() -> None:
+    plain = network()
+    module = fused(plain)
+    assert module.state_dict().keys() == plain.state_dict().keys()
+    rows = torch.randn(100, 5)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(module))(rows), plain(rows), rtol=0, atol=1e-6)
