@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.remote.conftest import TURBOFAN
 from tests.service.serving import Command
 
@@ -17,31 +20,57 @@ pytestmark = pytest.mark.timeout(110)
 NUM_ENVS, NUM_STEPS, KILL = 6, 24, 9
 
 
+def step_all(remote: Any, local: Any, actions: NDArray[np.int64]) -> None:
+    found, expected = remote.step(actions), local.step(actions)
+    for one, other in zip(found[:4], expected[:4], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def step_in_parts(remote: Any, local: Any, actions: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    """Three calls one behind the other, of which the service makes one when it is killed."""
+    for part in np.split(rows, 3):
+        remote.send(actions[part], part)
+    expected = local.step(actions)
+    seen = []
+    while len(seen) < NUM_ENVS:
+        batch = remote.recv()
+        seen += batch.env_indices.tolist()
+        for one, other in zip(batch[:4], expected[:4], strict=True):
+            np.testing.assert_array_equal(one, other[batch.env_indices])
+
+
 def test_a_run_goes_on_bit_by_bit_when_the_service_is_killed_and_started_again(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'service.db'}"
     rng = np.random.default_rng(0)
     actions = rng.choice([0, 0, 0, 0, 0, 1, 2], (NUM_STEPS, NUM_ENVS))
     started: list[Command] = []
 
-    def start_again(port: int) -> None:
-        started.append(Command(database, port=port))
+    def kill_and_start_again(service: Command) -> None:
+        time.sleep(0.005)
+        service.kill()
+        started.append(Command(database, port=service.port))
 
     with Command(database) as service:
         token = service.read_token()
         with (
             envfleet.make(TURBOFAN, NUM_ENVS, backend="kernel", autoreset_mode="SAME_STEP") as local,
-            envfleet.connect(service.url, TURBOFAN, NUM_ENVS, token=token, autoreset_mode="SAME_STEP") as remote,
+            envfleet.connect(
+                service.url, TURBOFAN, NUM_ENVS, token=token, autoreset_mode="SAME_STEP", batch_size=4
+            ) as remote,
         ):
             np.testing.assert_array_equal(remote.reset(seed=4)[0], local.reset(seed=4)[0])
             for k in range(NUM_STEPS):
                 if k == KILL:
-                    service.kill()
-                    starter = threading.Thread(target=start_again, args=(service.port,))
+                    state = remote.get_state(), local.get_state()
+                    starter = threading.Thread(target=kill_and_start_again, args=(service,))
                     starter.start()
-                found, expected = remote.step(actions[k]), local.step(actions[k])
-                for one, other in zip(found[:4], expected[:4], strict=True):
-                    np.testing.assert_array_equal(one, other)
+                if k % 2:
+                    step_in_parts(remote, local, actions[k], rng.permutation(NUM_ENVS))
+                else:
+                    step_all(remote, local, actions[k])
                 np.testing.assert_array_equal(remote.episode_returns, local.episode_returns)
-            assert remote.stats().retries > 0
             starter.join()
+            assert remote.stats().retries > 0
+            np.testing.assert_array_equal(remote.set_state(state[0]), local.set_state(state[1]))
+            step_all(remote, local, actions[0])
     started[0].kill()

@@ -17,6 +17,7 @@ from envfleet.errors import (
     CallPending,
     CallTimeout,
     FleetBroken,
+    FleetClosed,
     InvalidArgument,
     NothingPending,
     ResetNeeded,
@@ -175,6 +176,15 @@ def test_a_refusal_is_final_and_the_others_go_on(place: Place) -> None:
         assert fleet.recv().env_indices.tolist() == [2, 3]
         fleet.send(FLY, [0, 1])
         assert fleet.recv().env_indices.tolist() == [0, 1]
+
+
+def test_a_fleet_closes_while_something_is_under_way(place: Place) -> None:
+    fleet = connect(place)
+    fleet.send(FLY, [0, 1])
+    fleet.send(FLY, [2, 3])
+    fleet.close()
+    with pytest.raises(FleetClosed):
+        fleet.recv()
 
 
 def test_whoever_does_not_wait_long_enough_loses_nothing(place: Place) -> None:

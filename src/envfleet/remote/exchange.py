@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from envfleet.core.layout import SpaceLayout
@@ -152,8 +152,12 @@ class Exchange:
             shard.seq = int(shard.link.get(f"/fleets/{shard.fleet_id}")["seq"])
         self._open = None
 
-    def close(self) -> None:
-        """Close the fleets and drop the connections."""
+    def close(self, await_others: Callable[[float], None]) -> None:
+        """Close the fleets and drop the connections, once nothing is under way.
+
+        Args:
+            await_others: Waits, for so many seconds at most, until nothing else uses the connections.
+        """
         body = pack({"key": secrets.token_bytes(KEY_BYTES)})
         for shard in self.shards:
             try:
@@ -168,7 +172,11 @@ class Exchange:
             except EnvfleetError as error:
                 warnings.warn(f"fleet {shard.fleet_id} could not be closed: {error}", RuntimeWarning, stacklevel=4)
             finally:
-                shard.link.close()
+                shard.link.stop()
+        concurrent.futures.wait(self._futures, _CLOSE_PATIENCE_S)
+        await_others(_CLOSE_PATIENCE_S)
+        for shard in self.shards:
+            shard.link.close()
         self.crew.shutdown()
 
     def _prepare(self, verb: str, asked: Sequence[tuple[Shard, Fields]]) -> list[Call]:

@@ -76,13 +76,10 @@ class RemoteFleet(SteppedRemoteFleet):
                 else call `recv` again. Either way it is not stepped twice.
             ServiceRefused: The service does not want to; those that were refused are not under way any more.
         """
-        start_s = time.perf_counter()
-        try:
-            return self._recv_all(timeout_s) if self._is_sent else self._recv_some(timeout_s)
-        finally:
-            self._wait_s += time.perf_counter() - start_s
+        return self._recv_all(timeout_s) if self._is_sent else self._recv_some(timeout_s)
 
     def _recv_all(self, timeout_s: float | None) -> Batch:
+        start_s = time.perf_counter()
         try:
             replies = self._exchange.finish(timeout_s)
         except CallTimeout:
@@ -90,6 +87,8 @@ class RemoteFleet(SteppedRemoteFleet):
         except BaseException:
             self._is_sent = False
             raise
+        finally:
+            self._wait_s += time.perf_counter() - start_s
         self._is_sent = False
         return Batch(*self._finish_step(replies), self._every.copy())
 
@@ -97,11 +96,18 @@ class RemoteFleet(SteppedRemoteFleet):
         self._check("recv", is_idle=False)
         if not self._outbox.under_way:
             raise NothingPending("recv() with nothing under way: call send(actions) first")
-        taken = self._outbox.take(min(self.batch_size, len(self._outbox.under_way)), timeout_s)
+        start_s = time.perf_counter()
+        try:
+            taken = self._outbox.take(min(self.batch_size, len(self._outbox.under_way)), timeout_s)
+        finally:
+            taken_s = time.perf_counter()
+            self._wait_s += taken_s - start_s
         which = np.concatenate([letter.rows[places] for letter, places in taken])
         order = np.argsort(which) if len(which) == self.num_envs else np.arange(len(which))
         targets, parts, first = np.argsort(order), [], 0
         for letter, places in taken:
             parts.append((letter.answer.take(places), targets[first : first + len(places)]))
             first += len(places)
-        return Batch(*self._tell(parts, which[order]), which[order])
+        step = self._tell(parts, which[order])
+        self._copy_s += time.perf_counter() - taken_s
+        return Batch(*step, which[order])

@@ -191,7 +191,7 @@ class RemoteFleetBase(VectorEnv[Any, Any, Any]):
         if self._state is not Lifecycle.CLOSED:
             self._state = Lifecycle.CLOSED
             self.closed = True
-            self._exchange.close()
+            self._exchange.close(self._outbox.await_end)
 
     def __enter__(self) -> Self:
         """Return the fleet itself."""

@@ -98,8 +98,12 @@ class Link:
         except ValueError as error:
             raise WireError(f"{self.url} answered with no JSON: {response.text[:_SHOWN]!r}") from error
 
+    def stop(self) -> None:
+        """Have calls that wait to be repeated end."""
+        self._closing.set()
+
     def close(self) -> None:
-        """Drop the connection; calls that wait to be repeated end."""
+        """Drop the connection, and what is under way."""
         self._closing.set()
         self._http.close()
 

@@ -175,8 +175,7 @@ class Outbox:
             for lane in self._lanes.values():
                 while len(lane) > 1:
                     lane.pop()
-            while self._busy:
-                self._news.wait()
+            self._news.wait_for(lambda: not self._busy)
             for lane in self._lanes.values():
                 lane.clear()
             self._stuck.clear()
@@ -184,6 +183,12 @@ class Outbox:
             self._arrived.clear()
             self._asked = []
             self.under_way.clear()
+
+    def await_end(self, timeout_s: float) -> None:
+        """Send nothing more, and wait until nothing is being sent, but not for longer."""
+        with self._news:
+            self._stuck.update(self._lanes)
+            self._news.wait_for(lambda: not self._busy, timeout_s)
 
     # ------------------------------------------------------------------ one after the other
 
