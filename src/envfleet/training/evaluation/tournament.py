@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.agents import load_agent, saving
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.evaluation import Score
 from envfleet.training.evaluation.ratings import Rating, Result, rate
@@ -48,11 +50,14 @@ class Tournament:
 def find_checkpoints(folder: str | Path) -> dict[str, Path]:
     """Find the checkpoints of a folder of files, of a run or of several runs.
 
+    Files with the same weights, such as a run's best checkpoint and its newest, are one player.
+
     Returns:
-        Their files by name: the path within the folder, as far as it tells them apart.
+        Their files by name: the path within the folder, as far as it tells them apart; of several files with the same
+        weights the first one, by all their names, with ` = ` between them.
 
     Raises:
-        InvalidArgument: There is no such folder, or no checkpoint in it.
+        InvalidArgument: There is no such folder, no checkpoint in it, or a file there that is none.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -60,11 +65,25 @@ def find_checkpoints(folder: str | Path) -> dict[str, Path]:
     paths = sorted(path for path in root.rglob("*.pt") if path.name != RESUME_FILE)
     if not paths:
         raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
-    found = {}
+    same: dict[str, list[Path]] = {}
     for path in paths:
-        parts = [part for part in path.relative_to(root).with_suffix("").parts if part != "checkpoints"]
-        found["/".join(parts)] = path
-    return found
+        same.setdefault(_fingerprint(path), []).append(path)
+    return {" = ".join(_name_in(root, path) for path in files): files[0] for files in same.values()}
+
+
+def _name_in(root: Path, path: Path) -> str:
+    return "/".join(part for part in path.relative_to(root).with_suffix("").parts if part != "checkpoints")
+
+
+def _fingerprint(path: Path) -> str:
+    """Of all that decides how an agent plays; equal for files that hold the same one."""
+    agent = load_agent(path, num_envs=1)
+    form = (agent.name, agent.config, saving.encode_space(agent.action_space))
+    digest = hashlib.sha256(repr(form).encode())
+    for network, tensors in agent.weights().items():
+        for name, tensor in tensors.items():
+            digest.update(f"{network}.{name}".encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def run_tournament(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from gymnasium import spaces
 from matplotlib.image import imread
 from tests.unit.training.still import Still
 
-from envfleet.agents import PPO, PPOConfig
+from envfleet.agents import DDDQN, PPO, ActionTable, Agent, DDDQNConfig, PPOConfig
+from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.evaluation.tournament import Tournament, find_checkpoints, run_tournament
 from envfleet.training.games.matches import play
 from envfleet.training.records.tournament_plot import draw_tournament, plot_tournament
 
+VIEW = spaces.Box(-1, 1, (18,))
 pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
 
 
@@ -71,11 +74,30 @@ def test_names_that_are_long_paths_stand_beside_the_picture(count: int) -> None:
 
 
 def test_checkpoints_are_found(tmp_path: Path) -> None:
-    agent = PPO(spaces.Box(-1, 1, (18,)), spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,)), seed=0)
-    for name in ("a/checkpoints/000000000100.pt", "a/checkpoints/best.pt", "a/resume.pt", "b.pt"):
-        agent.save(tmp_path / name)
+    for number, name in enumerate(("a/checkpoints/000000000100.pt", "a/checkpoints/best.pt", "a/resume.pt", "b.pt")):
+        PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,)), seed=number).save(tmp_path / name)
     assert [*find_checkpoints(tmp_path)] == ["a/000000000100", "a/best", "b"]
     assert [*find_checkpoints(tmp_path / "a")] == ["000000000100", "best"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,)), seed=seed),
+        lambda seed: DDDQN(VIEW, ActionTable(action_table()), DDDQNConfig(hidden=(4,)), seed=seed),
+    ],
+    ids=["PPO", "DDDQN"],
+)
+def test_files_with_the_same_weights_are_one_player(make: Callable[[int], Agent[Any]], tmp_path: Path) -> None:
+    agent = make(0)
+    agent.save(tmp_path / "000000000100.pt", "weights")
+    agent.save(tmp_path / "best.pt", "learner")  # a file of other content that plays as the first does
+    make(1).save(tmp_path / "000000000200.pt")
+    found = find_checkpoints(tmp_path)
+    assert {name: path.name for name, path in found.items()} == {
+        "000000000100 = best": "000000000100.pt",
+        "000000000200": "000000000200.pt",
+    }
 
 
 def test_what_is_no_tournament_is_refused(tmp_path: Path) -> None:
