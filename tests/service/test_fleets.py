@@ -308,6 +308,18 @@ def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -
         assert here.count(Event) == 2
 
 
+def test_a_database_that_drops_its_connections_is_asked_again(tmp_path: Path, postgres_url: str) -> None:
+    with process(make_settings(tmp_path, database=postgres_url)) as here:
+        user = here.user("ann")
+        fleet = here.create(user)
+        here.reset(user, fleet, seeds=1)
+        with here.store.engine.connect() as connection:
+            others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+            connection.execute(sa.text(f"{others} AND datname = current_database()"))
+        assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
+        assert here.count(Event) == 2
+
+
 def test_the_tables_are_those_of_the_models(tmp_path: Path) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext

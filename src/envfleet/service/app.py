@@ -51,7 +51,7 @@ def make_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.add_middleware(Gate, max_body_bytes=settings.max_body_bytes, metrics=service.metrics)
-    for router in (fast.router, reaching.router, admin.router, admin.operations, legacy.router):
+    for router in (fast.router, fast.scores_router, reaching.router, admin.router, admin.operations, legacy.router):
         app.include_router(router)
     web.install(app)
     app.add_exception_handler(EnvfleetError, _refuse)

@@ -11,11 +11,13 @@ from envfleet.errors import InvalidArgument
 from envfleet.service.auth import Identity
 from envfleet.service.hosted import FleetConfig, check_rows
 from envfleet.service.offers import find_offer
+from envfleet.service.routing import BinaryRoute
 from envfleet.service.schemas import CreateFleet, ResetFleet, Schema, StepFleet
 from envfleet.service.service import Service
 from envfleet.transports.packing import MEDIA_TYPE, pack, shrink, unpack
 
-router = APIRouter(prefix="/api/v2", tags=["fleets"])
+router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
+scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])
 _S = TypeVar("_S", bound=Schema)
 BINARY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
@@ -183,7 +185,7 @@ async def envs(request: Request) -> Response:
     return reply_with(pack({"envs": shown}))
 
 
-@router.get("/scores/{env:path}")
+@scores_router.get("/scores/{env:path}")
 async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> dict[str, Any]:
     """The leaderboard of an environment."""
     service = service_of(request)

@@ -315,6 +315,7 @@ class Fleets:
                 self._memory.drop(hosted)
             finally:
                 hosted.lock.release()
+        self._journal.close()
 
 
 def _stored_key(user_id: int, key: str) -> str:

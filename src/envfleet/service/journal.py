@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from envfleet.errors import EnvfleetError
-from envfleet.service.models import Episode, Event, FleetRow, Snapshot, Usage, User
+from envfleet.service.models import Base, Episode, Event, FleetRow, Snapshot, Usage, User
 from envfleet.service.refusals import QuotaSpent
-from envfleet.service.store import Store, today
+from envfleet.service.store import Store, live_envs_of, today
+from envfleet.service.writing import Prepared, Transaction, Writer
 
 _MOST_ENTRIES = 256
 
@@ -62,7 +63,8 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._upsert: Any = sqlite.insert if store.is_sqlite else postgresql.insert
+        self._writer = Writer(store.engine)
+        self._statements = _Statements(store.engine.dialect)
         self._waiting: collections.deque[tuple[Entry, Future[None]]] = collections.deque()
         self._turn = threading.Lock()
         self._used: dict[int, tuple[int, int]] = {}  # user to day and steps, as of the last commit of this process
@@ -119,6 +121,15 @@ class Journal:
                 result.set_result(None)
 
     def _write(self, entries: Sequence[Entry]) -> None:
+        """Write all of it or nothing; once more if the connection was lost, as nothing can be written twice."""
+        try:
+            self._write_once(entries)
+        except sa.exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            self._write_once(entries)
+
+    def _write_once(self, entries: Sequence[Entry]) -> None:
         steps: Counter[int] = Counter()
         closed: dict[str, float] = {}
         most_steps: dict[int, int] = {}
@@ -128,44 +139,72 @@ class Journal:
             closed.update(entry.closed)
             most_steps.update(entry.most_steps)
             most_live_envs.update(entry.most_live_envs)
-        with self._store.engine.begin() as connection:
-            if most_live_envs and not self._store.is_sqlite:  # SQLite lets one process write at a time
-                locked = sa.select(User.id).where(User.id.in_(most_live_envs)).order_by(User.id)
-                connection.execute(locked.with_for_update(key_share=True))
-            for table, name in ((FleetRow, "fleets"), (Event, "events"), (Episode, "episodes")):
+        sql = self._statements
+        with self._writer.begin() as transaction:
+            if not self._store.is_sqlite:  # SQLite lets one process write at a time
+                for user_id in sorted(most_live_envs):
+                    transaction.ask(sql.lock_user, user=user_id)
+            for name, statement in sql.inserts.items():
                 rows = [row for entry in entries for row in getattr(entry, name)]
                 if rows:
-                    connection.execute(sa.insert(table), rows)
-            for row in (row for entry in entries for row in entry.snapshots):
-                statement = self._upsert(Snapshot.__table__).values(row)
-                changed = {"seq": row["seq"], "body": row["body"]}
-                connection.execute(statement.on_conflict_do_update(index_elements=["fleet_id"], set_=changed))
-            for fleet_id, at in closed.items():
-                connection.execute(
-                    sa.update(FleetRow)
-                    .where(FleetRow.id == fleet_id, FleetRow.closed_at.is_(None))
-                    .values(closed_at=at)
-                )
+                    transaction.write(statement, rows)
+            if closed:
+                transaction.write(sql.close, [{"fleet": fleet, "at": at} for fleet, at in closed.items()])
             for user_id, most in most_live_envs.items():
-                live = self._store.count_live_envs(user_id, connection)
+                live = transaction.ask(sql.live_envs, user=user_id)
                 if live > most:
                     raise live_envs_spent(live, most)
             used = {
-                user_id: self._count(connection, user_id, count, most_steps) for user_id, count in sorted(steps.items())
+                user_id: self._count(transaction, user_id, count, most_steps.get(user_id))
+                for user_id, count in sorted(steps.items())
             }
         self._used.update(used)
 
-    def _count(self, connection: sa.Connection, user_id: int, count: int, most: Mapping[int, int]) -> tuple[int, int]:
-        """Count a user's steps: the day, and all that were made in it by any process."""
+    def _count(self, transaction: Transaction, user_id: int, steps: int, most: int | None) -> tuple[int, int]:
+        """Count a user's steps; returns the day and all that were made in it by any process."""
         day = today()
-        statement = self._upsert(Usage.__table__).values(user_id=user_id, day=day, steps=count)
-        statement = statement.on_conflict_do_update(
-            index_elements=["user_id", "day"], set_={"steps": Usage.__table__.c.steps + statement.excluded.steps}
-        )
-        used = int(connection.execute(statement.returning(Usage.__table__.c.steps)).scalar_one())
-        if used > most.get(user_id, used):
-            raise steps_spent(used - count, count, most[user_id])
+        used = transaction.ask(self._statements.count_steps, user_id=user_id, day=day, steps=steps)
+        if most is not None and used > most:
+            raise steps_spent(used - steps, steps, most)
         return day, used
+
+    def close(self) -> None:
+        """Release the connection."""
+        with self._turn:
+            self._writer.close()
+
+
+class _Statements:
+    """What is written and asked in a commit.
+
+    Args:
+        dialect: Of the database.
+    """
+
+    def __init__(self, dialect: sa.Dialect) -> None:
+        upsert: Any = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
+        user = sa.bindparam("user", type_=sa.Integer())
+        snapshot, usage = upsert(Snapshot.__table__), upsert(Usage.__table__)
+        kept = {name: snapshot.excluded[name] for name in ("seq", "body")}
+        snapshot = snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept)
+        total = {"steps": Usage.__table__.c.steps + usage.excluded.steps}
+        usage = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
+        closed = sa.update(FleetRow).where(FleetRow.id == sa.bindparam("fleet"), FleetRow.closed_at.is_(None))
+        self.inserts = {
+            "fleets": Prepared(sa.insert(FleetRow), dialect, _names(FleetRow)),
+            "events": Prepared(sa.insert(Event), dialect, _names(Event)),
+            "episodes": Prepared(sa.insert(Episode), dialect, [key for key in _names(Episode) if key != "id"]),
+            "snapshots": Prepared(snapshot, dialect, _names(Snapshot)),
+        }
+        self.close = Prepared(closed.values(closed_at=sa.bindparam("at")), dialect)
+        self.lock_user = Prepared(sa.select(User.id).where(User.id == user).with_for_update(key_share=True), dialect)
+        self.live_envs = Prepared(live_envs_of(user), dialect)
+        counting = usage.returning(Usage.__table__.c.steps)
+        self.count_steps = Prepared(counting, dialect, _names(Usage))
+
+
+def _names(table: type[Base]) -> list[str]:
+    return list(table.__table__.columns.keys())
 
 
 def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:

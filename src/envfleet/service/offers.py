@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.making.kernels import kernel_spec
-from envfleet.service.engines import SHORT_BLOCK, EngineFleet
+from envfleet.service.engines import LONG_BLOCK, SHORT_BLOCK, EngineFleet
 
 TURBOFAN = "envfleet/Turbofan-v0"
 RENDER_MODE = "render_mode"
@@ -99,8 +99,9 @@ class Offer(BaseModel):
             InvalidArgument: It cannot be made with these options.
         """
         kwargs: dict[str, Any] = {**self.kwargs, **options}
-        if self.is_turbofan:
-            size, is_whole = kwargs.pop("step_size", SHORT_BLOCK), kwargs.pop("return_all_states", True)
+        size, is_whole = kwargs.get("step_size", SHORT_BLOCK), kwargs.get("return_all_states", True)
+        if self.is_turbofan and not (is_whole and size in (SHORT_BLOCK, LONG_BLOCK)):
+            kwargs = {name: value for name, value in kwargs.items() if name not in ("step_size", "return_all_states")}
             kwargs = {"max_episode_steps": self.spec.max_episode_steps, "env_spec": self.spec, "seed": 0, **kwargs}
             return EngineFleet(
                 num_envs, size, bool(is_whole), {**kwargs, "autoreset_mode": AutoresetMode[autoreset_mode]}

@@ -42,18 +42,23 @@ class Turns:
         self.num_waiting += 1
         try:
             await self._pace(identity.token_id, begun)
-            left = begun + self._timeout_s - time.monotonic()
-            try:
-                async with asyncio.timeout(max(left, 0.001)):
-                    await self._slots.acquire()
-            except TimeoutError:
-                raise Busy(f"no turn came within {self._timeout_s:g} s: try again", retry_after_s=1.0) from None
+            if self._slots.locked():
+                await self._wait(begun + self._timeout_s)
+            else:
+                await self._slots.acquire()
         finally:
             self.num_waiting -= 1
         try:
             yield time.monotonic() - begun
         finally:
             self._slots.release()
+
+    async def _wait(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.001)):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise Busy(f"no turn came within {self._timeout_s:g} s: try again", retry_after_s=1.0) from None
 
     async def _pace(self, token_id: int, now: float) -> None:
         """Wait until a token's calls come no faster than they may, after a burst."""

@@ -12,10 +12,11 @@ from envfleet.errors import InvalidArgument, ResetNeeded
 from envfleet.service.fast import BINARY, bearer, read, reply_with, service_of
 from envfleet.service.hosted import HostedFleet, check_rows
 from envfleet.service.refusals import EnvFailed
+from envfleet.service.routing import BinaryRoute
 from envfleet.service.schemas import LoadRows, SaveRows
 from envfleet.transports.packing import pack
 
-router = APIRouter(prefix="/api/v2", tags=["fleets"])
+router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 _MOST_BYTES = 64 * 2**20
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import time
@@ -162,13 +161,10 @@ class Store:
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
-    def count_live_envs(self, user_id: int, connection: sa.Connection | None = None) -> int:
-        """Sub-environments of a user's open fleets; with `connection`, as its transaction sees them."""
-        query = sa.select(sa.func.coalesce(sa.func.sum(FleetRow.num_envs), 0)).where(
-            FleetRow.user_id == user_id, FleetRow.closed_at.is_(None)
-        )
-        with contextlib.nullcontext(connection) if connection is not None else self.engine.connect() as using:
-            return int(using.execute(query).scalar_one())
+    def count_live_envs(self, user_id: int) -> int:
+        """Sub-environments of a user's open fleets."""
+        with self.engine.connect() as connection:
+            return int(connection.execute(live_envs_of(user_id)).scalar_one())
 
     def touch_fleets(self, touched: dict[str, float]) -> None:
         """Note when fleets were used last, unless another process has used them later."""
@@ -203,6 +199,12 @@ class Store:
             for table in (Event, Snapshot):
                 connection.execute(sa.delete(table).where(table.fleet_id.in_(old)))
             return connection.execute(sa.delete(FleetRow).where(FleetRow.closed_at < before)).rowcount
+
+
+def live_envs_of(user_id: Any) -> sa.Select[Any]:
+    """The query for the sub-environments of a user's open fleets."""
+    total = sa.func.coalesce(sa.func.sum(FleetRow.num_envs), 0)
+    return sa.select(total).where(FleetRow.user_id == user_id, FleetRow.closed_at.is_(None))
 
 
 def today() -> int:
