@@ -31,7 +31,7 @@ def step_in_parts(remote: Any, local: Any, actions: NDArray[np.int64], rows: NDA
     for part in np.split(rows, 3):
         remote.send(actions[part], part)
     expected = local.step(actions)
-    seen = []
+    seen: list[int] = []
     while len(seen) < NUM_ENVS:
         batch = remote.recv()
         seen += batch.env_indices.tolist()

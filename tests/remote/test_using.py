@@ -52,6 +52,14 @@ def test_training_on_a_service_is_training_on_the_kernel(place: Place, monkeypat
     assert remote == local  # the same seeds, the same observations, the same updates
 
 
+def test_services_allow_what_the_configuration_asks_for(place: Place) -> None:
+    phase = json.loads(CONFIG.read_text(encoding="utf-8"))["curriculum"]["phases"][0]
+    assert phase["environment"]["id"] == TURBOFAN
+    for offer in place.service.settings.offers:
+        if offer.env == TURBOFAN:
+            offer.check(1024, phase["environment"]["kwargs"])
+
+
 def test_a_run_goes_on_with_new_episodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVFLEET_TOKEN", place.token)
     config = remote_config(url=place.url, env="Turbofan-v0", max_episode_steps=20)
