@@ -1,12 +1,15 @@
 """How much faster training goes with more sub-environments of Box2D hockey, and where the time goes.
 
-    python benchmarks/training.py OUT                      # all: about four minutes
-    python benchmarks/training.py OUT --updates 1 --seconds 20
+    python benchmarks/training.py OUT                      # configs/sac.json and dddqn.json: about four minutes
+    python benchmarks/training.py OUT --updates 0.0625 --hidden 256 256 --batch-size 256
 
-Writes OUT/training.json and OUT/training.png. Every cell is the trainer that `envfleet train` runs, for a fixed time
-after its warm-up, with the same gradient updates per transition whatever `num_envs` is; "acting" makes none. Torch
-has one thread. The default rate, one update for 16 transitions, is what the public pipeline makes with its 16
-sub-environments.
+Writes OUT/training.json and OUT/training.png. Every cell is the trainer that `envfleet train` runs, with the agent of a
+configuration, for a fixed time after its warm-up, with the same gradient updates per transition whatever `num_envs` is;
+"acting" makes none. Torch has one thread.
+
+`bound` is the ratio if everything but gradient updates cost nothing: they are the update time of a cell less that of
+its acting one, and more sub-environments do not change them. `alone` is the ratio if stepping cost nothing, for it goes
+on elsewhere while this thread acts, remembers and learns.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,7 @@ import torch
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import parse_config
 
+CONFIGS = Path(__file__).parents[1] / "configs"
 NUM_ENVS = (1, 2, 4, 8, 16)
 PROMISE = {1: 1.0, 4: 1.4, 8: 2.4}
 WARM_UP = 500  # transitions
@@ -49,26 +54,24 @@ class Cell:
     micros: dict[str, float]
 
 
-def make_trainer(agent: str, updates: float, num_envs: int, args: argparse.Namespace) -> Trainer:
-    """A trainer whose run will not end by itself."""
+def make_trainer(path: Path, updates: float | None, num_envs: int, args: argparse.Namespace) -> Trainer:
+    """A trainer whose run will not end by itself; with the configuration's own updates per transition if `None`."""
+    config = json.loads(path.read_text(encoding="utf-8"))
     phase = {"name": "all", "transitions": 10**9, "opponent": {"type": "basic_strong"}}
-    config = {
-        "curriculum": {"phases": [phase]},
-        "hyperparameters": {"batch_size": args.batch_size},
-        "training": {
-            "warmup_steps": WARM_UP // 2,
-            "updates_per_step": updates,
-            "eval_frequency": None,
-            "checkpoint_frequency": None,
-        },
-        "agent": {"type": agent, "hyperparameters": {"hidden": args.hidden}},
-    }
+    config["curriculum"]["phases"] = [phase]
+    config["training"].update(warmup_steps=WARM_UP // 2, eval_frequency=None, checkpoint_frequency=None)
+    if updates is not None:
+        config["training"]["updates_per_step"] = updates
+    if args.batch_size is not None:
+        config["hyperparameters"]["batch_size"] = args.batch_size
+    if args.hidden is not None:
+        config["agent"]["hyperparameters"]["hidden"] = args.hidden
     return Trainer(parse_config(config), RunOptions(num_envs=num_envs, engine="box2d"))
 
 
-def measure(agent: str, updates: float, num_envs: int, args: argparse.Namespace) -> Cell:
+def measure(path: Path, updates: float | None, num_envs: int, args: argparse.Namespace) -> Cell:
     """Run one cell."""
-    with contextlib.closing(make_trainer(agent, updates, num_envs, args)) as trainer:
+    with contextlib.closing(make_trainer(path, updates, num_envs, args)) as trainer:
         trainer.begin()
         while trainer.transitions < WARM_UP:
             trainer.round()
@@ -78,20 +81,34 @@ def measure(agent: str, updates: float, num_envs: int, args: argparse.Namespace)
         seconds = time.perf_counter() - began_s
         after, made = dataclasses.asdict(trainer.times), trainer.transitions - first
     micros = {part: 1e6 * (after[part] - before[part]) / made for part in PARTS}
-    return Cell(agent, updates, num_envs, made / seconds, micros)
+    rate = trainer.config.training.updates_per_step or 0.0
+    return Cell(trainer.agent.name, rate, num_envs, made / seconds, micros)
+
+
+def bounds(cells: list[Cell], cell: Cell) -> tuple[float, float]:
+    """What the ratio of a cell could be at most, see above; infinite without updates."""
+    find = {(one.agent, one.updates, one.num_envs): one for one in cells}
+    base_s = 1e6 / find[cell.agent, cell.updates, 1].steps_per_s
+    acting = find[cell.agent, 0.0, cell.num_envs]
+    gradients = cell.micros["update"] - acting.micros["update"]
+    alone = cell.micros["act"] + cell.micros["env"] + cell.micros["update"]
+    return base_s / gradients if gradients > 0 else math.inf, base_s / alone if cell.num_envs > 1 else 1.0
 
 
 def show(cells: list[Cell]) -> None:
     """Print steps per second, ratios, and where the time goes."""
     base = {(cell.agent, cell.updates): cell.steps_per_s for cell in cells if cell.num_envs == 1}
-    print(f"{'agent':6} {'updates':>8} {'envs':>5} {'steps/s':>9} {'ratio':>6} {'promise':>8}   µs per transition")
+    print(
+        f"{'agent':6} {'updates':>8} {'envs':>5} {'steps/s':>9} {'ratio':>6} {'promise':>8} {'bound':>6} {'alone':>6}"
+        "   µs per transition"
+    )
     for cell in cells:
-        ratio = cell.steps_per_s / base[cell.agent, cell.updates]
+        ratio, (bound, alone) = cell.steps_per_s / base[cell.agent, cell.updates], bounds(cells, cell)
         promise = f"{PROMISE[cell.num_envs]:.1f}" if cell.num_envs in PROMISE else "–"
         parts = ", ".join(f"{part} {value:.0f}" for part, value in cell.micros.items())
         print(
             f"{cell.agent:6} {cell.updates:>8g} {cell.num_envs:>5} {cell.steps_per_s:>9,.0f} {ratio:>6.2f} "
-            f"{promise:>8}   {parts}"
+            f"{promise:>8} {bound:>6.1f} {alone:>6.1f}   {parts}"
         )
 
 
@@ -127,22 +144,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=8.0, help="per cell")
-    parser.add_argument("--updates", type=float, default=0.0625, help="gradient updates per transition")
-    parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256])
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--agents", nargs="+", default=["SAC", "DDDQN"])
-    parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS))
+    parser.add_argument("--updates", type=float, help="gradient updates per transition, not the configuration's")
+    parser.add_argument("--hidden", type=int, nargs="+", help="likewise")
+    parser.add_argument("--batch-size", type=int, help="likewise")
+    parser.add_argument("--configs", type=Path, nargs="+", default=[CONFIGS / "sac.json", CONFIGS / "dddqn.json"])
+    parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="with 1")
     args = parser.parse_args()
     torch.set_num_threads(1)
     cells = [
-        measure(agent, updates, num_envs, args)
-        for agent in args.agents
+        measure(path, updates, num_envs, args)
+        for path in args.configs
         for updates in (args.updates, 0.0)
         for num_envs in args.num_envs
     ]
     show(cells)
     args.out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
+        "configs": [json.loads(path.read_text(encoding="utf-8")) for path in args.configs],
         "hidden": args.hidden,
         "batch_size": args.batch_size,
         "seconds": args.seconds,
