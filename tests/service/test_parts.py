@@ -1,0 +1,69 @@
+"""Parts of a fleet: rows that are stepped while the others wait, and states that are kept across snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.service.few import Few
+from envfleet.service.hosted import FleetConfig, HostedFleet
+from envfleet.service.offers import TURBOFAN, make_offer
+
+ROWS = np.array([3, 0, 2])
+
+
+@pytest.mark.parametrize("backend", ["thread", "kernel"])
+def test_rows_are_told_in_the_order_that_was_asked_for(backend: Any) -> None:
+    env = "envfleet/CartPole-v1"
+    with (
+        envfleet.make(env, 4, backend=backend, workers=2) as fleet,
+        envfleet.make(env, 4, backend="serial") as other,
+    ):
+        few = Few(lambda count: envfleet.make(env, count, backend="kernel"))
+        for each in (fleet, other):
+            each.reset(seed=1)
+        actions = np.array([0, 1, 1, 0])
+        for _ in range(3):
+            found = few.step(fleet, ROWS, actions[ROWS])
+            expected = other.step(actions)
+            for one, another in zip(found[:4], expected[:4], strict=True):
+                np.testing.assert_array_equal(one, another[ROWS])
+        few.close()
+
+
+def hosted() -> HostedFleet:
+    offer = make_offer(TURBOFAN)
+    config = FleetConfig(
+        env=TURBOFAN, version=offer.version(), num_envs=4, autoreset_mode="DISABLED", mode="training", options={}
+    )
+    return HostedFleet("id", 1, offer, config)
+
+
+def make(fleet: HostedFleet, **event: Any) -> dict[str, Any]:
+    return fleet.make(fleet.complete(event, at=0.0)).reply
+
+
+def test_saved_states_are_part_of_a_snapshot() -> None:
+    fleet, restored = hosted(), hosted()
+    with pytest.raises(ResetNeeded):
+        make(fleet, do="save", rows=None)
+    make(fleet, do="reset", rows=None, seeds=5)
+    number = make(fleet, do="save", rows=[2, 1])["state"]
+    make(fleet, do="step", actions=np.array([2, 2]), rows=np.array([2, 1]))
+    with pytest.raises(ResetNeeded):
+        make(fleet, do="step", actions=np.array([0, 0]), rows=[0, 1])
+    restored.load(fleet.save(), fleet.seq)
+    replies = []
+    for each in (fleet, restored):
+        assert each.describe()["ended"].tolist() == [1, 2]
+        make(each, do="load", rows=[1, 2], states=[(number, 1), (number, 0)])
+        assert each.describe()["ended"].tolist() == []
+        replies.append(make(each, do="step", actions=np.zeros(4, np.int64)))
+        with pytest.raises(InvalidArgument, match="is not kept"):
+            make(each, do="load", rows=[0], states=[(number, 2)])
+        each.close()
+    np.testing.assert_array_equal(replies[0]["observations"], replies[1]["observations"])
