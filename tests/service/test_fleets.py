@@ -26,6 +26,7 @@ from envfleet.service.refusals import Closed, NotFound, OutOfStep
 from envfleet.service.scores import Scores
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
+from envfleet.service.web.replay import Replays
 from envfleet.transports.packing import unpack
 
 CARTPOLE, TURBOFAN = "CartPole-v1", "envfleet/Turbofan-v0"
@@ -251,6 +252,33 @@ def test_fleets_leave_the_memory_and_old_ones_the_database(tmp_path: Path) -> No
         here.fleets.tend()
         assert here.count(FleetRow) == here.count(Event) == 0
         assert here.count(Episode) == 3
+
+
+def test_what_counts_for_a_score_can_be_replayed_whatever_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with process(make_settings(tmp_path, retention_days=1e-9)) as here:
+        user = here.user("ann")
+
+        def play(mode: str, num_envs: int) -> str:
+            fleet = here.create(user, TURBOFAN, num_envs, mode)
+            here.reset(user, fleet)
+            here.step(user, fleet, 1, [2] * num_envs)
+            here.fleets.close_fleet(user.user_id, fleet)
+            return fleet
+
+        play("training", 2)
+        old, new = play("ranked", 2), play("ranked", 2)
+        here.fleets.tend()
+        assert here.count(FleetRow) == 2
+        episodes = [row for row in here.scores.episodes(user.user_id) if row["is_ranked"]]
+        replays = Replays(here.store, here.settings)
+        assert [len(replays.make(row).rewards) for row in episodes] == [1] * 4
+        monkeypatch.setattr("envfleet.service.scores.COUNTED", 2)  # two newer ones have taken their place
+        here.fleets.tend()
+        with here.store.engine.connect() as connection:
+            assert connection.execute(sa.select(FleetRow.id)).scalars().all() == [new]
+        assert old != new
 
 
 def test_a_call_that_makes_a_fleet_may_come_many_times_at_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, Made, shrin
 from envfleet.service.journal import Conflict, Entry, Journal
 from envfleet.service.memory import Memory, unknown
 from envfleet.service.refusals import Busy, Closed, EnvFailed, OutOfStep
+from envfleet.service.scores import fleets_that_count
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
 from envfleet.transports.packing import pack
@@ -291,7 +292,7 @@ class Fleets:
                 self._close_untold(row["id"])
         for hosted in held:
             self._evict(hosted)
-        self._store.purge(now - self._settings.retention_days * 86_400)
+        self._store.purge(now - self._settings.retention_days * 86_400, fleets_that_count())
 
     def _evict(self, hosted: HostedFleet) -> None:
         """Put a fleet out of memory if nobody used it for a while, nor uses it now."""

@@ -11,6 +11,8 @@ from envfleet.service.models import Episode, User
 from envfleet.service.store import Store
 
 ABANDONED = "abandoned"
+COUNTED = 100
+"""Episodes of a user's of which a score is the mean, unless another number is asked for."""
 
 
 class Scores:
@@ -23,7 +25,7 @@ class Scores:
     def __init__(self, store: Store) -> None:
         self._engine = store.engine
 
-    def board(self, env: str, limit: int = 100) -> list[dict[str, Any]]:
+    def board(self, env: str, limit: int = COUNTED) -> list[dict[str, Any]]:
         """All users with ranked episodes of an environment, the best first.
 
         Args:
@@ -50,7 +52,7 @@ class Scores:
             rows = connection.execute(query).mappings().all()
         return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
 
-    def metrics(self, env: str, user_id: int, limit: int = 100) -> dict[str, Any]:
+    def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
         """What the JSON protocol tells of one user's last ranked turbofan episodes; empty if there are none."""
         last = self._last(env, limit, user_id)
         with self._engine.connect() as connection:
@@ -114,3 +116,12 @@ class Scores:
             query = query.where(Episode.user_id == user_id)
         numbered = query.subquery()
         return sa.select(numbered).where(numbered.c.place <= limit).subquery()
+
+
+def fleets_that_count() -> sa.Select[Any]:
+    """The query for the fleets of all episodes that count for a score: the last ranked ones of each user."""
+    place = sa.func.row_number().over(
+        partition_by=(Episode.env, Episode.user_id), order_by=(Episode.started_at.desc(), Episode.id.desc())
+    )
+    last = sa.select(Episode.fleet_id, place.label("place")).where(Episode.is_ranked).subquery()
+    return sa.select(last.c.fleet_id).where(last.c.place <= COUNTED)

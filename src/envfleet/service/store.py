@@ -14,6 +14,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.service.models import Event, FleetRow, Snapshot, Usage
 
 _BUSY_TIMEOUT_MS = 30_000
+_FORGOTTEN_AT_ONCE = 20
 _PASSWORD = re.compile(r"(?<=://)\S+(?=@)")
 """User and password of a URL; the text need not be a URL otherwise."""
 
@@ -188,17 +189,26 @@ class Store:
         with self.engine.connect() as connection:
             return int(connection.execute(query).scalar() or 0)
 
-    def purge(self, before: float) -> int:
-        """Forget the events of fleets that were closed before then; episodes and their returns stay.
+    def purge(self, before: float, kept: sa.Select[Any]) -> int:
+        """Forget fleets that were closed before then, with their events; episodes and their returns stay.
+
+        Args:
+            before: Since 1970, seconds.
+            kept: Selects the ids of fleets that stay whatever their age.
 
         Returns:
             How many fleets were forgotten.
         """
-        old = sa.select(FleetRow.id).where(FleetRow.closed_at < before)
-        with self.engine.begin() as connection:
-            for table in (Event, Snapshot):
-                connection.execute(sa.delete(table).where(table.fleet_id.in_(old)))
-            return connection.execute(sa.delete(FleetRow).where(FleetRow.closed_at < before)).rowcount
+        closed = sa.select(FleetRow.id).where(FleetRow.closed_at < before, FleetRow.id.not_in(kept))
+        with self.engine.connect() as connection:
+            old = list(connection.execute(closed).scalars())
+        for first in range(0, len(old), _FORGOTTEN_AT_ONCE):  # so that nobody waits long for the database
+            some = old[first : first + _FORGOTTEN_AT_ONCE]
+            with self.engine.begin() as connection:
+                for table in (Event, Snapshot):
+                    connection.execute(sa.delete(table).where(table.fleet_id.in_(some)))
+                connection.execute(sa.delete(FleetRow).where(FleetRow.id.in_(some)))
+        return len(old)
 
 
 def live_envs_of(user_id: Any) -> sa.Select[Any]:
