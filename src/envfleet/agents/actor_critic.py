@@ -19,6 +19,7 @@ from envfleet.agents.randomness import Random
 from envfleet.kernels.rollouts.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
+_MOST = math.atanh(_MOST_UNIT)
 
 
 class ActorCritic(nn.Module):
@@ -156,8 +157,11 @@ class SquashedPolicy:
         return torch.from_numpy(np.arctanh(self._bounds.units(actions).clip(-_MOST_UNIT, _MOST_UNIT)))
 
     def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithms of the densities of actions before the tanh, and entropies, `(B,)` each."""
-        scaled = (targets - outputs) * (-log_std).exp()
+        """Logarithms of the densities of actions before the tanh, and entropies, `(B,)` each.
+
+        Means beyond the outermost action count as that one, or what is drawn around them would look unlikely.
+        """
+        scaled = (targets - outputs.clamp(-_MOST, _MOST)) * (-log_std).exp()
         logs = -0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)
         entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
         return logs.sum(dim=1), entropy.expand(len(outputs))

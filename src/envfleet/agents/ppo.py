@@ -26,6 +26,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels.rollouts.policies import MLP
 
 _PART = 1 << 16  # rows
+_LARGEST_LOG_RATIO = math.log(3.0)  # dual-clip PPO (Ye et al. 2020, arXiv:1912.09729): else one such action is all
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -201,7 +202,7 @@ class PPO(Agent[PPOConfig]):
     ) -> dict[str, Tensor]:
         config, network = self.config, self._network
         log_probs, entropies = self._log_probs(inputs, targets)
-        log_ratios = log_probs - old_log_probs
+        log_ratios = (log_probs - old_log_probs).clamp(max=_LARGEST_LOG_RATIO)
         ratios = log_ratios.exp()
         clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from envfleet.agents import PPO, PPOConfig, Slab
+from envfleet.agents.actor_critic import SquashedPolicy
 from envfleet.agents.ppo import Precision
+from envfleet.agents.randomness import Random
 from envfleet.errors import InvalidArgument
 
 STEPS, ENVS = 16, 8
@@ -81,6 +85,35 @@ def test_products_in_bfloat16_learn_the_same_but_for_rounding() -> None:
     assert short != exact
     assert short == pytest.approx(exact, rel=0.05, abs=0.01)
     assert np.abs(short_actions - exact_actions).max() < 0.01
+
+
+def test_an_action_that_has_become_far_likelier_does_not_undo_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ratio would be infinite, and infinity times an advantage of 0 is no number."""
+    agent, slab = an_agent(normalise_observations=False), a_slab()
+    log_probs, calls = agent._log_probs, []
+
+    def as_if_unlikely_at_first(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        logs, entropies = log_probs(*inputs)
+        calls.append(len(logs))
+        return (logs - 1000.0 if len(calls) == 1 else logs), entropies
+
+    monkeypatch.setattr(agent, "_log_probs", as_if_unlikely_at_first)
+    figures = agent.update(slab)
+    assert len(calls) > 1
+    assert all(math.isfinite(figure) for figure in figures.values())
+    assert np.isfinite(agent.act_batch(slab.last_observations, deterministic=True)).all()
+
+
+def test_means_beyond_the_outermost_action_make_what_is_drawn_no_less_likely() -> None:
+    """A tanh of 12 and one of 13 are both 1 in float32: which was drawn cannot be told any more."""
+    policy, random = SquashedPolicy(PUSH), Random(np.random.SeedSequence(0))
+    log_std = torch.full((2,), -2.0)
+    inside, outside = torch.full((1000, 2), 2.0), torch.full((1000, 2), 12.0)
+    logs = [
+        policy.log_probs(means, log_std, policy.targets(policy.draw(means, log_std, random)))[0]
+        for means in (inside, outside)
+    ]
+    assert logs[1].min() > logs[0].mean()
 
 
 def test_an_unknown_precision_is_refused() -> None:
