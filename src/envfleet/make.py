@@ -267,7 +267,7 @@ def connect(
 
     Raises:
         InvalidArgument: An argument cannot be used; says what was given, what was expected and what to do.
-        ServiceUnreachable: No answer came within 10 seconds.
+        ServiceUnreachable: Nobody was reached within 10 seconds, or nobody answered within `patience_s`.
         ServiceRefused: The service does not accept the token, or a quota is used up.
         MissingDependency: `envfleet[client]` is not installed.
     """

@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.remote.conftest import TURBOFAN, Place, lose_reply, lose_request, network_of, say_busy
+from tests.remote.conftest import TURBOFAN, Network, Place, lose_reply, lose_request, network_of, say_busy
 
 import envfleet
 from envfleet.errors import FleetBroken, InvalidArgument, ServiceRefused, ServiceUnreachable, WireError
 from envfleet.remote import connecting
+from envfleet.remote.link import Link
 from envfleet.transports.packing import pack, unpack
 
 FLY = np.zeros(4, np.int64)
@@ -162,7 +163,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
 
 def test_an_address_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_FIRST_PATIENCE_S", 0.2)
+    monkeypatch.setattr(connecting, "_FIRST_REACH_S", 0.2)
     with http.server.HTTPServer(("127.0.0.1", 0), _Page) as server:
         url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever)
@@ -175,6 +176,19 @@ def test_an_address_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.join()
     with pytest.raises(ServiceUnreachable, match="Check the address"):
         envfleet.connect(url, TURBOFAN, token="any")
+
+
+def test_a_service_that_takes_long_to_make_a_fleet_is_waited_for(place: Place) -> None:
+    link = Link(place.url, place.token)
+    network = Network(link._http._transport)
+    link._http._transport = network
+    network.tricks = [lose_reply, lose_reply]
+    body = pack({"env": TURBOFAN, "num_envs": 2, "key": b"0123456789"})
+    assert link.post("/fleets", body, reach_s=0.0)["num_envs"] == 2  # the one that the first request made
+    network.tricks = [lose_request]
+    with pytest.raises(ServiceUnreachable, match="Check the address"):
+        link.post("/fleets", body, reach_s=0.0)
+    link.close()
 
 
 @pytest.mark.parametrize("url", ["", "host:8001", "ftp://host", "http://", "http://[::"])
@@ -247,7 +261,5 @@ class _SecondHasNoToken:
         self._links = 0
 
     def __call__(self, url: str, token: str, **more: Any) -> Any:
-        from envfleet.remote.link import Link
-
         self._links += 1
         return Link(url, token if self._links == 1 else None, **more)

@@ -17,7 +17,7 @@ from envfleet.remote.settings import find_token
 from envfleet.transports.packing import pack
 from envfleet.transports.packing_spaces import space_from_plain
 
-_FIRST_PATIENCE_S = 10.0  # nothing runs yet, and an address may be wrong
+_FIRST_REACH_S = 10.0  # nothing runs yet, and an address may be wrong
 _KEY_BYTES = 16
 
 
@@ -58,7 +58,7 @@ def connect_fleet(
         for url, start, stop in zip(urls, bounds, bounds[1:], strict=False):
             links.append(Link(url, secret, timeout_s=timeout_s, patience_s=patience_s))
             asked = {**request, "num_envs": stop - start, "autoreset_mode": autoreset_mode.name}
-            described = _create(links[-1], asked, min(patience_s, _FIRST_PATIENCE_S))
+            described = _create(links[-1], asked)
             made.append((links[-1], str(described.get("fleet"))))
             shards.append(_shard(links[-1], described, range(start, stop)))
             first = first or described
@@ -72,9 +72,9 @@ def connect_fleet(
         raise
 
 
-def _create(link: Link, asked: Mapping[str, Any], patience_s: float) -> Mapping[str, Any]:
+def _create(link: Link, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     body = pack({**asked, "key": secrets.token_bytes(_KEY_BYTES)})
-    described = link.post("/fleets", body, patience_s=patience_s)
+    described = link.post("/fleets", body, reach_s=_FIRST_REACH_S)
     if not isinstance(described, dict):
         raise WireError(f"{link.url} answered {described!r:.100}, expected the description of a fleet")
     return described

@@ -65,13 +65,14 @@ class Link:
             base_url=self.url, headers=headers, timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         )
 
-    def post(self, path: str, body: bytes, *, patience_s: float | None = None) -> Any:
+    def post(self, path: str, body: bytes, *, patience_s: float | None = None, reach_s: float | None = None) -> Any:
         """Make a call that may be repeated, as its body has a key.
 
         Args:
             path: Below `/api/v2`.
             body: Packed.
             patience_s: Instead of the link's.
+            reach_s: Instead of that, as long as it never came to waiting for an answer: the address may be wrong.
 
         Returns:
             The unpacked answer.
@@ -82,7 +83,7 @@ class Link:
                 `FleetClosed`, where those say it.
             WireError: The answer is not one of an envfleet service.
         """
-        return self._read(self._send("POST", path, body, patience_s))
+        return self._read(self._send("POST", path, body, patience_s, reach_s))
 
     def get(self, path: str, *, patience_s: float | None = None) -> Any:
         """Ask for something that is told in MessagePack; as `post`."""
@@ -109,16 +110,21 @@ class Link:
 
     # ------------------------------------------------------------------ sending
 
-    def _send(self, method: str, path: str, body: bytes | None, patience_s: float | None) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, body: bytes | None, patience_s: float | None, reach_s: float | None = None
+    ) -> httpx.Response:
         """Send a request until something final comes back."""
         begun = time.monotonic()
-        patience_s = self._patience_s if patience_s is None else patience_s
+        whole_s = self._patience_s if patience_s is None else patience_s
+        patience_s = whole_s if reach_s is None else min(reach_s, whole_s)
         pause_s, attempts = _FIRST_PAUSE_S, 0
         while True:
             attempts += 1
             problem, wait_s, response = self._try(method, path, body)
             if response is not None:
                 return response
+            if problem.startswith(httpx.ReadTimeout.__name__):  # somebody is there, and busy
+                patience_s = whole_s
             # Not all at once, where many wait for the same service.
             pause = max(wait_s, pause_s * random.uniform(0.75, 1.25))
             waited_s = time.monotonic() - begun
