@@ -141,3 +141,26 @@ def test_ticks_are_where_the_values_are() -> None:
     points = points_of(chart.line)
     assert points[0][1] == pytest.approx(heights["1,340k"], abs=0.06)
     assert points[-1][1] == pytest.approx(heights["1,380k"], abs=0.06)
+
+
+def test_a_replay_of_rows_that_were_stepped_by_themselves(service: Service, ann: Caller) -> None:
+    fleet = ann.create(TURBOFAN, num_envs=3, autoreset_mode="DISABLED")
+    seq = ann.call(f"/fleets/{fleet}/reset", seq=0, seeds=7)["seq"]
+    seen = []
+    for action in (0, 0, 1, 0, 2):
+        reply = ann.call(f"/fleets/{fleet}/step", seq=seq, rows=[2, 0], actions=np.array([action, 0]))
+        seen.append((reply["observations"][0], reply["rewards"][0]))
+        seq = reply["seq"]
+    (episode,) = episodes_of(service, fleet)
+    assert (episode["env_index"], episode["length"]) == (2, 5)
+    replay = Replays(service.store, service.settings).make(episode)
+    assert replay.engine is not None
+    for block, reward, (observation, expected) in zip(replay.engine.blocks, replay.rewards, seen, strict=True):
+        assert reward == expected
+        np.testing.assert_array_equal(block, observation[: len(block)])
+    state = ann.call(f"/fleets/{fleet}/save", seq=seq, rows=[0])["state"]
+    seq = ann.call(f"/fleets/{fleet}/load", seq=seq + 1, rows=[1], states=[[state, 0]])["seq"]
+    ann.call(f"/fleets/{fleet}/step", seq=seq, rows=[1], actions=np.array([2]))
+    restored = next(each for each in episodes_of(service, fleet) if each["env_index"] == 1)
+    with pytest.raises(Closed, match="state that was saved"):
+        Replays(service.store, service.settings).make(restored)
