@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+from rich.markup import escape
 
 from envfleet.cli.console import make_console, progress_bar, readable_errors
 from envfleet.cli.training import set_threads
@@ -30,7 +31,12 @@ Checkpoint = Annotated[
 Opponent = Annotated[str, typer.Option(metavar="PLAYER", help="weak, strong, champion, or another checkpoint.")]
 Mode = Annotated[str, typer.Option(help="NORMAL, TRAIN_SHOOTING or TRAIN_DEFENSE.")]
 EngineOption = Annotated[str, typer.Option(help="compiled, or box2d: the same games, a hundred times slower.")]
-SideOption = Annotated[str, typer.Option(help="Where the player sits: left, right, or both in turns.")]
+SideOption = Annotated[
+    str,
+    typer.Option(
+        help="Where the player sits: left, right, or both in turns.", show_default="both; left in the training modes"
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of the games; the same seed gives the same games.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to a JSON file.")]
 
@@ -94,7 +100,7 @@ def tournament(
         console = make_console()
         show_tournament(played, console)
         picture = plot_tournament(played, plot or folder / "tournament.png")
-        console.print(f"[dim]Picture: {picture}[/dim]", soft_wrap=True)
+        console.print(f"[dim]Picture: {escape(str(picture))}[/dim]", soft_wrap=True)
         _write(json_file, tournament_json(played))
 
 
@@ -107,7 +113,7 @@ def watch(
         Path | None,
         typer.Option(metavar="FILE", help="Write a film instead of opening a window: .gif or .mp4."),
     ] = None,
-    side: SideOption = "both",
+    side: SideOption = "",
     mode: Mode = "NORMAL",
     seed: Seed = 0,
 ) -> None:
@@ -115,17 +121,18 @@ def watch(
     with readable_errors():
         from envfleet.envs.hockey.film import save_film
         from envfleet.training.games import seat_player
+        from envfleet.training.games.matches import usual_side
         from envfleet.training.games.showing import show_games
 
         player, opponent = seat_player(checkpoint), seat_player(against)
         with _open(_rink("box2d", mode), "rgb_array" if out else "human") as env:
-            moments = show_games(env, player, opponent, games, seed=seed, side=cast(Any, side))
+            moments = show_games(env, player, opponent, games, seed=seed, side=cast(Any, side or usual_side(mode)))
             told = _tell(moments, player.name, opponent.name)
             if out is None:
                 _follow(told)
                 return
             save_film(out, (moment.frame for moment in told if moment.frame is not None))
-        make_console().print(f"[dim]Film: {out}[/dim]", soft_wrap=True)
+        make_console().print(f"[dim]Film: {escape(str(out))}[/dim]", soft_wrap=True)
 
 
 def play(
@@ -191,7 +198,8 @@ def _tell(moments: Iterator[Moment], player: str, opponent: str) -> Iterator[Mom
             seat = "left" if moment.is_left else "right"
             console.print(
                 f"Game {len(outcomes)}, {player} on the {seat}: {what} after {moment.step} steps. "
-                f"So far {score.wins} won, {score.draws} drawn, {score.losses} lost."
+                f"So far {score.wins} won, {score.draws} drawn, {score.losses} lost.",
+                markup=False,
             )
 
 
@@ -210,4 +218,4 @@ def _write(file: Path | None, figures: dict[str, Any]) -> None:
 
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(figures, indent=2).encode())
-        make_console().print(f"[dim]Figures: {file}[/dim]", soft_wrap=True)
+        make_console().print(f"[dim]Figures: {escape(str(file))}[/dim]", soft_wrap=True)

@@ -51,6 +51,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     Attributes:
         has_workers: Whether sub-environments step while this thread does something else.
+        is_remote: Whether they live behind a service, which does not save them: who goes on begins new episodes.
         num_seats: N or 2N.
         seats: Those that the learner has now, int64, ascending.
 
@@ -77,7 +78,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
                 'with autoreset_mode="SAME_STEP"'
             )
         self._fleet: Any = fleet  # a remote one cannot be reached into, and is not where that is needed
-        self._is_game, self._is_remote = num_players == PLAYERS, fleet.plan.backend == "remote"
+        self._is_game, self.is_remote = num_players == PLAYERS, fleet.plan.backend == "remote"
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
         self.single_observation_space: Any = _one_of(fleet.single_observation_space, num_players)
@@ -128,6 +129,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             "shooting_share": shares.get(Mode.TRAIN_SHOOTING.name, 0.0),
             "defense_share": shares.get(Mode.TRAIN_DEFENSE.name, 0.0),
             "keep_mode": phase.environment.keep_mode,
+            "starter": 0,  # said again in every phase, or it would be that of the phase before
             **phase.environment.kwargs,
         }
         for name, value in settings.items():
@@ -274,7 +276,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` takes; `"fleet"` is the fleet's own, which pickles, or `None` of a remote one."""
         return {
-            "fleet": None if self._is_remote else self._fleet.get_state(),
+            "fleet": None if self.is_remote else self._fleet.get_state(),
             "opponents": self._opponents.state_dict(),
             "shaper": self._shaper.state_dict(),
             "running": self._running.state_dict(),

@@ -70,9 +70,21 @@ class Environment(Section):
             raise ValueError("has a mixture whose weights are all 0: give one a weight")
         if not self.is_hockey and (self.mode, self.mixture, self.keep_mode) != (None, None, True):
             raise ValueError(f"is {self.id!r}, which has no mode, mixture or keep_mode: pass its arguments in kwargs")
+        if self.is_hockey:
+            self._check_hockey()
         if self.is_remote:
             self._check_remote()
         return self
+
+    def _check_hockey(self) -> None:
+        for name, value in self.kwargs.items():
+            if name != "starter":
+                raise ValueError(
+                    f"has {name!r} in kwargs, where hockey takes starter alone: mode, mixture and keep_mode stand "
+                    "beside kwargs, and the opponent says who plays"
+                )
+            if isinstance(value, bool) or value not in (0, 1, 2):
+                raise ValueError(f"has starter={value!r} in kwargs, expected 1 or 2, or 0 to draw it for every game")
 
     def _check_remote(self) -> None:
         missing = [name for name in ("url", "env") if name not in self.kwargs]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.intervals import Z_95, wilson
-from envfleet.training.games.matches import Games, Rink, Side, play
+from envfleet.training.games.matches import Games, Rink, Side, play, usual_side
 from envfleet.training.games.players import Player, seat_player
 
 MODES = tuple(mode.name for mode in Mode)
@@ -153,7 +153,7 @@ def evaluate(
     """
     rink = rink or Rink()
     one, two = (seat_player(who, name) for who, name in zip((player, opponent), names, strict=True))
-    side = side or ("both" if rink.mode == Mode.NORMAL.name else "left")
+    side = side or usual_side(rink.mode)
     played = play(one, two, games, seed=seed, side=side, rink=rink)
     sides = {"left": played.is_left, "right": ~played.is_left}
     return Evaluation(

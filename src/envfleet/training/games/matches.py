@@ -116,6 +116,15 @@ def play(
     return plan
 
 
+def usual_side(mode: str) -> Side:
+    """Where a player sits if nobody says: on both sides in turns; in the training modes where one shoots or defends.
+
+    >>> usual_side("NORMAL"), usual_side("TRAIN_DEFENSE")
+    ('both', 'left')
+    """
+    return "both" if mode == Mode.NORMAL.name else "left"
+
+
 def plan_games(games: int, seed: int = 0, side: Side = "both") -> Games:
     """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
     _check_choice("side", side, get_args(Side))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ class Announcer:
                 observer.load_state_dict(state[name])
 
     def close(self) -> None:
-        """Close all of them."""
-        for observer in self._observers:
-            observer.close()
+        """Close all of them, also where one raises."""
+        with contextlib.ExitStack() as closing:
+            for observer in reversed(self._observers):
+                closing.callback(observer.close)

@@ -37,6 +37,10 @@ class Learner(Protocol):
         """Take in a step; figures of the updates that could not wait, likewise."""
         ...
 
+    def cut(self) -> None:
+        """Close running episodes as if time had ended them; `reset` follows where others begin."""
+        ...
+
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, as all sub-environments are about to be reset; learn what is due."""
         ...
@@ -84,9 +88,13 @@ class ReplayLearner:
         self._schedule.count(len(transitions))
         return {}
 
+    def cut(self) -> None:
+        """Close running episodes."""
+        self._agent.start_episodes(np.arange(self._agent.num_envs))
+
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, and make the updates that are due."""
-        self._agent.start_episodes(np.arange(self._agent.num_envs))
+        self.cut()
         return self.learn()
 
     def forget(self) -> None:
@@ -149,11 +157,16 @@ class SlabLearner:
     def _update(self, slabs: SlabWriter) -> dict[str, float]:
         return check_finite(self._agent.update(_without_idle(slabs.take(self._current))), self._agent)
 
+    def cut(self) -> None:
+        """Close running episodes."""
+        if self._slabs is not None:
+            self._slabs.cut(self._current)
+
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, and learn from the part of a slab that there is."""
         if self._slabs is None or not len(self._slabs):
             return {}
-        self._slabs.cut(self._current)
+        self.cut()
         return self._update(self._slabs)
 
     def forget(self) -> None:

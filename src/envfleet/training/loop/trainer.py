@@ -283,6 +283,9 @@ class Trainer:
             self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
             self._learner.reset(self._observations)
         self._learner.load_state_dict(state["learner"])
+        if not self._curriculum.is_finished and self._stage.arena.is_remote:  # new episodes, not those of the state
+            self._learner.cut()
+            self._learner.reset(self._observations)
 
     def close(self) -> None:
         """Close the sub-environments and the observers."""

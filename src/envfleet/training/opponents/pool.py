@@ -65,12 +65,12 @@ class SnapshotPool:
         return tuple(self._all.values())[-self._size :]
 
     def add(self) -> Snapshot:
-        """Take a snapshot of the learner as it is."""
+        """Take a snapshot of the learner as it is; if it has seen nothing new since the last one, that is it."""
         transitions = self._learner.num_transitions
-        snapshot = Snapshot(f"snapshot_{transitions:09d}", self._learner.weights(), transitions)
-        self._all.pop(snapshot.name, None)
-        self._all[snapshot.name] = snapshot
-        return snapshot
+        name = f"snapshot_{transitions:09d}"
+        if name not in self._all:
+            self._all[name] = Snapshot(name, self._learner.weights(), transitions)
+        return self._all[name]
 
     def retain(self, names: set[str]) -> None:
         """Forget those that are neither among the last ones nor among these."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
@@ -58,7 +59,7 @@ class ProgressBar:
             case Evaluated():
                 self._evaluation = _describe_evaluation(event)
                 if self._live is None:
-                    self._console.print(self._evaluation, soft_wrap=True)
+                    self._console.print(self._evaluation, soft_wrap=True, markup=False)
             case Progress():
                 self._show(event)
             case Ended():
@@ -67,9 +68,10 @@ class ProgressBar:
     def _begin(self, event: Began) -> None:
         self._phases = event.phases
         how = "goes on" if event.transitions else "begins"
-        self._console.print(f"[bold]{event.run_name}[/bold] {how}: {event.agent}, {event.plan}", soft_wrap=True)
+        name, plan = escape(event.run_name), escape(event.plan)
+        self._console.print(f"[bold]{name}[/bold] {how}: {event.agent}, {plan}", soft_wrap=True)
         if event.folder is not None:
-            self._console.print(f"[dim]{event.folder}[/dim]", soft_wrap=True)
+            self._console.print(f"[dim]{escape(str(event.folder))}[/dim]", soft_wrap=True)
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -82,7 +84,7 @@ class ProgressBar:
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
             parts = [f"{name} {value}" for name, value in self._figures(event)]
-            self._console.print(f"{event.run_share:.0%}  {', '.join(parts)}", soft_wrap=True)
+            self._console.print(f"{event.run_share:.0%}  {', '.join(parts)}", soft_wrap=True, markup=False)
 
     def _figures(self, event: Progress) -> list[tuple[str, str]]:
         phase = event.phase_name
@@ -119,7 +121,7 @@ class ProgressBar:
         figures = Table.grid(padding=(0, 3))
         shown = self._figures(event)
         figures.add_row(*(Text(name, style="dim") for name, _ in shown))
-        figures.add_row(*(value for _, value in shown))
+        figures.add_row(*(Text(value) for _, value in shown))
         return Group(head, figures, *([Text(self._evaluation, style="dim")] if self._evaluation else []))
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class Rally(gymnasium.Env[Any, Any]):
     metadata: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]  # an instance variable in Gymnasium's Env
 
     def __init__(self) -> None:
-        self.mode, self.keep_mode, self.player_two = 0, True, 0
+        self.mode, self.keep_mode, self.player_two, self.starter = 0, True, 0, 0
         self.shooting_share = self.defense_share = 0.0
         self._episode, self._step, self._length = -1, 0, 0
 

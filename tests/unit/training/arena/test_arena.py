@@ -83,6 +83,13 @@ def test_a_mixture_keeps_its_shares() -> None:
     assert counts["basic_weak"] / total == pytest.approx(0.8, abs=4 * (0.16 / total) ** 0.5)
 
 
+def test_what_one_phase_sets_is_not_set_in_the_next() -> None:
+    with opened((WEAK,), phase_of(environment={"kwargs": {"starter": 2}})) as arena:
+        assert arena.fleet.get_attr("starter") == (2,) * NUM_ENVS
+        arena.begin_phase(phase_of(), (WEAK,))
+        assert arena.fleet.get_attr("starter") == (0,) * NUM_ENVS
+
+
 def test_type_none_has_an_opponent_that_does_nothing() -> None:
     with opened((Entry(Scripted("none")),)) as arena:
         steps = list(step_through(arena, 20))

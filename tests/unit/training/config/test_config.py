@@ -249,6 +249,14 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: changed(*GAMES, "environment", "mode", "NORMAL"),
         r"curriculum.phases\[1\].environment has a mode and a mixture",
     ),
+    "kwargs of hockey": (
+        lambda: changed(*GAMES, "environment", "kwargs", {"player_one": 2}),
+        r"curriculum.phases\[1\].environment has 'player_one' in kwargs, where hockey takes starter alone",
+    ),
+    "starter": (
+        lambda: changed(*GAMES, "environment", "kwargs", {"starter": 3}),
+        r"curriculum.phases\[1\].environment has starter=3 in kwargs, expected 1 or 2, or 0",
+    ),
     "text for a number": (
         lambda: changed(*GAMES, "episodes", "200"),
         r"curriculum.phases\[1\].episodes is '200': expected a valid integer",

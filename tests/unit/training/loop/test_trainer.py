@@ -14,11 +14,12 @@ import pytest
 from gymnasium import spaces
 from tests.unit.training.watching import Watcher
 
-from envfleet.agents import DDDQN, PPO, load_agent
+from envfleet.agents import DDDQN, PPO, Transitions, load_agent
 from envfleet.errors import InvalidArgument, SubEnvError, TrainingDiverged
 from envfleet.training import RunOptions, Trainer, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
+from envfleet.training.loop.learners import ReplayLearner, SlabLearner
 from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.records import reporting
 
@@ -197,6 +198,51 @@ def test_a_second_ctrl_c_does_what_it_always_does() -> None:
         assert should_stop()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
+def test_who_goes_on_with_new_episodes_joins_none_of_them_to_an_old_one(agent: str) -> None:
+    config = config_of({"transitions": 120}, agent=agent, rollout_steps=16)
+    with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as first:
+        first.begin()
+        for _ in range(9):
+            first.round()
+        state = first.state_dict()
+    state["arena"]["fleet"] = None  # as of a service, which keeps nothing
+    happened: list[Transitions] = []
+    with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as second:
+        second._stage.arena.is_remote = True
+        second.load_state_dict(state)
+        learner = second._learner
+        assert isinstance(learner, ReplayLearner | SlabLearner)
+        step = learner._writer.step
+
+        def spy(*given: Any, **more: Any) -> Transitions:
+            happened.append(step(*given, **more))
+            return happened[-1]
+
+        learner._writer.step = spy  # type: ignore[method-assign]
+        for _ in range(3):
+            acted_on = second._observations
+            second.round()
+            assert (happened[-1].observations == acted_on).all()
+        if isinstance(learner, SlabLearner):
+            assert learner._slabs is not None
+            slab = learner._slabs.take(acted_on)
+            assert slab.truncated[8].all()
+            assert (slab.observations[9:12] == [transitions.observations for transitions in happened]).all()
+
+
+def test_all_observers_are_closed_even_if_one_fails() -> None:
+    class Stubborn(Watcher):
+        def close(self) -> None:
+            raise OSError("the disk is full")
+
+    watcher = Watcher()
+    trainer = Trainer(config_of({"transitions": 10}), observers=[Stubborn(), watcher])
+    with pytest.raises(OSError, match="the disk is full"):
+        trainer.close()
+    assert watcher.is_closed
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,17 @@ def add_snapshot(pool: SnapshotPool, learner: SAC, transitions: int) -> None:
     pool.add()
 
 
+def test_a_learner_that_has_seen_nothing_new_is_the_snapshot_it_was() -> None:
+    learner = agent_of()
+    pool = SnapshotPool(learner, 3)
+    add_snapshot(pool, learner, 100)
+    pool.report("snapshot_000000100", np.ones(10))
+    pool.add()
+    (snapshot,) = pool.snapshots
+    assert snapshot.games == 10
+    assert snapshot.win_rate > 0.6
+
+
 def test_the_learner_as_its_own_opponent_changes_with_it_and_warms_up_no_second_time() -> None:
     learner = agent_of(warmup=100)
     opponents = opponents_of(Entry(Myself(learner), is_deterministic=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -19,7 +20,7 @@ from tests.unit.training.records import played
 
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import read_config
-from envfleet.training.events import Episodes, Event
+from envfleet.training.events import Episodes, Event, Progress
 from envfleet.training.records import (
     ProgressBar,
     RunFolder,
@@ -222,6 +223,15 @@ def test_the_bar_shows_where_the_run_is() -> None:
     text = shown(played.begin(), *played.rounds(last=80), is_terminal=True)
     for part in ("a run begins: SAC, 2 sub-environments", "games (2 of 2)", "12,800", "won", "loss", "left", "79%"):
         assert part in text
+
+
+def test_names_with_brackets_are_shown_as_they_are() -> None:
+    begun = dataclasses.replace(played.begin(), run_name="run[a]", folder=Path("runs[b]"))
+    progress = next(event for event in played.rounds(last=80) if isinstance(event, Progress))
+    text = shown(begun, dataclasses.replace(progress, phase_name="[c] first"), is_terminal=True)
+    assert "run[a] begins" in text
+    assert "runs[b]" in text
+    assert "[c] first (" in text
 
 
 def test_without_a_terminal_evaluations_are_lines() -> None:
