@@ -47,11 +47,37 @@ def check_widths(config: object, name: str = "hidden") -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig:
+class AdamConfig:
+    """Hyperparameters of every agent.
+
+    Attributes:
+        learning_rate: Of Adam, at first.
+        learning_rate_end: Of Adam after `learning_rate_transitions`, in a straight line until then; `None`: it stays.
+        learning_rate_transitions: See there.
+    """
+
+    learning_rate: float = 3e-4
+    learning_rate_end: float | None = None
+    learning_rate_transitions: int = 10_000_000
+
+    def __post_init__(self) -> None:
+        check_above(self, 0, "learning_rate", "learning_rate_transitions")
+        if self.learning_rate_end is not None:
+            check_above(self, 0, "learning_rate_end")
+
+    def learning_rate_after(self, transitions: int) -> float:
+        """The learning rate after so many transitions."""
+        if self.learning_rate_end is None:
+            return self.learning_rate
+        share = min(transitions / self.learning_rate_transitions, 1.0)
+        return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(AdamConfig):
     """Hyperparameters of every agent that learns from a replay buffer.
 
     Attributes:
-        learning_rate: Of Adam.
         gamma: Discount per step.
         batch_size: Transitions per update.
         capacity: Transitions that the replay buffer holds.
@@ -62,7 +88,6 @@ class OffPolicyConfig:
         max_grad_norm: Gradients longer than this are shortened; `None` never.
     """
 
-    learning_rate: float = 3e-4
     gamma: float = 0.99
     batch_size: int = 256
     capacity: int = 1_000_000
@@ -73,7 +98,8 @@ class OffPolicyConfig:
     max_grad_norm: float | None = None
 
     def __post_init__(self) -> None:
-        check_above(self, 0, "learning_rate", "batch_size", "capacity", "num_steps", "target_tau")
+        super().__post_init__()
+        check_above(self, 0, "batch_size", "capacity", "num_steps", "target_tau")
         check_between(self, 0, 1, "gamma", "target_tau")
         check_between(self, 0, math.inf, "warmup")
         check_widths(self)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from envfleet.agents.actions import ActionTable, Bounds
 from envfleet.agents.agent import Agent
+from envfleet.agents.descent import Adam
 from envfleet.agents.hyperparameters import OffPolicyConfig
 from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
@@ -102,11 +103,18 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
+        self._set_learning_rate()
         means = Means()
         for _ in range(num_updates):
             means.add(self._learn())
             self.num_updates += 1
         return means.result()
+
+    def _set_learning_rate(self) -> None:
+        rate = self.config.learning_rate_after(self.num_transitions)
+        for part in self._learners.values():
+            if isinstance(part, Adam):
+                part.learning_rate = rate
 
     @abc.abstractmethod
     def _build(self) -> None:

@@ -17,7 +17,7 @@ from envfleet.agents.actor_critic import ActorCritic, CategoricalPolicy, Policy,
 from envfleet.agents.agent import Agent
 from envfleet.agents.descent import Adam, descend
 from envfleet.agents.gae import generalised_advantages
-from envfleet.agents.hyperparameters import check_above, check_between, check_widths
+from envfleet.agents.hyperparameters import AdamConfig, check_above, check_between, check_widths
 from envfleet.agents.means import Means
 from envfleet.agents.networks import Activation
 from envfleet.agents.randomness import initialising
@@ -31,13 +31,10 @@ Precision = Literal["float32", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PPOConfig:
+class PPOConfig(AdamConfig):
     """Hyperparameters of `PPO`.
 
     Attributes:
-        learning_rate: Of Adam, at first.
-        learning_rate_end: Of Adam after `learning_rate_transitions`, in a straight line until then; `None`: it stays.
-        learning_rate_transitions: See there.
         gamma: Discount per step.
         gae_lambda: 0 trusts the critic's values alone, 1 the rewards alone.
         clip: How far the chance of an action may move from 1 times its old chance before it stops to pay.
@@ -57,9 +54,6 @@ class PPOConfig:
             the processor has such products (AVX512-BF16, AMX, GPUs). Weights, losses and acting stay in float32.
     """
 
-    learning_rate: float = 3e-4
-    learning_rate_end: float | None = None
-    learning_rate_transitions: int = 10_000_000
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
@@ -77,11 +71,12 @@ class PPOConfig:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        check_above(self, 0, "learning_rate", "learning_rate_transitions", "clip", "num_epochs", "num_minibatches")
+        super().__post_init__()
+        check_above(self, 0, "clip", "num_epochs", "num_minibatches")
         check_between(self, 0, 1, "gamma", "gae_lambda")
         check_between(self, 0, math.inf, "value_weight", "entropy_weight")
         check_widths(self)
-        for name in ("max_grad_norm", "target_kl", "learning_rate_end"):
+        for name in ("max_grad_norm", "target_kl"):
             if getattr(self, name) is not None:
                 check_above(self, 0, name)
         if self.activation not in ("tanh", "relu"):
@@ -172,7 +167,7 @@ class PPO(Agent[PPOConfig]):
         kept = advantages[valid]
         advantages = (advantages - kept.mean()) / (kept.std(correction=0) + 1e-8)
 
-        self._set_learning_rate()
+        self._optimiser.learning_rate = config.learning_rate_after(self.num_transitions)
         means = Means()
         for part in self._minibatches(valid):
             figures = self._descend(inputs[part], targets[part], old_log_probs[part], advantages[part], returns[part])
@@ -184,13 +179,6 @@ class PPO(Agent[PPOConfig]):
         self.num_updates += means.count
         self.num_transitions += len(valid)
         return means.result()
-
-    def _set_learning_rate(self) -> None:
-        config = self.config
-        if config.learning_rate_end is not None:
-            share = min(self.num_transitions / config.learning_rate_transitions, 1.0)
-            rates = config.learning_rate, config.learning_rate_end
-            self._optimiser.learning_rate = rates[0] + share * (rates[1] - rates[0])
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         for _ in range(self.config.num_epochs):

@@ -60,7 +60,7 @@ def test_descending_is_torchs_adam(max_norm: float | None) -> None:
     ours, theirs = (TwinCritics(3, (4,)) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     optimiser, reference = Adam(ours.parameters(), 1e-2), torch.optim.Adam(theirs.parameters(), lr=1e-2)
-    for _ in range(5):
+    for number in range(6):
         observations, actions = torch.randn(8, 2), torch.randn(8, 1)
         descend(optimiser, ours(observations, actions).square().mean(), max_norm)
         reference.zero_grad()
@@ -68,9 +68,9 @@ def test_descending_is_torchs_adam(max_norm: float | None) -> None:
         if max_norm is not None:
             nn.utils.clip_grad_norm_(theirs.parameters(), max_norm)
         reference.step()
-        again = Adam(ours.parameters(), 1.0)
-        again.load_state_dict(reference.state_dict())  # the form is torch's
-        optimiser = again
+        if number == 2:
+            optimiser = Adam(ours.parameters(), 1.0)
+            optimiser.load_state_dict(reference.state_dict())  # the form is torch's
     for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(mine, yours, atol=1e-6)
 
@@ -111,6 +111,16 @@ def test_action_values_of_terminated_and_of_truncated_episodes(options: dict[str
         terminated, truncated = agent._network(torch.eye(2)).tolist()
     assert terminated == pytest.approx([1.0, 2.0], abs=0.1)
     assert truncated == pytest.approx([3.0, 4.0], abs=0.15)  # 1 or 2, and half of the best: 2 / (1 - 0.5)
+
+
+def test_the_learning_rate_of_all_optimisers_falls_with_transitions() -> None:
+    config = SACConfig(**SMALL, learning_rate_end=1e-3, learning_rate_transitions=800)
+    agent = SAC(SPACE, UNIT, config, num_envs=20, seed=0)
+    fill(agent, np.zeros((20, 1), np.float32), np.zeros(20))
+    agent.update()
+    learners = agent.state_dict("learner")["learners"]
+    rates = [learners[f"{name}_optimiser"]["param_groups"][0]["lr"] for name in ("actor", "critic", "temperature")]
+    assert rates == pytest.approx([2e-3] * 3)
 
 
 def test_a_deterministic_policy_finds_the_best_action() -> None:
