@@ -35,8 +35,8 @@ _START_S = 180.0
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[tuple[str, str, psutil.Process]]:
-    """`envfleet serve`; yields its address, a token and its process."""
+def serve(folder: Path, *options: str) -> Iterator[tuple[str, str, psutil.Process]]:
+    """`envfleet serve` with options; yields its address, a token and its process."""
     command = [
         sys.executable,
         "-m",
@@ -48,6 +48,7 @@ def serve(folder: Path) -> Iterator[tuple[str, str, psutil.Process]]:
         "1000000",
         "--database",
         f"sqlite:///{folder}/db",
+        *options,
     ]
     log = folder / "log"
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:

@@ -20,6 +20,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.service.auth import Identity, Tokens
 from envfleet.service.models import Episode, Event
 from envfleet.service.offers import find_offer
+from envfleet.service.quotas import Turns
 from envfleet.service.refusals import Busy, Closed, EnvFailed, QuotaSpent
 from envfleet.service.service import Service
 
@@ -165,6 +166,41 @@ def test_odd_characters_in_paths_are_just_unknown(tmp_path: Path, postgres_url: 
         assert [response.status_code for response in responses if response.status_code not in (404, 422)] == []
     with pytest.raises(InvalidArgument, match="name"):
         Tokens(service.store).create("\udcff")
+
+
+def test_one_user_has_half_of_the_turns_at_most(tmp_path: Path) -> None:
+    import asyncio
+
+    def who(user_id: int) -> Identity:
+        return Identity(user_id, "", "participant", user_id, None, None)
+
+    async def take() -> list[str]:
+        turns, found = Turns(make_settings(tmp_path, max_running=4, queue_timeout_s=0.05)), []
+        async with contextlib.AsyncExitStack() as stack:
+            for user_id in (1, 1, 1, 2, 2, 3):
+                try:
+                    await stack.enter_async_context(turns.take(who(user_id)))
+                    found.append("runs")
+                except Busy:
+                    found.append("waited")
+        async with turns.take(who(1)):
+            assert turns.num_waiting == 0
+        return found
+
+    assert asyncio.run(take()) == ["runs", "runs", "waited", "runs", "runs", "waited"]
+
+
+def test_a_call_with_every_number_of_flights_makes_few_steps(narrow: tuple[httpx.Client, Service]) -> None:
+    http, service = narrow
+    caller = Caller(http, service.tokens.create("joe"))
+    ids = caller.json("/vectorized/episodes/create", env_config={}, num_envs=6).json()["episode_ids"]
+    actions = [
+        {"episode_id": each, "action": 0, "step_size": size}
+        for each, size in zip(ids, (7, 7, 50, 51, 99, 10_000), strict=True)
+    ]
+    reply = caller.json("/episode/vectorized_step", episode_actions=actions).json()
+    assert [len(rows) for rows in reply["observations"][:2]] == [7, 7]
+    assert service.store.count_events(ids[0][:24]) == 1 + 2  # a reset, and a step for each number there can be
 
 
 @pytest.fixture(scope="module")

@@ -70,8 +70,9 @@ def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Re
 @router.post("/fleets", openapi_extra=BINARY, status_code=201, response_class=Response)
 async def create_fleet(request: Request) -> Response:
     """Make a fleet."""
-    service, body = service_of(request), await request.body()
+    service = service_of(request)
     identity = await service.identify(bearer(request))
+    body = await request.body()  # of somebody who may send one
 
     def work() -> bytes:
         asked = read(CreateFleet, body)
@@ -115,8 +116,9 @@ async def get_fleet(fleet: str, request: Request) -> Response:
 @router.post("/fleets/{fleet}/reset", openapi_extra=BINARY, response_class=Response)
 async def reset_fleet(fleet: str, request: Request) -> Response:
     """Reset a fleet, or some rows of it."""
-    service, body = service_of(request), await request.body()
+    service = service_of(request)
     identity = await service.identify(bearer(request))
+    body = await request.body()  # of somebody who may send one
 
     def work() -> tuple[bytes, bool]:
         asked = read(ResetFleet, body)
@@ -131,8 +133,9 @@ async def reset_fleet(fleet: str, request: Request) -> Response:
 @router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
 async def step_fleet(fleet: str, request: Request) -> Response:
     """Step a fleet, or some rows of it."""
-    service, body = service_of(request), await request.body()
+    service = service_of(request)
     identity = await service.identify(bearer(request))
+    body = await request.body()  # of somebody who may send one
     reply, is_stored = await service.run(identity, "step", lambda: _step(service, identity, fleet, body))
     return reply_with(reply, is_stored=is_stored)
 

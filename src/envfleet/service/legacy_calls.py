@@ -184,7 +184,7 @@ class LegacyCalls:
                 elif actions[place].action not in (0, 1, 2):
                     refuse(place, f"action={actions[place].action}: pass 0 (fly), 1 (repair) or 2 (sell)")
                 else:
-                    groups[actions[place].step_size].append((place, row))
+                    groups[min(actions[place].step_size, MOST_FLIGHTS)].append((place, row))
             for group in groups.values():
                 results_of_group = self._step(fleet, group, actions)
                 for (place, row), result in zip(group, results_of_group, strict=True):

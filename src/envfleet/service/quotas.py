@@ -21,6 +21,8 @@ _BURST_S = 2.0
 class Turns:
     """Lets so many calls run at a time, and so many a second of each token; the others wait, up to a deadline.
 
+    Nobody has more than half of the turns, so that one user's slow calls do not stop all others.
+
     Args:
         settings: The limits.
     """
@@ -28,6 +30,8 @@ class Turns:
     def __init__(self, settings: Settings) -> None:
         self._timeout_s, self._rate = settings.queue_timeout_s, settings.requests_per_s
         self._slots = asyncio.Semaphore(settings.max_running)
+        self._most_of_one = max(1, settings.max_running // 2)
+        self._of_users: dict[int, asyncio.Semaphore] = {}
         self._due: dict[int, float] = {}
         self.num_waiting = 0
 
@@ -39,24 +43,25 @@ class Turns:
             Busy: It did not come in time.
         """
         begun = time.monotonic()
-        self.num_waiting += 1
-        try:
-            await self._pace(identity.token_id, begun)
-            if self._slots.locked():
-                await self._wait(begun + self._timeout_s)
-            else:
-                await self._slots.acquire()
-        finally:
-            self.num_waiting -= 1
-        try:
+        own = self._of_users.setdefault(identity.user_id, asyncio.Semaphore(self._most_of_one))
+        async with contextlib.AsyncExitStack() as stack:
+            self.num_waiting += 1
+            try:
+                await self._pace(identity.token_id, begun)
+                for slots in (own, self._slots):
+                    await self._acquire(slots, begun + self._timeout_s)
+                    stack.callback(slots.release)
+            finally:
+                self.num_waiting -= 1
             yield time.monotonic() - begun
-        finally:
-            self._slots.release()
 
-    async def _wait(self, deadline: float) -> None:
+    async def _acquire(self, slots: asyncio.Semaphore, deadline: float) -> None:
+        if not slots.locked():
+            await slots.acquire()  # at once
+            return
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.001)):
-                await self._slots.acquire()
+                await slots.acquire()
         except TimeoutError:
             raise Busy(f"no turn came within {self._timeout_s:g} s: try again", retry_after_s=1.0) from None
 

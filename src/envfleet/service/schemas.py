@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SEED = 2**62
+_MOST_EPISODES = 2**17  # of a call
 
 Key = Annotated[bytes, Field(min_length=8, max_length=64)]
 Count = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
@@ -113,11 +114,11 @@ class StepEpisode(Schema):
 class ResetEpisodes(Schema):
     """`POST /api/v1/episode/vectorized_reset`."""
 
-    episode_ids: list[EpisodeId]
+    episode_ids: Annotated[list[EpisodeId], Field(max_length=_MOST_EPISODES)]
     seeds: list[Annotated[int, Field(ge=0, lt=MAX_SEED)] | None] | None = None
 
 
 class StepEpisodes(Schema):
     """`POST /api/v1/episode/vectorized_step`."""
 
-    episode_actions: list[StepEpisode]
+    episode_actions: Annotated[list[StepEpisode], Field(max_length=_MOST_EPISODES)]
