@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}  # torch's class: oneDNN's name
+# PyTorch's compiler uses this operation, and it is no promise of theirs: without it layers are PyTorch's.
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
 _FEWEST_RESULTS = 4096  # of a layer; below, calling oneDNN costs more than it saves
 
 
@@ -90,7 +92,7 @@ def _is_fit(tensor: Tensor) -> bool:
         and tensor.dtype is torch.float32
         and tensor.dim() > 1
         and tensor.numel() > 0
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and _HAS_ONEDNN
         and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()

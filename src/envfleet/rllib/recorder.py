@@ -37,7 +37,10 @@ class Recorder:
             self._capacity *= 2
             self._columns = tree.map_structure(self._grown, self._columns)
         for name, column in columns.items():
-            tree.map_structure(self._write, self._columns[name], column)
+            if isinstance(column, np.ndarray):  # most are, and walking a tree takes longer than writing them
+                self._columns[name][self.num_steps] = column
+            else:
+                tree.map_structure(self._write, self._columns[name], column)
         self.num_steps += 1
         self.num_samples += int(np.count_nonzero(columns["valid"]))
 

@@ -105,6 +105,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             )
         if self.module is not None:
             fuse_dense_layers(self.module.unwrapped())
+            self.module.eval()  # it only acts; else RLlib goes through all its parts twice a step
 
     def get_metrics(self) -> Any:
         """RLlib's metrics; returns and lengths are those of single sub-environments.
