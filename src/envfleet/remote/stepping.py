@@ -165,7 +165,7 @@ class SteppedRemoteFleet(ReachableRemoteFleet):
         self._refuse_ended(self._every)
         letters = self._letters(actions, self._every)
         self._copy_s += time.perf_counter() - start_s
-        return [(letter.shard, {"actions": letter.fields["actions"]}) for letter in letters]
+        return [(letter.shard, letter.fields) for letter in letters]
 
     def _letters(self, actions: Any, rows: NDArray[np.int64]) -> list[Letter]:
         """Steps of some sub-environments, by service."""
@@ -176,8 +176,10 @@ class SteppedRemoteFleet(ReachableRemoteFleet):
         for shard in self._exchange.shards:
             positions = _positions(rows, shard.span)
             if len(positions):
-                mine = layout.batch([leaf[positions] for leaf in small])
-                fields = {"actions": mine, "rows": rows[positions] - shard.span.start}
+                fields = {"actions": layout.batch([leaf[positions] for leaf in small])}
+                local = rows[positions] - shard.span.start
+                if not np.array_equal(local, np.arange(len(shard.span))):
+                    fields["rows"] = local
                 letters.append(Letter(shard, "step", fields, rows[positions]))
         return letters
 
