@@ -125,6 +125,10 @@ class Dispatcher:
         else:
             self._pending[self._seq] = _Pending(worker, request, inbox, rows_left)
 
+    def has_pending(self, inbox: Inbox) -> bool:
+        """Whether something has come, or is still to come, to `inbox`."""
+        return bool(inbox) or any(pending.inbox is inbox for pending in self._pending.values())
+
     def abandon(self, inbox: Inbox) -> None:
         """Forget what is still to come to `inbox`: it will be dropped when it comes."""
         self._pending = {seq: pending for seq, pending in self._pending.items() if pending.inbox is not inbox}

@@ -168,7 +168,9 @@ class Engine:
             else:
                 for worker, payload in zip(workers, payloads, strict=True):
                     submit(inbox, worker, verb, generation, payload)
-        except InvalidArgument:  # it cannot be sent; what was sent to others before changes nothing but attributes
+        except InvalidArgument:  # it cannot be sent; if others were told to step before, the fleet is half a step on
+            if verb in (Verb.STEP, Verb.RESET) and self.dispatcher.has_pending(inbox):
+                self.tear(inbox)
             self.dispatcher.abandon(inbox)
             raise
         except BaseException:

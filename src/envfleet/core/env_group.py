@@ -12,6 +12,7 @@ from envfleet.core.arrays import FleetArrays, Progress
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.checks import UNSET, explain_reset, explain_result
 from envfleet.core.env_rows import EnvRows
+from envfleet.core.failures import StepInterrupted
 from envfleet.core.group import GroupInfo, GroupOptions, RowState
 from envfleet.core.info_columns import ColumnWriter
 from envfleet.core.infos import own_info
@@ -21,6 +22,10 @@ from envfleet.core.messages import CallPayload, Reply, ResetPayload
 from envfleet.core.spares import Spares
 from envfleet.core.state import load_env, save_env
 from envfleet.errors import Failure
+
+# A class's attributes are slow to look up, and these are for every step.
+_ROW, _TURN, _BEGUN = Progress.ROW, Progress.TURN, Progress.BEGUN
+_STEPS, _BUSY_NS = Progress.STEPS, Progress.BUSY_NS
 
 
 class EnvGroup:
@@ -72,7 +77,8 @@ class EnvGroup:
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
-        self._buffers = [self._layout.buffers(out.observations) for out in self._outputs]
+        no_buffers = [None] * self.num_envs
+        self._buffers = [self._layout.buffers(out.observations) or no_buffers for out in self._outputs]
         self._final_writers = []
         if self._is_same_step:
             self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in self._outputs]
@@ -99,8 +105,6 @@ class EnvGroup:
         start_ns = time.perf_counter_ns()
         self._reply = None  # of a step that was interrupted
         progress, columns, direct, trace = self._progress, self._columns, self._rows.direct, self._rows.trace
-        self._turn += 1
-        progress[Progress.TURN] = self._turn
         if trace.count >= direct.next_due:
             direct.restore_due()
         # Copies, because a sub-environment may keep or change the action it is given.
@@ -117,35 +121,41 @@ class EnvGroup:
                     columns.begin(generation, row)
             self._outputs[generation].clear(list(rows))
         trace.add(rows, actions)
-        progress[Progress.BEGUN] = trace.count
-        self._step_rows(rows, actions, generation)
-        progress[Progress.ROW] = 0
+        if self._is_watched:
+            self._turn += 1
+            progress[_TURN], progress[_BEGUN] = self._turn, trace.count
+            self._step_rows(rows, actions, generation)
+            progress[_ROW] = 0
+        else:
+            self._step_rows(rows, actions, generation)
         self._num_steps += len(actions)
-        progress[Progress.STEPS] = self._num_steps
         self._busy_ns += time.perf_counter_ns() - start_ns
-        progress[Progress.BUSY_NS] = self._busy_ns
+        progress[_STEPS], progress[_BUSY_NS] = self._num_steps, self._busy_ns
         return self._finish(rows)
 
     def _step_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> None:
-        write, buffers, columns = self._writers[generation], self._buffers[generation], self._columns
+        write, columns = self._writers[generation], self._columns
         rewards, terminated_out, truncated_out = self._outputs[generation].flat
         awaiting, progress, is_watched = self._awaiting, self._progress, self._is_watched
-        steps, caught = self._rows.direct.steps, self._rows.caught
-        for row, action in zip(range(self.num_envs) if rows is None else rows, actions, strict=True):
+        caught = self._rows.caught
+        # What a row steps by changes in its own turn at most, so all of them can be looked up ahead.
+        for row, action, step, buffer in zip(*self._plan_rows(rows, actions, generation), strict=True):
             if is_watched:
-                progress[0] = row + 1
+                progress[_ROW] = row + 1
             result = UNSET
             try:
                 if awaiting[row]:
                     self._step_ended(row, generation, whole=rows is None)
                     continue
-                result = steps[row](action)
+                result = step(action)
+                if is_watched and self.is_abandoned:
+                    raise StepInterrupted
                 observation, reward, terminated, truncated, info = result
-                if buffers is None:
+                if buffer is None:
                     write(row, observation)
                 else:
                     try:
-                        buffers[row][:] = observation
+                        buffer[:] = observation
                     except MISFIT:
                         write(row, observation)
                 rewards[row] = reward
@@ -157,6 +167,13 @@ class EnvGroup:
                     self._add_info(row, info)
             except caught as error:
                 self._handle_failure(row, generation, explain_result(error, result), action, whole=rows is None)
+
+    def _plan_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> tuple[Any, ...]:
+        """What there is for each row to be stepped: its index, its action, its `step`, and its buffer or `None`."""
+        steps, buffers = self._rows.direct.steps, self._buffers[generation]
+        if rows is None:
+            return range(self.num_envs), actions, steps, buffers
+        return rows, actions, [steps[row] for row in rows], [buffers[row] for row in rows]
 
     def _step_ended(self, row: int, generation: int, whole: bool) -> None:
         """Step a row whose episode is over: answer as lost, or reset it (`NEXT_STEP`)."""
@@ -206,6 +223,8 @@ class EnvGroup:
             raise explain_reset(result) from error
         if not isinstance(info, dict):
             raise explain_reset(result)
+        if self.is_abandoned:
+            raise StepInterrupted
         self._rows.direct.begin(row)
         self._begin_episode(row)
         return observation, info
@@ -248,7 +267,7 @@ class EnvGroup:
                 self._reset_row(row, generation, effective, options)
             except self._rows.caught as error:
                 self._reset_again(row, generation, effective, options, error)
-        self._progress[0] = 0
+        self._progress[_ROW] = 0
         return self._finish(payload.indices)
 
     def _reset_row(self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None) -> None:
@@ -261,6 +280,8 @@ class EnvGroup:
         self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None, error: BaseException
     ) -> None:
         """Give a sub-environment whose reset raised a second chance after a rebuild, if failures restart."""
+        if self.is_abandoned:
+            raise error
         failure = self._rows.describe_failure(row, "reset", error)
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
@@ -365,13 +386,12 @@ class EnvGroup:
             return action(row)
 
         reply = self._rows.for_each(range(self.num_envs) if rows is None else rows, verb, turn_and_act)
-        self._progress[0] = 0
+        self._progress[_ROW] = 0
         return reply
 
     def _turn_to(self, row: int) -> None:
         self._turn += 1
-        self._progress[Progress.TURN] = self._turn
-        self._progress[Progress.ROW] = row + 1
+        self._progress[_TURN], self._progress[_ROW] = self._turn, row + 1
 
     def close(self) -> list[Failure]:
         """Close every sub-environment, also after one of them raised; returns what they raised."""

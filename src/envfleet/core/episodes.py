@@ -136,6 +136,7 @@ class Episodes:
         self._cells: list[Any] = [memoryview(row) for row in rows]
         self._ticks = 0
         self._ended_bytes = bytearray(num_envs)  # faster for one or two than the array that views it
+        self._no_bytes = bytes(num_envs)
         self._ended = np.frombuffer(self._ended_bytes, np.bool_)
         self._has_ended = False  # whether any of `_ended` is set
 
@@ -216,7 +217,7 @@ class Episodes:
         np.add(self._returns, rewards, self._returns)
         if self._has_ended and self._is_next_step:
             self._begin(_places(self._ended_bytes))
-            self._ended_bytes[:] = bytes(self.num_envs)
+            self._ended_bytes[:] = self._no_bytes
             self._has_ended = False
         flags = terminated.tobytes(), truncated.tobytes()
         if _TRUE not in flags[0] and _TRUE not in flags[1]:
@@ -277,19 +278,22 @@ class Episodes:
 
 def _places(first: bytes | bytearray, second: bytes = b"") -> list[int]:
     """Where either of two rows of bools, or the one that is given, is set."""
-    if first.count(_TRUE) + second.count(_TRUE) > _FEW:
+    if len(first) > _FEW and first.count(_TRUE) + second.count(_TRUE) > _FEW:
         mask = np.frombuffer(first, np.bool_)
         if second:
             mask = mask | np.frombuffer(second, np.bool_)
         many: list[int] = np.flatnonzero(mask).tolist()
         return many
     found: list[int] = []
-    for flags in (first, second):
-        place = flags.find(_TRUE)
-        while place >= 0:
-            if place not in found:
-                found.append(place)
-            place = flags.find(_TRUE, place + 1)
+    place = first.find(_TRUE)
+    while place >= 0:
+        found.append(place)
+        place = first.find(_TRUE, place + 1)
+    place = second.find(_TRUE)
+    while place >= 0:
+        if not first[place]:
+            found.append(place)
+        place = second.find(_TRUE, place + 1)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.engine import Call
+from envfleet.core.engine import NOTHING_TO_SAY, Call
 from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.messages import Reply, ResetPayload, Verb
 from envfleet.core.reaching import ReachableFleet
@@ -113,7 +113,7 @@ class Fleet(ReachableFleet):
         seeds: Sequence[int | None],
         options: dict[str, Any] | tuple[dict[str, Any] | None, ...] | None,
     ) -> Call:
-        rows = self._rows
+        rows, before = self._rows, self._rows.generation
         if not self._queue.under_way:  # else the others are writing the current generation
             rows.turn(len(indices))
         payloads = {
@@ -124,7 +124,11 @@ class Fleet(ReachableFleet):
             )
             for worker, positions, local in rows.locate(indices)
         }
-        return self._engine.start(list(payloads), Verb.RESET, rows.generation, list(payloads.values()))
+        try:
+            return self._engine.start(list(payloads), Verb.RESET, rows.generation, list(payloads.values()))
+        except InvalidArgument:
+            rows.generation = before
+            raise
 
     def _finish_reset_rows(
         self, call: Call, indices: Sequence[int], timeout_s: float | None
@@ -166,15 +170,17 @@ class Fleet(ReachableFleet):
         if rows.is_disabled and rows.episodes.has_ended:
             rows.refuse_ended(np.arange(self.num_envs))
         objects = rows.take_actions(actions)
-        rows.generation = 1 - rows.generation
+        generation = 1 - rows.generation
         payloads = None if rows.is_plain else rows.step_payloads(objects)
         rows.clock.copy_s += time.perf_counter() - start_s
-        return self._engine.start(rows.workers, _STEP, rows.generation, payloads)
+        call = self._engine.start(rows.workers, _STEP, generation, payloads)
+        rows.generation = generation
+        return call
 
     def _finish_step(self, call: Call, timeout_s: float | None = None) -> StepResult:
-        replies = self._engine.finish(call, timeout_s)
+        engine, rows = self._engine, self._rows
+        replies = [] if call is NOTHING_TO_SAY else engine.finish(call, timeout_s)
         start_s = time.perf_counter()
-        rows = self._rows
         if replies:
             rows.store(replies)
         out = rows.outputs[rows.generation]
@@ -182,7 +188,9 @@ class Fleet(ReachableFleet):
         ended = rows.episodes.on_step(rewards, terminated, truncated)
         if ended is not None and self._recycler is not None:
             replies = replies + self._recycler.after_step(rows, ended, None, lambda span: True)
-        infos = rows.infos(replies, ended=ended, has_columns=True)
+        infos: dict[str, Any] = {}
+        if ended is not None or replies or engine.columns_version:
+            infos = rows.infos(replies, ended=ended, has_columns=True)
         if rows.options.copy:
             rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
         observations = rows.observe()

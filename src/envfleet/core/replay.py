@@ -118,8 +118,13 @@ def write_replay(failure: Failure) -> str | None:
 
 def _forget_old(folder: Path) -> None:
     """Remove all but the newest replay files of this user."""
-    mine = [path for path in folder.glob(f"{PREFIX}*.pkl") if path.stat().st_uid == os.getuid()]
-    for path in sorted(mine, key=lambda path: path.stat().st_mtime)[:-MAX_FILES]:
+    mine = []
+    for path in folder.glob(f"{PREFIX}*.pkl"):
+        with contextlib.suppress(FileNotFoundError):  # another process may be forgetting it, too
+            found = path.stat()
+            if found.st_uid == os.getuid():
+                mine.append((found.st_mtime_ns, path))
+    for _, path in sorted(mine)[:-MAX_FILES]:
         path.unlink(missing_ok=True)
 
 

@@ -81,7 +81,7 @@ class SendQueue:
         for worker, positions, local in rows.locate(indices):
             payload = StepPayload(local, [[leaf[k] for k in positions] for leaf in objects], one_by_one=True)
             rows.engine.dispatcher.submit(self._inbox, worker, Verb.STEP, rows.generation, payload)
-        self.under_way.update(indices)
+            self.under_way.update(indices[k] for k in positions)  # one by one: the next may not be sendable
 
     def recv(self, batch_size: int, timeout_s: float | None) -> Batch:
         """Wait for `batch_size` rows; see `Fleet.recv`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from envfleet.core.origins import Origin, Origins
+from envfleet.core.origins import AsTuple, Origin, Origins
 
 MAX_ENTRIES = 20_000
 """Group steps remembered. An episode longer than this cannot be replayed from its start."""
@@ -96,7 +96,7 @@ class Trace(ActionLog):
         self.build_seeds: list[int | None] = [None] * num_envs
         self._starts = [0] * num_envs  # value of `count` when the episode began
         self._before = [0] * num_envs  # value of `steps` then
-        self._origins: list[Origin | None] = [None] * num_envs
+        self._origins: list[AsTuple | None] = [None] * num_envs
         self._last_seeds: list[int | None] = [None] * num_envs
         self._published: Origins | None = None
         self._prune_at = MIN_ENTRIES
@@ -113,7 +113,7 @@ class Trace(ActionLog):
             rng_state = None if rng is None else rng.bit_generator.state
         else:
             self._last_seeds[row] = seed
-        self._begin(row, Origin(seed, options, rng_state, self.build_seeds[row], self._last_seeds[row]))
+        self._begin(row, (seed, options, rng_state, self.build_seeds[row], self._last_seeds[row]))
         if len(self._entries) > self._prune_at:
             oldest = min(self._starts)
             self.forget(oldest)
@@ -123,14 +123,15 @@ class Trace(ActionLog):
         """Note that `row` goes on with an episode of `length` steps taken elsewhere, which cannot be replayed here."""
         self._begin(row, None, length)
 
-    def _begin(self, row: int, origin: Origin | None, length: int = 0) -> None:
+    def _begin(self, row: int, origin: AsTuple | None, length: int = 0) -> None:
         self._starts[row], self._before[row], self._origins[row] = self.count, self.steps(row) - length, origin
         if self._published is not None:
             self._published.write(row, self.count, self._before[row], origin)
 
     def origin(self, row: int) -> Origin | None:
         """How the running episode of `row` began; `None` where that is not known."""
-        return self._origins[row]
+        origin = self._origins[row]
+        return None if origin is None else Origin(*origin)
 
     def length(self, row: int) -> int:
         """Steps of the running episode of `row`, with the one noted last."""

@@ -68,7 +68,7 @@ class ProcessTransport:
             self._links.append(link)
         for link in self._links:
             self._begin(link)
-        return self._await_built([plan.options.worker for plan in self._plans], deadline_s - time.monotonic())
+        return self._await_built([plan.options.worker for plan in self._plans], deadline_s, timeout_s)
 
     def _open(self) -> None:
         """Make what all workers share."""
@@ -116,8 +116,7 @@ class ProcessTransport:
             self._poller.register(link.handle.sentinel_fd)
         link.send_plan(self._plans[link.index], self._shared.layout)
 
-    def _await_built(self, workers: Sequence[int], timeout_s: float) -> list[GroupInfo]:
-        deadline_s = time.monotonic() + timeout_s
+    def _await_built(self, workers: Sequence[int], deadline_s: float, timeout_s: float) -> list[GroupInfo]:
         replies: dict[int, Reply] = {}
         while len(replies) < len(workers):
             completions = self._poll(max(deadline_s - time.monotonic(), 0))
@@ -211,7 +210,7 @@ class ProcessTransport:
         self._links[worker] = link
         self._begin(link)
         link.send_spec(self._spec)
-        self._await_built([worker], deadline_s - time.monotonic())
+        self._await_built([worker], deadline_s, timeout_s)
 
     def _retire(self, worker: int) -> None:
         """Have an idle worker close its sub-environments and end."""
@@ -225,6 +224,7 @@ class ProcessTransport:
         self._early += [completion for completion in last_words if completion.worker != worker]
         if link.handle.sentinel_fd >= 0:
             self._poller.unregister(link.handle.sentinel_fd)
+        link.is_dead = True  # should its successor not start, nobody must ask this one to close
 
     def interrupt(self, worker: int) -> None:
         """Raise inside the stuck sub-environment, by a signal."""

@@ -172,6 +172,9 @@ class ThreadTransport:
         shared_outbox, self._outbox = self._outbox, replacement.outbox
         try:
             self._await_built([replacement], timeout_s)
+        except BaseException:
+            replacement.abandon()
+            raise
         finally:
             self._outbox = replacement.outbox = shared_outbox
         replacement.attach(self._spec, self._buffer)
