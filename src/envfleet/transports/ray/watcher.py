@@ -39,34 +39,38 @@ class Watched(NamedTuple):
 class Watcher:
     """The actor that looks after the workers of its node.
 
-    It takes their descriptors out of `/proc`, so it needs Linux, as clusters of several nodes do anyway.
+    It takes their descriptors out of `/proc`, so it needs Linux, as clusters of several nodes do anyway. It keeps
+    none of them, nor of their memory: workers come and go, and nobody tells it.
     """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[NDArray[np.int64], int]] = {}
 
     def progress(self, watched: Watched) -> NDArray[np.int64]:
         """The worker's progress line, now."""
-        return self._attach(watched)[0]
+        return _line(watched).copy()
 
     def interrupt(self, watched: Watched, place: int) -> None:
         """Have the worker give up the sub-environment at `place`, if it is still there."""
-        self._attach(watched)[0][Progress.INTERRUPT] = place
+        _line(watched)[Progress.INTERRUPT] = place
         _signal(watched.pid, signal.SIGUSR2)
 
     def stack(self, watched: Watched) -> str:
         """The worker's Python stacks, now."""
-        return read_stack(self._attach(watched)[1], lambda: _signal(watched.pid, signal.SIGUSR1))
+        stack_fd = _take(watched.pid, watched.stack_fd)
+        try:
+            return read_stack(stack_fd, lambda: _signal(watched.pid, signal.SIGUSR1))
+        finally:
+            os.close(stack_fd)
 
-    def _attach(self, watched: Watched) -> tuple[NDArray[np.int64], int]:
-        key = watched.pid, watched.block_fd
-        if key not in self._known:
-            block_fd, stack_fd = (
-                os.open(f"/proc/{watched.pid}/fd/{fd}", os.O_RDWR) for fd in (watched.block_fd, watched.stack_fd)
-            )
-            block = SharedBlock.attach(block_fd, watched.spec.block_layout().size_bytes)
-            self._known[key] = FleetArrays.bind(watched.spec, block.buffer).progress[watched.worker], stack_fd
-        return self._known[key]
+
+def _line(watched: Watched) -> NDArray[np.int64]:
+    """The worker's progress line, in its own memory, which is mapped as long as somebody holds this."""
+    block_fd = _take(watched.pid, watched.block_fd)
+    with SharedBlock.attach(block_fd, watched.spec.block_layout().size_bytes) as block:
+        line: NDArray[np.int64] = FleetArrays.bind(watched.spec, block.buffer).progress[watched.worker]
+    return line
+
+
+def _take(pid: int, fd: int) -> int:
+    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
 
 
 def _signal(pid: int, number: int) -> None:
