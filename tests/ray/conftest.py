@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,10 @@ from tests.conftest import Backend, Resources, take_stock
 OBJECT_STORE_BYTES = 80_000_000
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
 HEAD = {**NODE, "include_dashboard": False, "resources": {"place": 2}}
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
+
+# Ray gives way to everybody else on the machine; here workers would then take half a minute to come and to go.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +50,10 @@ def way(request: pytest.FixtureRequest) -> RayBackend:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ray_cluster() -> Iterator[Cluster]:
-    """A head, to which this process is connected; tests that need more nodes add them."""
-    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A head, to which this process is connected, as the module's `HEAD_OPTIONS` have it; tests may add nodes."""
+    options = getattr(request.module, "HEAD_OPTIONS", {})
+    cluster = Cluster(initialize_head=True, head_node_args={**HEAD, **options})
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     yield cluster
     ray.shutdown()

@@ -18,7 +18,7 @@ from tests.ray.conftest import NEAR, REMOTE, no_actor_stays
 import envfleet
 from envfleet.errors import EnvfleetError, WorkerDied
 from envfleet.testing import CountingEnv
-from envfleet.transports.ray.cluster import cluster
+from envfleet.transports.ray.connection import session
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -79,8 +79,8 @@ WAYS = ((NEAR, "raise"), (REMOTE, "raise"), (REMOTE, "restart"))
 
 def test_cluster_of_others_is_counted_and_left_alone() -> None:
     """Workers default to one per CPU of the cluster; the connection is the same before and after."""
-    session = cluster.session()
+    before = session()
     with envfleet.make(CountingEnv, 3, backend="ray", ray_options={"num_cpus": 0.01}) as fleet:
         assert fleet.plan.num_workers == min(3, int(ray.cluster_resources()["CPU"]))
-    assert session is not None
-    assert cluster.session() == session
+    assert before is not None
+    assert session() == before

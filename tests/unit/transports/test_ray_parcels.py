@@ -62,10 +62,10 @@ def test_results_there_and_back(name: str) -> None:
     assert not target.info_values[4:].any()
 
 
-@pytest.mark.parametrize("name", ["all", "some", "reset"])
-def test_actions_there_and_back(name: str) -> None:
+@pytest.mark.parametrize("name", ["all", "some", "objects", "reset", "call"])
+def test_request_and_actions_there_and_back(name: str) -> None:
     request, owner, worker = REQUESTS[name], arrays(seed=2), arrays(seed=None)
-    parcels.put_actions(worker, request, parcels.take_actions(owner, request))
+    assert parcels.decode_call(parcels.encode_call(request, owner), worker) == request
     written = list(ROWS[name]) if request.verb is Verb.STEP else []
     np.testing.assert_array_equal(worker.actions[0][written], owner.actions[0][written])
     assert not np.delete(worker.actions[0], written, axis=0).any()

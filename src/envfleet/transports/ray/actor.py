@@ -9,6 +9,7 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,18 +26,22 @@ from envfleet.core.serve import Server
 from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
 from envfleet.transports import worker
+from envfleet.transports.ray.one_by_one import at_once
 from envfleet.transports.ray.parcels import (
     Packed,
     Past,
+    decode_call,
     encode_parcel,
-    put_actions,
     put_progress,
     rows_written,
     take_results,
 )
 from envfleet.transports.ray.rendezvous import Address, meet
 from envfleet.transports.ray.watcher import Watched
-from envfleet.transports.wire import HEADER, decode_request, encode_reply
+from envfleet.transports.wire import encode_reply
+
+EXIT_S = 5.0
+"""How long Ray may take to end a worker that is done."""
 
 
 class Seat(NamedTuple):
@@ -102,7 +107,7 @@ class RayWorker:
     def run(self) -> None:
         """Serve through shared memory until told to close, or until the driver is gone; then end the process."""
         worker.run(pickle.dumps(self._index), self._fds)
-        ray.actor.exit_actor()
+        _exit()
 
     # ------------------------------------------------------------------ by calls
 
@@ -144,24 +149,21 @@ class RayWorker:
         self._server = Server(self._group, self._index, self._plan.options.first_index, self._complete)
         return Watched(os.getpid(), self._index, self._block.fd, self._stack_fd, self._spec)
 
-    def handle(self, encoded: bytes, actions: Packed) -> Packed:
+    def handle(self, call: Packed) -> Packed:
         """Carry out one request.
 
         Args:
-            encoded: The request, as `wire.encode_request` has it.
-            actions: The actions of a step; see `parcels`.
+            call: The request, and the actions of a step; see `parcels`.
 
         Returns:
             A parcel.
         """
         if self._server is None:
             raise RuntimeError("a request came before the arrays")
-        header = HEADER.unpack_from(encoded)
-        request = decode_request(header, encoded[HEADER.size :])
+        request = decode_call(call, self._arrays)
         self._verb = request.verb.name.lower()
-        put_actions(self._arrays, request, actions)
         self._records = []
-        self._server.handle(request)
+        self._server.handle(at_once(request))
         return encode_parcel(
             self._records, self._arrays.progress[self._index], self._num_columns, self._results(request)
         )
@@ -187,8 +189,16 @@ class RayWorker:
         """End the process; a group that was built and never served is closed first."""
         if self._group is not None and self._server is None:
             self._group.close()
-        ray.actor.exit_actor()
+        _exit()
 
     @property
     def _first_index(self) -> int:
         return 0 if self._plan is None else self._plan.options.first_index
+
+
+def _exit() -> None:
+    """End this process. Ray's way of ending waits for the head; if that is gone, so is the process, a moment later."""
+    last_resort = threading.Timer(EXIT_S, os._exit, [0])
+    last_resort.daemon = True
+    last_resort.start()
+    ray.actor.exit_actor()

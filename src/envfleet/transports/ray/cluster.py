@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayError
 
 from envfleet.errors import EnvfleetError
+from envfleet.transports.ray.connection import LOST_S, Connection, client_error, session
 
 
 class Cluster:
@@ -43,11 +44,12 @@ class Cluster:
         `ray start` on this machine.
 
         Raises:
-            EnvfleetError: There is one and it cannot be reached, or none and none can be started.
+            EnvfleetError: There is one and it cannot be reached or used, or none and none can be started.
         """
         with self._lock:
             if not ray.is_initialized():
                 self._connect()
+            Connection().require_head(LOST_S)
             self._num_holders += 1
 
     def release(self) -> None:
@@ -55,27 +57,23 @@ class Cluster:
         with self._lock:
             self._num_holders -= 1
             if self._num_holders == 0 and self._started is not None:
-                if self.session() == self._started:
+                if session() == self._started:
                     ray.shutdown()
                 self._started = None
 
     @property
     def is_own(self) -> bool:
         """Whether it was started here."""
-        return self._started is not None and self.session() == self._started
-
-    def session(self) -> str | None:
-        """A name for the connection there is now, which no other has; `None` if there is none."""
-        if not ray.is_initialized():
-            return None
-        return str(ray.get_runtime_context().get_worker_id())
+        return self._started is not None and session() == self._started
 
     def _connect(self) -> None:
+        address = os.environ.get("RAY_ADDRESS", "")
+        if address.startswith("ray://"):
+            raise client_error()
         try:
             with _quietly():
                 self._started = None
-                is_named = os.environ.get("RAY_ADDRESS", "") not in ("", "local")
-                if is_named or not self._start_local():
+                if address not in ("", "local") or not self._start_local():
                     ray.init(log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise EnvfleetError(
@@ -92,7 +90,7 @@ class Cluster:
             if "existing cluster" in str(error):
                 return False
             raise
-        self._started = self.session()
+        self._started = session()
         return True
 
 

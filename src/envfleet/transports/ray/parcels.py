@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from envfleet.core.arrays import PROGRESS_WORDS, FleetArrays, Outputs, Progress
 from envfleet.core.messages import Request, Verb
+from envfleet.transports.wire import HEADER, decode_request, encode_request
 
 Which: TypeAlias = slice | list[int]
 """Some rows of a worker's own, or all of them."""
@@ -79,22 +80,32 @@ def rows_written(request: Request) -> Which | None:
     return None
 
 
-# ------------------------------------------------------------------ actions
+# ------------------------------------------------------------------ to the worker
 
 
-def take_actions(arrays: FleetArrays, request: Request) -> Packed:
-    """What a request needs of the owner's arrays: the actions of a step."""
-    rows = rows_written(request)
-    if request.verb is not Verb.STEP or rows is None:
-        return b""
-    return _packed([leaf[rows].tobytes() for leaf in arrays.actions])
+def encode_call(request: Request, arrays: FleetArrays) -> Packed:
+    """A request, and what it needs of the owner's arrays: the actions of a step.
+
+    Raises:
+        InvalidArgument: Its payload does not pickle.
+    """
+    parts = [encode_request(request)]
+    if request.verb is Verb.STEP:
+        rows = rows_written(request)
+        parts += [leaf[rows].tobytes() for leaf in arrays.actions]
+    return _packed(parts)
 
 
-def put_actions(arrays: FleetArrays, request: Request, actions: Packed) -> None:
-    """Put what `take_actions` took where the worker's group reads it."""
+def decode_call(packed: Packed, arrays: FleetArrays) -> Request:
+    """Take it apart, and put the actions where the worker's group reads them."""
+    data = _view(packed)
+    header = HEADER.unpack_from(data)
+    start = HEADER.size + header[3]
+    request = decode_request(header, bytes(data[HEADER.size : start]))
     rows = rows_written(request)
     if request.verb is Verb.STEP and rows is not None:
-        _unpack(_view(actions), arrays.actions, rows)
+        _unpack(data[start:], arrays.actions, rows)
+    return request
 
 
 # ------------------------------------------------------------------ results

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from envfleet.errors import WorkersUnplaced
 from envfleet.transports.link import Link
 from envfleet.transports.ray import cluster
 from envfleet.transports.ray.actor import RayWorker, Seat
+from envfleet.transports.ray.connection import Connection
 from envfleet.transports.ray.options import RayOptions
 from envfleet.transports.ray.rendezvous import Caller, Rendezvous
 from envfleet.transports.supervision import import_path
@@ -45,14 +47,21 @@ class Placing:
     Args:
         workers: Their indices.
         options: What each asks for.
+        connection: The connection to Ray.
         connect: Makes the link of a worker that reached the driver.
         timeout_s: Limit, besides that of the options.
     """
 
     def __init__(
-        self, workers: Sequence[int], options: RayOptions, connect: Callable[[Caller], Link], timeout_s: float
+        self,
+        workers: Sequence[int],
+        options: RayOptions,
+        connection: Connection,
+        *,
+        connect: Callable[[Caller], Link],
+        timeout_s: float,
     ) -> None:
-        self._options, self._connect = options, connect
+        self._options, self._connection, self._connect = options, connection, connect
         self._timeout_s = min(timeout_s, options.place_timeout_s)
         self._asked = options.actor_options(0 if cluster.cluster.is_own else 1)
         self._links: dict[int, Link] = {}
@@ -124,13 +133,32 @@ class Placing:
         if "memory" in self._asked:
             asked["memory"] = self._asked["memory"]
         words = cluster.in_words({name: value for name, value in asked.items() if value})
-        for name in ("placement_group", "scheduling_strategy", "runtime_env"):
-            value = getattr(self._options, name)
-            words += "" if value is None else f", {name}={value!r}"
-        return WorkersUnplaced(workers, len(self._actors), self._timeout_s, words, cluster.describe(), reason)
+        has = "no head any more, so nobody knows what"
+        if self._connection.can_ask():
+            words += "".join(f", {wish}" for wish in wishes(self._options))
+            has = cluster.describe()
+        return WorkersUnplaced(workers, len(self._actors), self._timeout_s, words, has, reason)
 
     def _undo(self) -> None:
         for link in self._links.values():
             link.close()
-        for actor in self._actors.values():
-            cluster.end_actor(actor)
+        if self._connection.can_ask():
+            for actor in self._actors.values():
+                cluster.end_actor(actor)
+
+
+def wishes(options: RayOptions) -> Iterator[str]:
+    """What besides resources each worker asks for, in words for people."""
+    group, strategy = options.placement_group, options.scheduling_strategy
+    if isinstance(strategy, PlacementGroupSchedulingStrategy):
+        group, strategy = strategy.placement_group, None
+    if group is not None:
+        known = ray.util.placement_group_table(group)
+        bundles = list(known.get("bundles", {}).values())
+        yield f"a place in the bundles {bundles} of a placement group that is {known.get('state', 'unknown')}"
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        yield f"the node {strategy.node_id}"
+    elif strategy is not None:
+        yield f"scheduling_strategy={strategy!r}"
+    if options.runtime_env is not None:
+        yield f"runtime_env={options.runtime_env!r}"

@@ -19,18 +19,19 @@ from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.transport import GroupPlan
 from envfleet.transports.ray.actor import Seat
 from envfleet.transports.ray.cluster import end_actor
+from envfleet.transports.ray.connection import Connection
 from envfleet.transports.ray.mailbox import Mailbox
+from envfleet.transports.ray.one_by_one import completions
 from envfleet.transports.ray.parcels import (
     Packed,
     decode_parcel,
+    encode_call,
     past_of,
     put_progress,
     put_results,
     rows_written,
-    take_actions,
 )
 from envfleet.transports.ray.watcher import Watched, Watchers
-from envfleet.transports.wire import encode_request
 
 STACK_S = 10.0
 """How long to wait for a stack: the node's watcher may have to be started first."""
@@ -42,26 +43,29 @@ class RemoteHandle:
     Args:
         actor: The actor.
         pid: Its process, on its node.
-        is_up: Whether Ray can still be asked.
+        connection: The connection to Ray.
     """
 
     sentinel_fd = -1
 
-    def __init__(self, actor: Any, pid: int, is_up: Callable[[], bool]) -> None:
+    def __init__(self, actor: Any, pid: int, connection: Connection) -> None:
         self.pid = pid
-        self._actor, self._is_up = actor, is_up
+        self._actor, self._connection = actor, connection
         self._leaving: Any = None
 
     def leave(self) -> None:
         """Have it end once it has done what it was asked to; idempotent."""
-        if self._leaving is None and self._is_up():
+        if self._leaving is None and self._connection.is_open():
             self._leaving = self._actor.leave.remote()
 
     def join(self, timeout_s: float | None) -> bool:
         """Wait until it has left, if it was told to; False if it was not."""
-        if not self._is_up():
+        if not self._connection.is_open():
             return True
-        return self._leaving is not None and bool(ray.wait([self._leaving], timeout=timeout_s)[0])
+        if self._leaving is None:
+            return False
+        has_head = self._connection.can_ask()  # without it nobody may ever say that the worker has left
+        return bool(ray.wait([self._leaving], timeout=timeout_s if has_head else 0)[0]) or not has_head
 
     def exitcode(self) -> None:
         """Not known."""
@@ -70,9 +74,11 @@ class RemoteHandle:
         """Not possible from here; the node's watcher can."""
 
     def kill(self) -> None:
-        """End it now."""
-        if self._is_up():
+        """End it now; without the head of the cluster, once it has done what it was asked to."""
+        if self._connection.can_ask():
             end_actor(self._actor)
+        else:
+            self.leave()
 
 
 class Sent(NamedTuple):
@@ -95,7 +101,7 @@ class RemoteLink:
         watchers: Look after it while it is busy.
         view: Gives the fleet's arrays of some rows.
         shared: The fleet's shared data, or a reference to it.
-        is_up: Whether Ray can still be asked.
+        connection: The connection to Ray.
     """
 
     def __init__(
@@ -108,12 +114,12 @@ class RemoteLink:
         watchers: Watchers,
         view: Callable[[slice], FleetArrays],
         shared: Any,
-        is_up: Callable[[], bool],
+        connection: Connection,
     ) -> None:
         self.index, self.seat, self.is_dead = index, seat, False
-        self.handle = RemoteHandle(actor, seat.pid, is_up)
+        self.handle = RemoteHandle(actor, seat.pid, connection)
         self._actor, self._mailbox, self._watchers = actor, mailbox, watchers
-        self._view, self._shared, self._is_up = view, shared, is_up
+        self._view, self._shared, self._connection = view, shared, connection
         self._arrays: FleetArrays | None = None
         self._watched: Watched | None = None
         self._is_looked_at = False
@@ -138,7 +144,7 @@ class RemoteLink:
         """Call it with a request."""
         if self._arrays is None or self.is_dead:
             return
-        self._call("handle", request, encode_request(request), take_actions(self._arrays, request))
+        self._call("handle", request, encode_call(request, self._arrays))
         if request.verb is Verb.CLOSE:
             self.handle.leave()
 
@@ -153,7 +159,7 @@ class RemoteLink:
     def _call(self, method: str, request: Request | None, *args: Any) -> None:
         sent = Sent(self, method, request, self._num_answered)
         self._num_sent += 1
-        if not self._is_up():
+        if not self._connection.is_open():
             self._mailbox.fail(RuntimeError("Ray was shut down, or connected anew"), sent)
             return
         try:
@@ -201,7 +207,11 @@ class RemoteLink:
             if rows is not None:
                 put_results(self._arrays.outputs[request.generation], rows, parcel)
             put_progress(self._arrays.progress[self.index], parcel.progress)
-        return [Completion(self.index, request.seq, row, _decoded(reply)) for row, reply in parcel.records]
+        return [
+            completion
+            for row, reply in parcel.records
+            for completion in completions(request, self.index, self._rows.start, row, _decoded(reply))
+        ]
 
     def read_reply(self) -> Reply | None:
         """Never needed: replies come with the records."""
@@ -211,7 +221,7 @@ class RemoteLink:
 
     def look(self) -> None:
         """Ask where it is, if it is busy; the answer is written into its progress line."""
-        if not self.is_busy or self._is_looked_at or self._watched is None or not self._is_up():
+        if not self.is_busy or self._is_looked_at or self._watched is None or not self._connection.can_ask():
             return
         self._is_looked_at = True
         watcher = self._watchers.on(self.seat.node_id)
@@ -220,13 +230,13 @@ class RemoteLink:
 
     def interrupt(self) -> None:
         """Have the node's watcher raise inside the stuck sub-environment."""
-        if self._watched is not None and self._arrays is not None and self._is_up():
+        if self._watched is not None and self._arrays is not None and self._connection.can_ask():
             place = int(self._arrays.progress[self.index][Progress.INTERRUPT])
             self._watchers.on(self.seat.node_id).interrupt.remote(self._watched, place)
 
     def stack(self) -> str:
         """The worker's Python stacks; empty if they cannot be had within ten seconds."""
-        if self._watched is None or not self._is_up():
+        if self._watched is None or not self._connection.can_ask():
             return ""
         with contextlib.suppress(GetTimeoutError, RayError):
             text: str = ray.get(self._watchers.on(self.seat.node_id).stack.remote(self._watched), timeout=STACK_S)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from envfleet.core.group import GroupInfo
 from envfleet.core.messages import ALL_ROWS, Completion
@@ -20,6 +20,7 @@ from envfleet.errors import EnvfleetError, Failure, RestartBudgetSpent, WorkerDi
 from envfleet.transports.link import Link, WorkerLink
 from envfleet.transports.process import ProcessTransport
 from envfleet.transports.ray.cluster import cluster
+from envfleet.transports.ray.connection import Connection
 from envfleet.transports.ray.mailbox import Mailbox
 from envfleet.transports.ray.options import RayOptions
 from envfleet.transports.ray.placing import Placed, Placing
@@ -46,6 +47,9 @@ class RayTransport(ProcessTransport):
         plans: One per worker.
         shared: The fleet's shared data.
         options: What each worker asks of Ray.
+
+    Raises:
+        EnvfleetError: This process is connected to Ray in a way that will not do.
     """
 
     name = "ray"
@@ -58,14 +62,13 @@ class RayTransport(ProcessTransport):
         self._runs: dict[int, Any] = {}  # the calls in which workers serve through shared memory
         self._num_restarts: collections.Counter[int] = collections.Counter()
         self._shared_ref: Any = None
-        self._session: str | None = None
+        self._connection = Connection()
         self._held = contextlib.ExitStack()
 
     def start(self, timeout_s: float) -> list[GroupInfo]:
         """Have Ray place the workers, and build the groups in them, all at once."""
         deadline_s = time.monotonic() + timeout_s
         self._held.enter_context(cluster.held())
-        self._session = cluster.session()
         return super().start(deadline_s - time.monotonic())
 
     def _open(self) -> None:
@@ -74,17 +77,15 @@ class RayTransport(ProcessTransport):
         self._held.callback(self._mailbox.close)
         self._poller.register(self._mailbox.fd)
 
-    def _is_up(self) -> bool:
-        return cluster.session() == self._session
-
     # ------------------------------------------------------------------ places
 
     def _connect(self, plans: Sequence[GroupPlan], timeout_s: float) -> Iterator[WorkerLink]:
         """Place a worker for each plan; yields their links in order."""
-        if not self._is_up():
+        if not self._connection.is_open():
             raise EnvfleetError("Ray was shut down while the fleet was in use: make a new one")
+        self._connection.require_head(timeout_s)
         workers = [plan.options.worker for plan in plans]
-        placed = Placing(workers, self._options, self._welcome, timeout_s).run()
+        placed = Placing(workers, self._options, self._connection, connect=self._welcome, timeout_s=timeout_s).run()
         try:
             links = [self._seat(worker, one) for worker, one in zip(workers, placed, strict=True)]
         except RayError as error:
@@ -112,7 +113,7 @@ class RayTransport(ProcessTransport):
             watchers=self._watchers,
             view=self.rows_view,
             shared=self._shared_ref,
-            is_up=self._is_up,
+            connection=self._connection,
         )
 
     def place(self, worker: int) -> str:
@@ -154,8 +155,8 @@ class RayTransport(ProcessTransport):
         while True:
             left_s = deadline_s - time.monotonic()
             found = super()._poll(max(min(left_s, LOOK_S), 0.0))
-            if not self._is_up():
-                self._lose_all(found)
+            if not found and (why := self._connection.why_lost()) is not None:
+                self._lose_all(EnvfleetError(why), found)
             if found or left_s <= LOOK_S:
                 break
         if not found:
@@ -187,18 +188,18 @@ class RayTransport(ProcessTransport):
             death = _explain(self._describe_death(link), error, f"node {link.seat.host}")
         found.append(Completion(link.index, 0, ALL_ROWS, death=death))
 
-    def _lose_all(self, found: list[Completion]) -> None:
+    def _lose_all(self, error: EnvfleetError, found: list[Completion]) -> None:
         for link in self._remote_links():
             if not link.is_dead:
-                self._lose(link, EnvfleetError("Ray was shut down, or connected anew"), found)
+                self._lose(link, error, found)
 
     def _describe_death(self, link: WorkerLink) -> WorkerDied:
         death = super()._describe_death(link)
         run = self._runs.get(link.index)
         if isinstance(link, RemoteLink) or run is None:
             return death
-        if not self._is_up():
-            return _explain(death, EnvfleetError("Ray was shut down, or connected anew"), "this machine")
+        if (why := self._connection.why_lost()) is not None:
+            return _explain(death, EnvfleetError(why), "this machine")
         try:
             ray.get(run, timeout=LAST_WORDS_S)
         except GetTimeoutError:
@@ -214,14 +215,15 @@ class RayTransport(ProcessTransport):
         try:
             return super().close(timeout_s)
         finally:
-            if self._is_up():
+            if self._connection.can_ask():
                 self._watchers.close()
             self._held.close()
 
 
 def _explain(death: WorkerDied, error: BaseException, where: str) -> WorkerDied:
     """Add what Ray has to say of the end of a worker."""
-    text = str(error)
+    cause = error.cause if isinstance(error, RayTaskError) else None
+    text = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
     for mark in ("Worker exit detail: ", "The actor is dead because "):
         _, found, rest = text.partition(mark)
         if found:

@@ -1,0 +1,83 @@
+"""A program whose cluster loses its head while fleets live; run by `test_head_lost.py`.
+
+Prints one JSON object per thing tried: what it was, what came of it, and how many seconds it took.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+from tests.fault.builders import actions, env_fns_with
+from tests.ray.conftest import HEAD, NEAR, REMOTE, no_actor_stays
+
+import envfleet
+from envfleet.testing import CountingEnv
+from envfleet.transports.ray import connection
+
+LOST_S = 3.0
+HANG_S = 8.0
+ENV_FNS = [functools.partial(CountingEnv, 1000)] * 2
+
+
+def attempt(what: str, action: Callable[[], Any]) -> None:
+    start_s = time.monotonic()
+    try:
+        action()
+        outcome = "done"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        outcome = f"{type(error).__name__}: {error}"
+    print(json.dumps({"what": what, "outcome": outcome, "took_s": time.monotonic() - start_s}), flush=True)
+
+
+def step(fleet: Any) -> None:
+    fleet.step(np.zeros(2, np.int64))
+
+
+def kill_worker(fleet: Any) -> None:
+    os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
+
+
+def main() -> None:
+    connection.LOST_S = LOST_S
+    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+    head: Any = cluster.head_node  # Ray types it as what it is before the start
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.CRITICAL)
+    fleets = {
+        f"{way} {on_failure}": way(ENV_FNS, workers=1, on_failure=on_failure)
+        for way, on_failure in ((NEAR, "restart"), (REMOTE, "raise"), (REMOTE, "restart"))
+    }
+    bystanders = {f"{way} bystander": way(ENV_FNS, workers=1) for way in (NEAR, REMOTE)}
+    stuck = REMOTE(env_fns_with("hang", duration_s=HANG_S), workers=1)
+    for fleet in (*fleets.values(), *bystanders.values(), stuck):
+        fleet.reset(seed=0)
+    for kind in ("gcs_server", "raylet"):
+        for info in head.all_processes[kind]:
+            os.kill(info.process.pid, signal.SIGKILL)
+    for name, fleet in fleets.items():
+        attempt(f"step {name}", functools.partial(step, fleet))
+        kill_worker(fleet)
+        attempt(f"lost {name}", functools.partial(step, fleet))
+        attempt(f"again {name}", functools.partial(step, fleet))
+    attempt("stuck", lambda: stuck.step(actions(0)))
+    attempt("make", lambda: envfleet.make(CountingEnv, 2, backend="ray"))
+    for name, fleet in bystanders.items():
+        attempt(f"step {name}", functools.partial(step, fleet))
+    for name, fleet in {**fleets, **bystanders, "stuck": stuck}.items():
+        attempt(f"close {name}", fleet.close)
+    print(json.dumps({"what": "actors", "outcome": "gone" if no_actor_stays() else "left", "took_s": 0}), flush=True)
+    ray.shutdown()
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What one may ask of Ray for the workers: places, environment variables; what cannot be had is told in time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from tests.ray.conftest import NEAR, NODE, REMOTE, no_actor_stays
+
+from envfleet.errors import WorkersUnplaced
+from envfleet.testing import CountingEnv
+
+pytestmark = pytest.mark.timeout(110)
+
+PORT = 23_719
+COUNTING = [functools.partial(CountingEnv, 1000)] * 2
+
+
+def group_and_node(env: gym.Env[Any, Any]) -> tuple[str | None, str]:
+    context = ray.get_runtime_context()
+    return context.get_placement_group_id(), context.get_node_id()
+
+
+def test_placement_group(ray_cluster: Cluster) -> None:
+    """Workers go into the bundles; one bundle is on either node, and holds one worker."""
+    head: Any = ray_cluster.head_node  # Ray types it as what it is before the start
+    other = ray_cluster.add_node(**NODE, resources={"place": 1})
+    group = ray.util.placement_group([{"place": 1}] * 2, strategy="STRICT_SPREAD")
+    with NEAR(COUNTING, ray_options={"placement_group": group, "resources": {"place": 1}, "num_cpus": 0}) as fleet:
+        groups, nodes = zip(*fleet.call(group_and_node), strict=True)
+        assert set(groups) == {group.id.hex()}
+        assert set(nodes) == {head.node_id, other.node_id}
+    strategy = NodeAffinitySchedulingStrategy(other.node_id, soft=False)
+    with REMOTE(COUNTING, workers=1, ray_options={"scheduling_strategy": strategy}) as fleet:
+        assert {node for _, node in fleet.call(group_and_node)} == {other.node_id}
+    ray.util.remove_placement_group(group)
+    ray_cluster.remove_node(other)
+    assert_unplaced({"scheduling_strategy": strategy}, f"the node {other.node_id}")
+
+
+def test_bundle_that_nobody_has() -> None:
+    """By the group, and by a strategy that names one of its bundles."""
+    group = ray.util.placement_group([{"unobtainium": 1, "CPU": 1}])
+    words = "the bundles .*unobtainium.* PENDING"
+    assert_unplaced({"placement_group": group}, words)
+    assert_unplaced({"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}, words)
+    ray.util.remove_placement_group(group)
+    assert no_actor_stays()
+
+
+def assert_unplaced(options: dict[str, Any], words: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(WorkersUnplaced, match=words):
+        NEAR(COUNTING, workers=1, ray_options={**options, "place_timeout_s": 1.0})
+    assert time.monotonic() - start < 20.0
+
+
+def test_environment_variables() -> None:
+    options = {"runtime_env": {"env_vars": {"ENVFLEET_TEST": "as asked"}}, "scheduling_strategy": "SPREAD"}
+    with NEAR(COUNTING, workers=1, ray_options=options) as fleet:
+        assert fleet.call(lambda env: os.environ["ENVFLEET_TEST"]) == ("as asked",) * 2
+
+
+CLIENT = f"""
+import os
+import pytest, ray
+import envfleet
+from envfleet.errors import EnvfleetError
+os.environ["RAY_ADDRESS"] = "ray://127.0.0.1:{PORT}"
+with pytest.raises(EnvfleetError, match=r"ray job submit"):  # nobody connected yet
+    envfleet.make("CartPole-v1", 2, backend="ray")
+assert not ray.is_initialized()
+ray.init()
+with pytest.raises(EnvfleetError, match=r"ray job submit"):
+    envfleet.make("CartPole-v1", 2, backend="ray")
+assert ray.is_initialized()
+
+
+@ray.remote(num_cpus=0)
+def drive():  # what the error advises
+    with envfleet.make("CartPole-v1", 2, backend="ray", workers=1, ray_options={{"num_cpus": 0.01}}) as fleet:
+        fleet.reset(seed=0)
+        return fleet.step([0, 1])[1].tolist()
+
+
+assert ray.get(drive.remote(), timeout=80) == [1.0, 1.0]
+"""
+
+
+@pytest.fixture
+def client_server(ray_cluster: Cluster) -> Iterator[None]:
+    """What answers `ray://`; `ray start --head` starts one, too."""
+    command = [sys.executable, "-m", "ray.util.client.server", "--mode", "specific-server", "--host", "127.0.0.1"]
+    with subprocess.Popen(
+        [*command, "--port", str(PORT), "--address", ray_cluster.address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", PORT), 1):
+                    break
+                time.sleep(0.1)
+            yield
+        finally:
+            server.kill()
+
+
+@pytest.mark.usefixtures("client_server")
+def test_ray_client() -> None:
+    """A program connected by `ray://` is told that this will not do, and what will."""
+    ran = subprocess.run([sys.executable, "-c", CLIENT], capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
