@@ -20,7 +20,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +31,68 @@ from ray.cluster_utils import Cluster
 
 import envfleet
 
-SIZES = ((2, 1), (2, 4), (2, 64), (4, 2))
-FLOORS = {
-    ("shared memory", "pattern", (2, 4)): 10.0,
-    ("shared memory", "pattern", (2, 64)): 4.0,
-    ("shared memory", "plain calls", (2, 4)): 10.0,
-    ("actor calls", "plain calls", (2, 4)): 1.0,
-    ("actor calls, in flight", "plain calls", (2, 4)): 1.0,
-}
 LITTLE = 0.01
 WARM_UP_STEPS = 20
-WHERE: dict[str, tuple[Sequence[tuple[int, int]], dict[str, Any]]] = {
-    "one node": (SIZES, {"num_cpus": LITTLE}),
-    "another node": (SIZES[1:3], {"num_cpus": LITTLE, "resources": {"far": LITTLE}}),
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is compared: where, the environment, how many workers with how many each, and what each asks of Ray."""
+
+    where: str
+    env: str
+    workers: int
+    envs: int
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.where}, {self.env}, {self.workers} workers × {self.envs}"
+
+
+NEAR, FAR = {"num_cpus": LITTLE}, {"num_cpus": LITTLE, "resources": {"far": LITTLE}}
+SETTINGS = (
+    *(Setting("one node", "CartPole", *size, NEAR) for size in ((2, 1), (2, 4), (2, 64), (4, 2))),
+    *(Setting("another node", "CartPole", *size, FAR) for size in ((2, 4), (2, 64))),
+    Setting("another node", "uneven simulator", 4, 2, FAR),
+)
+PLACES = ("one node", "another node")
+FLOORS = {
+    ("shared memory", "pattern", SETTINGS[1].name): 10.0,
+    ("shared memory", "pattern", SETTINGS[2].name): 4.0,
+    ("shared memory", "plain calls", SETTINGS[1].name): 10.0,
+    ("actor calls", "plain calls", SETTINGS[4].name): 1.0,
+    ("actor calls", "plain calls", SETTINGS[5].name): 1.0,
+    ("actor calls, in flight", "plain calls", SETTINGS[6].name): 1.2,
+}
+
+
+class Simulator(gym.Env[Any, Any]):
+    """Waits, now long, now short, as a simulator does that lives in another program: 4 ms on average."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.np_random.exponential(0.004))
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+MAKERS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
+    "CartPole": functools.partial(gym.make, "CartPole-v1"),
+    "uneven simulator": Simulator,
 }
 
 
 class PlainWorker:
     """What one writes first: a list of environments in an actor, arrays back from each call."""
 
-    def __init__(self, num_envs: int) -> None:
-        self._envs = [gym.make("CartPole-v1") for _ in range(num_envs)]
+    def __init__(self, make_env: Callable[[], Any], num_envs: int) -> None:
+        self._envs = [make_env() for _ in range(num_envs)]
 
     def reset(self, seed: int) -> Any:
         return np.stack([env.reset(seed=seed + index)[0] for index, env in enumerate(self._envs)])
@@ -72,10 +113,10 @@ class PlainWorker:
 class DummyWorker:
     """An actor that holds a DummyVecEnv, as packages do that put Stable-Baselines3 on Ray."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, make_env: Callable[[], Any], num_envs: int) -> None:
         from stable_baselines3.common.vec_env import DummyVecEnv
 
-        self._envs = DummyVecEnv([lambda: gym.make("CartPole-v1")] * num_envs)
+        self._envs = DummyVecEnv([make_env] * num_envs)
 
     def reset(self, seed: int) -> Any:
         self._envs.seed(seed)
@@ -94,25 +135,25 @@ class Contender:
     close: Callable[[], None]
 
 
-def make_plain(workers: int, envs: int, options: dict[str, Any]) -> Contender:
-    actors = _actors(PlainWorker, workers, envs, options)
+def make_plain(setting: Setting) -> Contender:
+    actors = _actors(PlainWorker, setting)
 
     def step(actions: Any) -> object:
-        parts = np.split(actions, workers)
+        parts = np.split(actions, setting.workers)
         results = ray.get([actor.step.remote(part) for actor, part in zip(actors, parts, strict=True)])
         return [np.concatenate(column) for column in zip(*results, strict=True)]
 
     return Contender("plain calls", step, functools.partial(_kill, actors))
 
 
-def make_pattern(workers: int, envs: int, options: dict[str, Any]) -> Contender:
+def make_pattern(setting: Setting) -> Contender:
     """`ray.wait` for whoever is ready, `ray.get` of each, results put back in order."""
-    actors = _actors(DummyWorker, workers, envs, options)
+    actors = _actors(DummyWorker, setting)
 
     def step(actions: Any) -> object:
-        parts = np.split(actions, workers)
+        parts = np.split(actions, setting.workers)
         order = {actor.step.remote(part): index for index, (actor, part) in enumerate(zip(actors, parts, strict=True))}
-        results: list[Any] = [None] * workers
+        results: list[Any] = [None] * setting.workers
         left = list(order)
         while left:
             (ref, *_), left = ray.wait(left, num_returns=1)
@@ -126,39 +167,62 @@ def make_pattern(workers: int, envs: int, options: dict[str, Any]) -> Contender:
     return Contender("pattern", step, functools.partial(_kill, actors))
 
 
-def make_fleet(
-    workers: int, envs: int, options: dict[str, Any], *, shared_memory: bool, is_async: bool = False
-) -> Contender:
+def make_fleet(setting: Setting, *, shared_memory: bool, batch_size: int | None = None) -> Any:
     fleet = envfleet.make(
-        "CartPole-v1",
+        MAKERS[setting.env],
         backend="ray",
-        workers=workers,
-        envs_per_worker=envs,
-        ray_options={**options, "shared_memory": shared_memory},
+        workers=setting.workers,
+        envs_per_worker=setting.envs,
+        batch_size=batch_size,
+        ray_options={**setting.options, "shared_memory": shared_memory},
     )
     fleet.reset(seed=0)
-    name = "shared memory" if shared_memory else "actor calls"
-    if not is_async:
-        return Contender(name, fleet.step, fleet.close)
-    parts = fleet.split(workers)
+    return fleet
+
+
+def make_stepped(setting: Setting, *, shared_memory: bool) -> Contender:
+    fleet = make_fleet(setting, shared_memory=shared_memory)
+    return Contender("shared memory" if shared_memory else "actor calls", fleet.step, fleet.close)
+
+
+def make_in_parts(setting: Setting) -> Contender:
+    """A part for each worker: while one is received and sent its next actions, the others step."""
+    fleet = make_fleet(setting, shared_memory=False)
+    parts = fleet.split(setting.workers)
     for part in parts:
         part.reset(seed=0)
-        part.send(np.zeros(envs, np.int64))
+        part.send(np.zeros(setting.envs, np.int64))
 
     def step(actions: Any) -> object:
         batches = []
-        for part, own in zip(parts, np.split(actions, workers), strict=True):
+        for part, own in zip(parts, np.split(actions, setting.workers), strict=True):
             batches.append(part.recv())
             part.send(own)
         return batches
 
-    return Contender(f"{name}, in flight", step, fleet.close)
+    return Contender("actor calls, in parts", step, fleet.close)
 
 
-def _actors(kind: type, workers: int, envs: int, options: dict[str, Any]) -> list[Any]:
+def make_in_flight(setting: Setting) -> Contender:
+    """Whoever is ready, a worker at a time; as many rows a step as there are sub-environments."""
+    fleet = make_fleet(setting, shared_memory=False, batch_size=setting.envs)
+    fleet.send(np.zeros(setting.workers * setting.envs, np.int64))
+
+    def step(actions: Any) -> object:
+        batches = []
+        for _ in range(setting.workers):
+            batches.append(batch := fleet.recv())
+            fleet.send(actions[batch.env_indices], batch.env_indices)
+        return batches
+
+    return Contender("actor calls, in flight", step, fleet.close)
+
+
+def _actors(kind: type, setting: Setting) -> list[Any]:
     actor_class: Any = ray.remote(kind)
-    actors = [actor_class.options(**options).remote(envs) for _ in range(workers)]
-    ray.get([actor.reset.remote(index * envs) for index, actor in enumerate(actors)])
+    make_env = MAKERS[setting.env]
+    actors = [actor_class.options(**setting.options).remote(make_env, setting.envs) for _ in range(setting.workers)]
+    ray.get([actor.reset.remote(index * setting.envs) for index, actor in enumerate(actors)])
     return actors
 
 
@@ -171,9 +235,7 @@ def _kill(actors: Sequence[Any]) -> None:
 class Run:
     """One comparison: for every contender its steps of all sub-environments per second, one figure per round."""
 
-    where: str
-    workers: int
-    envs: int
+    setting: Setting
     rates: dict[str, list[float]]
     load: list[float]
 
@@ -182,36 +244,26 @@ class Run:
         return statistics.median(one / other for one, other in pairs)
 
 
-def compare(where: str, size: tuple[int, int], options: dict[str, Any], rounds: int, seconds: float) -> Run:
-    workers, envs = size
+def compare(setting: Setting, rounds: int, seconds: float) -> Run:
     rng = np.random.default_rng(0)
-    actions = rng.integers(2, size=(64, workers * envs))
+    actions = rng.integers(2, size=(64, setting.workers * setting.envs))
+    makers: list[Callable[[Setting], Contender]] = [make_plain, make_pattern]
+    if setting.where == "one node":
+        makers.append(functools.partial(make_stepped, shared_memory=True))
+    else:
+        makers += [functools.partial(make_stepped, shared_memory=False), make_in_parts, make_in_flight]
     with contextlib.ExitStack() as stack:
-        contenders = list(_contenders(where, workers, envs, options, stack))
+        contenders = []
+        for maker in makers:
+            contenders.append(contender := maker(setting))
+            stack.callback(contender.close)
         rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
         load = []
         for _ in range(rounds):
             load.append(os.getloadavg()[0])
             for contender in random.sample(contenders, len(contenders)):
                 rates[contender.name].append(_rate(contender, actions, seconds))
-    return Run(where, workers, envs, rates, load)
-
-
-def _contenders(
-    where: str, workers: int, envs: int, options: dict[str, Any], stack: contextlib.ExitStack
-) -> Iterator[Contender]:
-    makers: list[Callable[..., Contender]] = [make_plain, make_pattern]
-    if where == "one node":
-        makers.append(functools.partial(make_fleet, shared_memory=True))
-    else:
-        makers += [
-            functools.partial(make_fleet, shared_memory=False),
-            functools.partial(make_fleet, shared_memory=False, is_async=True),
-        ]
-    for maker in makers:
-        contender = maker(workers, envs, options)
-        stack.callback(contender.close)
-        yield contender
+    return Run(setting, rates, load)
 
 
 def _rate(contender: Contender, actions: Any, seconds: float) -> float:
@@ -230,16 +282,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="folder for the figures")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a floor is missed")
-    parser.add_argument("--where", nargs="+", default=list(WHERE), choices=list(WHERE), help="where the workers are")
+    parser.add_argument("--where", nargs="+", default=PLACES, choices=PLACES, help="where the workers are")
     chosen = parser.parse_args(arguments)
     rounds, seconds = (3, 0.5) if chosen.quick else (7, 1.0)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     cluster.add_node(num_cpus=2, resources={"far": 1})
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        runs = [
-            compare(where, size, WHERE[where][1], rounds, seconds) for where in chosen.where for size in WHERE[where][0]
-        ]
+        runs = [compare(setting, rounds, seconds) for setting in SETTINGS if setting.where in chosen.where]
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -251,14 +301,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(run: Run) -> bool:
     load = f"load {min(run.load):.1f} to {max(run.load):.1f}"
-    print(f"\n{run.where}, {run.workers} workers × {run.envs} ({load})")
+    print(f"\n{run.setting.name} ({load})")
     for name, rates in run.rates.items():
         print(f"  {name:24} {statistics.median(rates):9,.0f} steps of all/s")
     met = True
     for ours in [name for name in run.rates if name not in ("plain calls", "pattern")]:
         for theirs in ("plain calls", "pattern"):
             ratio = run.ratio(ours, theirs)
-            floor = FLOORS.get((ours, theirs, (run.workers, run.envs)))
+            floor = FLOORS.get((ours, theirs, run.setting.name))
             verdict = "" if floor is None else f"  (floor {floor:g}: {'met' if ratio >= floor else 'missed'})"
             met &= floor is None or ratio >= floor
             print(f"  {ours} against {theirs}: {ratio:.1f} ×{verdict}")
