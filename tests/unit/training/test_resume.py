@@ -21,6 +21,8 @@ from envfleet.training import RunResult, resume, train, train_single_run
 from envfleet.training.events import Ended, Event, Learned, Saved
 from envfleet.training.records import reporting
 
+pytestmark = pytest.mark.timeout(600)  # processes that are waited for, on a busy machine
+
 CONFIG: dict[str, Any] = {
     "curriculum": {
         "phases": [
