@@ -1,6 +1,6 @@
 """Does an agent end as strong with many sub-environments as with one? The same transitions, several seeds each.
 
-    python benchmarks/equal_strength.py OUT                        # three seeds each: about 12 CPU minutes
+    python benchmarks/equal_strength.py OUT                        # three seeds each: about 15 CPU minutes
     python benchmarks/equal_strength.py OUT --transitions 20000    # a quick look
 
 Trains by a configuration with one thread, on compiled hockey, and lets every agent play both scripted players without
@@ -140,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--config", type=Path, default=CONFIG, help="with one phase")
-    parser.add_argument("--transitions", type=int, default=120_000, help="of every run")
+    parser.add_argument("--transitions", type=int, default=300_000, help="of every run")
     parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--games", type=int, default=1000, help="per agent and opponent")
