@@ -311,7 +311,7 @@ def _show(run: Run) -> bool:
             floor = FLOORS.get((ours, theirs, run.setting.name))
             verdict = "" if floor is None else f"  (floor {floor:g}: {'met' if ratio >= floor else 'missed'})"
             met &= floor is None or ratio >= floor
-            print(f"  {ours} against {theirs}: {ratio:.1f} ×{verdict}")
+            print(f"  {ours} against {theirs}: {ratio:.3g} ×{verdict}")
     return met
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium as gym
@@ -23,7 +26,16 @@ def maps_and_descriptors() -> tuple[int, int]:
     return Path("/proc/self/maps").read_text().count("envfleet-watched"), len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_watcher_keeps_nothing_of_a_worker() -> None:
+@pytest.fixture
+def interrupts() -> Iterator[list[int]]:
+    """Those that came to this process, which is the worker here."""
+    found: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: found.append(number))
+    yield found
+    signal.signal(signal.SIGUSR2, before)
+
+
+def test_watcher_keeps_nothing_of_a_worker(interrupts: list[int]) -> None:
     """Also not of one that is gone, whose arrays would stay in memory until the fleet is closed."""
     watcher = Watcher()
     before = maps_and_descriptors()
@@ -35,6 +47,12 @@ def test_watcher_keeps_nothing_of_a_worker() -> None:
             os.write(stack_fd, b"before")
             watched = Watched(os.getpid(), 1, block.fd, stack_fd, SPEC)
             assert watcher.progress(watched)[Progress.STEPS] == count
+            watcher.interrupt(watched, 7)
+            assert arrays.progress[1, Progress.INTERRUPT] == 7
+            faulthandler.register(signal.SIGUSR1, file=stack_fd)
+            assert "test_watcher_keeps_nothing" in watcher.stack(watched)
+            faulthandler.unregister(signal.SIGUSR1)
             os.close(stack_fd)
         del arrays
         assert maps_and_descriptors() == before
+    assert len(interrupts) == 3
