@@ -61,7 +61,11 @@ class Command:
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env={**os.environ, "COLUMNS": "200"}
         )
         self.lines: list[str] = []
-        self.url = self._read_until(r"at (http://\S+)")
+        try:
+            self.url = self._read_until(r"at (http://\S+)")
+        except BaseException:
+            self.kill()
+            raise
         self.port = int(self.url.rpartition(":")[2])
 
     def read_token(self) -> str:

@@ -149,7 +149,9 @@ def test_closed_fleets_are_gone(ann: Caller) -> None:
     assert fleet not in [each["fleet"] for each in unpack(ann.get("/fleets").content)["fleets"]]
 
 
-def test_an_environment_that_raises_leaves_the_fleet_as_it_was(ann: Caller, service: Any, monkeypatch: Any) -> None:
+def test_an_environment_that_raises_leaves_the_fleet_as_it_was(
+    ann: Caller, service: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     fleet = ann.create()
     ann.call(f"/fleets/{fleet}/reset", seq=0, seeds=1)
     hosted = service.fleets.held(fleet)
@@ -160,4 +162,6 @@ def test_an_environment_that_raises_leaves_the_fleet_as_it_was(ann: Caller, serv
     monkeypatch.setattr(hosted.fleet, "step", fail)
     response = ann.post(f"/fleets/{fleet}/step", seq=1, actions=np.zeros(3, np.int64))
     assert (response.status_code, response.json()["code"]) == (500, "env_failed")
+    assert "aircraft" not in response.text  # an environment may be hidden, and so is what it says
+    assert "aircraft" in caplog.text
     assert ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.zeros(3, np.int64))["seq"] == 2

@@ -74,6 +74,8 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, OutOfStep):
         return JSONResponse({**body, "seq": error.seq}, error.status)
     if isinstance(error, Refusal):
+        if error.status == 500:  # participants are not told what an environment says of itself
+            _log.error("%s", error, exc_info=error.__cause__)
         if error.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
         return JSONResponse(body, error.status, headers)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
@@ -38,6 +38,7 @@ class Fleets:
     def __init__(self, store: Store, journal: Journal, settings: Settings) -> None:
         self._store, self._journal, self._settings = store, journal, settings
         self._memory = Memory(store, settings)
+        self._noted_at = 0.0
 
     @property
     def num_held(self) -> int:
@@ -211,7 +212,7 @@ class Fleets:
             raise
         except Exception as error:
             self._memory.reload(hosted)
-            raise EnvFailed(f"the environment raised {type(error).__name__}: {error}") from error
+            raise EnvFailed(f"the environment raised {type(error).__name__}; the service's log says more") from error
         entry.episodes = [{**episode, **hosted.owner} for episode in made.episodes]
         if made.steps:
             entry.steps[user_id] = made.steps
@@ -279,9 +280,9 @@ class Fleets:
 
     def tend(self) -> None:
         """Note what was used, reap what lay idle, and put out of memory what was not used for a while."""
-        now = time.time()
-        held = self._memory.all()
-        self._store.touch_fleets({hosted.fleet_id: hosted.touched_at for hosted in held})
+        now, held = time.time(), self._memory.all()
+        self._note_uses(held)
+        self._noted_at = now
         for row in self._store.open_fleets(idle_since=now - self._settings.idle_timeout_s):
             try:
                 self.close_fleet(None, row["id"], is_reaped=True)
@@ -293,6 +294,12 @@ class Fleets:
         for hosted in held:
             self._evict(hosted)
         self._store.purge(now - self._settings.retention_days * 86_400, fleets_that_count())
+
+    def _note_uses(self, held: Sequence[HostedFleet]) -> None:
+        """Write when fleets were used, those alone that were used since the last time."""
+        self._store.touch_fleets(
+            {hosted.fleet_id: hosted.touched_at for hosted in held if hosted.touched_at >= self._noted_at}
+        )
 
     def _evict(self, hosted: HostedFleet) -> None:
         """Put a fleet out of memory if nobody used it for a while, nor uses it now."""
@@ -306,7 +313,7 @@ class Fleets:
     def close(self) -> None:
         """Release all fleets; they go on after the next start. One whose environment hangs is left as it is."""
         held = self._memory.all()
-        self._store.touch_fleets({hosted.fleet_id: hosted.touched_at for hosted in held})
+        self._note_uses(held)
         deadline = time.monotonic() + _CLOSE_S
         for hosted in held:
             if not hosted.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):

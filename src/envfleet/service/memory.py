@@ -165,8 +165,8 @@ class Memory:
         except Exception as error:
             self.drop(hosted)
             raise EnvFailed(
-                f"call {hosted.seq} of fleet {hosted.fleet_id!r} could not be made again ({type(error).__name__}: "
-                f"{error}): create a new one"
+                f"call {hosted.seq} of fleet {hosted.fleet_id!r} could not be made again ({type(error).__name__}; the "
+                "service's log says more): create a new one"
             ) from error
 
     def reload(self, hosted: HostedFleet) -> None:

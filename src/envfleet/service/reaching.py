@@ -23,31 +23,30 @@ _MOST_BYTES = 64 * 2**20
 @router.post("/fleets/{fleet}/save", openapi_extra=BINARY, response_class=Response)
 async def save_rows(fleet: str, request: Request) -> Response:
     """Save sub-environments in the middle of their episodes; the service keeps the states, and tells their number."""
-    body = await request.body()
 
     def event(asked: SaveRows) -> Mapping[str, Any]:
         return {"do": "save", "rows": asked.rows}
 
-    return await _call(fleet, request, "save", lambda: read(SaveRows, body), event)
+    return await _call(fleet, request, "save", SaveRows, event)
 
 
 @router.post("/fleets/{fleet}/load", openapi_extra=BINARY, response_class=Response)
 async def load_rows(fleet: str, request: Request) -> Response:
     """Go on from saved states."""
-    body = await request.body()
 
     def event(asked: LoadRows) -> Mapping[str, Any]:
         return {"do": "load", "rows": asked.rows, "states": asked.states}
 
-    return await _call(fleet, request, "load", lambda: read(LoadRows, body), event)
+    return await _call(fleet, request, "load", LoadRows, event)
 
 
-async def _call(fleet: str, request: Request, verb: str, read_body: Any, make_event: Any) -> Response:
+async def _call(fleet: str, request: Request, verb: str, schema: type[Any], make_event: Any) -> Response:
     service = service_of(request)
     identity = await service.identify(bearer(request))
+    body = await request.body()
 
     def work() -> tuple[bytes, bool]:
-        asked = read_body()
+        asked = read(schema, body)
         with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
             if asked.rows is not None:
                 check_rows(asked.rows, hosted.config.num_envs)
@@ -80,7 +79,9 @@ async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
             except (InvalidArgument, ResetNeeded):
                 raise
             except Exception as error:
-                raise EnvFailed(f"the environment raised {type(error).__name__}: {error}") from error
+                raise EnvFailed(
+                    f"the environment raised {type(error).__name__}; the service's log says more"
+                ) from error
 
     return reply_with(await service.run(identity, verb, work))
 
