@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from envfleet.kernels.jitting import FunctionTree, can_be_repeated, fingerprint, outlined, reachable
+from envfleet.kernels.numba_cpu import make_function
 
 geometry = types.ModuleType("geometry")
 exec(  # a module that only this test knows
@@ -43,6 +44,34 @@ def count(x: float) -> float:
 
 def calls_count(x: float) -> float:
     return count(x) + 1.0
+
+
+MIXED = (2, 0.5)
+
+
+def add(x: int, more: int) -> int:
+    return x + more
+
+
+def add_constants(x: int) -> int:
+    return add(x, 1) + add(x, 2) + add(x, x)
+
+
+def choose(index: int) -> float:
+    return float(MIXED[index])
+
+
+def choose_both() -> float:
+    return choose(0) + choose(1)
+
+
+def test_a_function_is_compiled_once_for_all_constants_that_it_is_given() -> None:
+    assert numba.njit(make_function(add_constants).py_func)(3) == 15
+    assert len(make_function(add).signatures) == 1
+
+
+def test_a_constant_that_decides_a_type_is_kept() -> None:
+    assert numba.njit(make_function(choose_both).py_func)() == 2.5
 
 
 def test_of_a_module_only_what_is_named_is_made() -> None:

@@ -15,9 +15,7 @@ BLOCK_ROWS = 64
 _OUTPUTS_AT_ONCE, _INPUTS_AT_ONCE = 4, 8  # what 32 vector registers hold
 
 _LAYER = """
-@numba.njit(
-    cache=True, nogil=True, error_model="numpy", pipeline_class=DistinctArrays, fastmath={{"contract"}}
-)
+@numba.njit(cache=True, pipeline_class=DistinctArrays, fastmath={{"contract"}}, **INNER)
 def layer_{index}(inputs, x, y):
 {loops}
 """
@@ -41,7 +39,7 @@ def mlp_source(spec: KernelSpec, policy: MLP) -> str:
     )
     width = sizes[0]
     parts.append(f"""
-@compiled
+@inner
 def choose(m, observations, actions, generators, inputs, scratch):
     x = {_half(policy, 0)}
     y = {_half(policy, len(sizes) - 1)}

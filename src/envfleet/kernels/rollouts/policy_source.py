@@ -82,7 +82,7 @@ def _random(spec: KernelSpec) -> PolicySource:
         high = high + 1
     draw = "uniform" if low.dtype.kind == "f" else "integers"
     text = f"""
-@compiled
+@inner
 def choose(m, observations, actions, generators, inputs, scratch):
     for i in range(m):
         rng = generators[i]
@@ -121,7 +121,7 @@ def _function(spec: KernelSpec, act: Any) -> PolicySource:
     call = "act_(observation_row(observations, i), {}generators[i])"
     line = call.format("action_row(actions, i), ") if spec.action.shape else f"actions[i] = {call.format('')}"
     text = f"""
-@compiled
+@inner
 def choose(m, observations, actions, generators, inputs, scratch):
     for i in range(m):
         {line}

@@ -27,7 +27,7 @@ def _flags(size: int) -> Any:
 
 
 def _whole(size: int) -> Any:
-    return array(size, np.int32)
+    return array(size, np.int64)
 
 
 _T = NDArray[Any]
@@ -117,7 +117,7 @@ class Hockey(Kernel):
         waiting: _T = _whole(NUM_MOVING)
         island: _T = _whole(NUM_MOVING)
 
-        num_pairs: np.int32
+        num_pairs: np.int64
         pairs: _T = _whole(NUM_PAIRS)
         is_paired: _T = _flags(NUM_PAIRS)
         is_touching: _T = _flags(NUM_PAIRS)
@@ -163,7 +163,7 @@ class Hockey(Kernel):
         c_normal_impulse: _T = _floats(2 * MAX_CONTACTS)
         c_tangent_impulse: _T = _floats(2 * MAX_CONTACTS)
 
-        simplex_size: np.int32
+        simplex_size: np.int64
         simplex_metric: np.float32
         simplex_a: _T = _whole(4)
         simplex_b: _T = _whole(4)

@@ -30,7 +30,7 @@ def place(state: Any, observation: Sequence[float], keep_mode: bool) -> None:
     teleport(state, PUCK, F(x + c.CENTRE_X), F(y + c.CENTRE_Y), state.angle[PUCK])
     set_velocity(state, PUCK, F(velocity_x), F(velocity_y))
     if keep_mode:
-        state.holds[:] = np.asarray(observation[16:18], np.int32)
+        state.holds[:] = np.asarray(observation[16:18], np.int64)
 
 
 def place_body(state: Any, body: int, pose: Sequence[float]) -> None:
