@@ -12,7 +12,7 @@ import socket
 import time
 
 import ray
-from ray.util.client import ray as ray_client
+from ray.util import client
 
 from envfleet.errors import EnvfleetError
 
@@ -34,7 +34,7 @@ class Connection:
     """
 
     def __init__(self) -> None:
-        if ray_client.is_connected():
+        if client.ray.is_connected():
             raise client_error()
         self._session = session()
         self.head = str(ray.get_runtime_context().gcs_address)
