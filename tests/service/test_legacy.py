@@ -190,3 +190,19 @@ def test_scores_of_the_original_board(ann: Caller, service: Service) -> None:
     assert metrics["total_reward"] == pytest.approx(3 * metrics["avg_reward"])
     assert metrics["last_episode_date"].endswith("+00:00")
     assert caller.http.get("/api/v1/user/nobody/score").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("reset", {"rows": None, "seeds": None}),
+        ("step", {"actions": np.zeros(2, np.int64)}),
+        ("save", {"rows": None}),  # ranked episodes would be tried out, and the best of them kept
+        ("load", {"rows": None, "states": [(1, 0), (1, 1)]}),
+    ],
+)
+def test_the_fleet_protocol_does_not_reach_into_episodes(ann: Caller, verb: str, body: dict[str, Any]) -> None:
+    fleet = group(ann, 2)[0].partition("-")[0]
+    response = ann.post(f"/fleets/{fleet}/{verb}", seq=1, **body)
+    assert response.status_code == 422
+    assert "episodes of the JSON protocol" in response.text

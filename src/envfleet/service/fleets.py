@@ -166,6 +166,10 @@ class Fleets:
             QuotaSpent: Likewise.
             EnvFailed: An environment raised; nothing was done.
         """
+        if hosted.config.kind != "fleet":
+            raise InvalidArgument(
+                f"fleet {hosted.fleet_id!r} holds episodes of the JSON protocol: reset and step them by that protocol"
+            )
         for _ in range(_TRIES):
             if seq > hosted.seq:  # another process may have gone ahead
                 self._memory.follow(hosted)
