@@ -33,11 +33,11 @@ class Adam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Take a step against the gradients, one per parameter."""
+        """Take a step against the gradients, one per parameter, of its shape and dtype."""
         self._count += 1
         torch._fused_adam_(
             self.parameters,
-            list(gradients),
+            [gradient.contiguous() for gradient in gradients],  # the kernel reads them as if they were
             self._means,
             self._squares,
             [],

@@ -75,6 +75,14 @@ def test_descending_is_torchs_adam(max_norm: float | None) -> None:
         assert torch.allclose(mine, yours, atol=1e-6)
 
 
+def test_the_layout_of_gradients_makes_no_difference() -> None:
+    gradient = torch.arange(6.0).view(2, 3).T - 2
+    parameters = [nn.Parameter(torch.zeros(3, 2)) for _ in range(2)]
+    for parameter, same in zip(parameters, (gradient, gradient.contiguous()), strict=True):
+        Adam([parameter], 0.1).step([same])
+    assert torch.equal(*parameters)
+
+
 def test_the_density_of_a_squashed_action_is_torchs() -> None:
     agent = SAC(SPACE, spaces.Box(-1, 1, (3,), np.float32), SACConfig(hidden=(8,), capacity=1), seed=0)
     inputs = torch.randn(100, 2)
