@@ -328,11 +328,12 @@ def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -
         user = here.user("ann")
         fleet = here.create(user)
         entries: list[tuple[Entry, Future[None]]] = [
-            (Entry(events=[{"fleet_id": fleet, "seq": seq, "key": b"k", "body": b""}]), Future()) for seq in (0, 0, 1)
+            (Entry(events=[{"fleet_id": fleet, "seq": seq, "key": b"k", "body": b""}]), Future())
+            for seq in (0, 0, 2**70, 1)  # the third is more than SQLite's driver takes: its error is none of SQL's
         ]
         here.journal._commit_all(entries)  # as one, when they wait at the same time
         results = [future.exception() for _, future in entries]
-        assert [type(each) for each in results] == [type(None), Conflict, type(None)]
+        assert [type(each) for each in results] == [type(None), Conflict, OverflowError, type(None)]
         assert here.count(Event) == 2
 
 
@@ -346,6 +347,16 @@ def test_a_database_that_drops_its_connections_is_asked_again(tmp_path: Path, po
             connection.execute(sa.text(f"{others} AND datname = current_database()"))
         assert here.step(user, fleet, 1, [0, 0, 0])["seq"] == 2
         assert here.count(Event) == 2
+
+
+def test_a_database_that_is_not_there_is_refused_as_any_other_error_of_it() -> None:
+    store = Store("postgresql+psycopg://envfleet@127.0.0.1:1/nobody")
+    journal = Journal(store)
+    entries: list[tuple[Entry, Future[None]]] = [(Entry(), Future()) for _ in range(2)]
+    journal._commit_all(entries)
+    assert [type(future.exception()) for _, future in entries] == [sa.exc.OperationalError] * 2
+    journal.close()
+    store.close()
 
 
 def test_the_tables_are_those_of_the_models(tmp_path: Path) -> None:

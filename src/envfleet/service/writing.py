@@ -88,17 +88,8 @@ class Writer:
             connection.commit()
         except BaseException as error:
             is_gone = not self._undo(connection)
-            known: Any = self._engine.dialect.loaded_dbapi.Error
-            if isinstance(error, known):
-                raise sa.exc.DBAPIError.instance(
-                    None,
-                    None,
-                    error,
-                    known,
-                    hide_parameters=True,
-                    connection_invalidated=is_gone,
-                    dialect=self.dialect,
-                ) from error
+            if isinstance(error, self._errors()):
+                raise self._as_sqlalchemys(error, is_gone=is_gone) from error
             raise
         finally:
             with contextlib.suppress(Exception):  # of a connection that is gone
@@ -106,8 +97,27 @@ class Writer:
 
     def _connect(self) -> PoolProxiedConnection:
         if self._connection is None:
-            self._connection = self._engine.raw_connection()
+            try:
+                self._connection = self._engine.raw_connection()
+            except self._errors() as error:
+                raise self._as_sqlalchemys(error, is_gone=False) from error
         return self._connection
+
+    def _errors(self) -> Any:
+        """What the driver raises; it is loaded by now."""
+        return self._engine.dialect.loaded_dbapi.Error
+
+    def _as_sqlalchemys(self, error: Any, *, is_gone: bool) -> BaseException:
+        """An error of the driver as SQLAlchemy's, without what was to be written."""
+        return sa.exc.DBAPIError.instance(
+            None,
+            None,
+            error,
+            self._errors(),
+            hide_parameters=True,
+            connection_invalidated=is_gone,
+            dialect=self.dialect,
+        )
 
     def _undo(self, connection: PoolProxiedConnection) -> bool:
         """Whether the connection still stands."""
