@@ -59,10 +59,8 @@ class SentLog(ActionLog):
         return [leaf[rows].tobytes() for leaf in self._actions], objects
 
     def _prune(self) -> None:
-        oldest = self._origins.oldest()
-        if oldest >= 0:
-            self.forget(oldest)
-        self._prune_at = self.count + max(MIN_ENTRIES, self.count - max(oldest, 0))
+        self.forget(self._origins.oldest())
+        self._prune_at = self.count + max(MIN_ENTRIES, len(self._entries))
 
     def actions_of(self, row: int, start: int, stop: int) -> list[Any] | None:
         """The actions of `row` in group steps `start` to `stop - 1`; `None` if the first of them were dropped."""

@@ -55,12 +55,17 @@ class ActionLog:
         return self.count - self._num_partial + self._partial[row]
 
     def forget(self, before: int) -> None:
-        """Drop the group steps before number `before`."""
+        """Drop the group steps before number `before`; none if that is below 0."""
         while self._entries and len(self._entries) > self.count - before:
             self._entries.popleft()
 
     def find(self, row: int, start: int, stop: int) -> list[tuple[Any, int]] | None:
         """Return the actions of group steps `start` to `stop - 1` in which `row` took part.
+
+        Args:
+            row: Which sub-environment.
+            start: Number of the first.
+            stop: Any number: one that a worker left in shared memory when it crashed may be nonsense.
 
         Returns:
             The actions of each group step and the place of the row's own among them, or `None` if the first of them
@@ -70,7 +75,7 @@ class ActionLog:
         if start < first:
             return None
         found = []
-        for rows, actions in itertools.islice(self._entries, start - first, stop - first):
+        for rows, actions in itertools.islice(self._entries, start - first, max(stop - first, 0)):
             if rows is None:
                 found.append((actions, row))
             elif row in rows:

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet.core.layout import SpaceLayout
+from envfleet.core.origins import ORIGIN_BYTES, ORIGIN_WORDS, Origins
+from envfleet.core.recorder import SentLog
 from envfleet.core.replay import ReplayUnavailable, replay
 from envfleet.core.trace import MAX_ENTRIES, Trace
 from envfleet.errors import SubEnvError
@@ -97,3 +100,24 @@ def test_a_trace_does_not_grow_without_end() -> None:
     assert trace.actions_of(0) == [0] * MAX_ENTRIES
     trace.add(None, [0])
     assert trace.actions_of(0) is None
+
+
+def test_sent_actions_are_dropped_soon_after_it_is_known_that_nobody_needs_them() -> None:
+    origins = Origins(np.zeros((1, ORIGIN_WORDS), np.int64), np.zeros((1, ORIGIN_BYTES), np.uint8))
+    origins.clear()
+    log = SentLog([np.zeros(1, np.int64)], SpaceLayout(gym.spaces.Discrete(2)), origins, 1)
+    start = 5 * MAX_ENTRIES
+    for _ in range(start):
+        log.note(None)
+    origins.write(0, start, start, None)
+    for _ in range(MAX_ENTRIES // 2):
+        log.note(None)
+    assert log.actions_of(0, start - 1, start) is None
+    assert log.actions_of(0, start, start + 2) == [0, 0]
+
+
+def test_a_crashed_worker_may_leave_any_number() -> None:
+    trace = Trace(1)
+    for _ in range(MAX_ENTRIES + 5):
+        trace.add(None, [0])
+    assert trace.find(0, 5, -7) == []
