@@ -107,9 +107,9 @@ class Writer:
         """What the driver raises; it is loaded by now."""
         return self._engine.dialect.loaded_dbapi.Error
 
-    def _as_sqlalchemys(self, error: Any, *, is_gone: bool) -> BaseException:
+    def _as_sqlalchemys(self, error: Any, *, is_gone: bool) -> sa.exc.DBAPIError:
         """An error of the driver as SQLAlchemy's, without what was to be written."""
-        return sa.exc.DBAPIError.instance(
+        known: sa.exc.DBAPIError = sa.exc.DBAPIError.instance(
             None,
             None,
             error,
@@ -118,6 +118,7 @@ class Writer:
             connection_invalidated=is_gone,
             dialect=self.dialect,
         )
+        return known
 
     def _undo(self, connection: PoolProxiedConnection) -> bool:
         """Whether the connection still stands."""
