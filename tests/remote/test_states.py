@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
-from tests.remote.conftest import TURBOFAN, Place, lose_reply, network_of
+from tests.remote.conftest import TURBOFAN, Place, lose_reply, lose_request, network_of
 from tests.service.serving import make_settings, serve_here
 
 import envfleet
 from envfleet.core.fleet import Fleet
-from envfleet.errors import InvalidArgument, ResetNeeded, ServiceUnreachable
+from envfleet.errors import FleetBroken, InvalidArgument, ResetNeeded, ServiceUnreachable
 from envfleet.remote.fleet import RemoteFleet
 from envfleet.service.offers import make_offer
 
@@ -98,12 +98,27 @@ def test_a_state_that_was_lost_on_the_way_is_saved_once(place: Place) -> None:
         fleet.set_state(state, [2])
 
 
-def test_ranked_decisions_are_final(place: Place) -> None:
-    with connect(place, mode="ranked") as fleet:
+def test_a_call_to_all_services_is_not_that_to_one_of_them(place: Place) -> None:
+    with connect(place, num_services=2, patience_s=0.05) as fleet:
+        fleet.reset(seed=0)
+        network = network_of(fleet, 1)
+        network.tricks = [lose_request] * 9
+        with pytest.raises(ServiceUnreachable):
+            fleet.get_state()
+        with pytest.raises(FleetBroken, match="save"):
+            fleet.get_state([0, 1])  # the first service's part of it
+        network.tricks = []
+        fleet.set_state(fleet.get_state())
+
+
+@pytest.mark.parametrize("num_services", [1, 2])
+def test_ranked_decisions_are_final(place: Place, num_services: int) -> None:
+    with connect(place, num_services=num_services, mode="ranked") as fleet:
         fleet.reset()
         for call in (fleet.get_state, lambda: fleet.get_state([1])):
             with pytest.raises(InvalidArgument, match="every decision is final"):
                 call()
+        fleet.step(FLY)  # what every service refused was made nowhere
         assert fleet.np_random_seed == (None,) * 4
 
 

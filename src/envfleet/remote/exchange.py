@@ -92,7 +92,7 @@ class Exchange:
         try:
             return [calls[0].send()]
         except EnvfleetError as error:
-            self._judge(error)
+            self._judge([error])
             raise
 
     def start(self, verb: str, asked: Sequence[tuple[Shard, Fields]]) -> None:
@@ -118,11 +118,12 @@ class Exchange:
         _, late = concurrent.futures.wait(self._futures, timeout_s)
         if late:
             raise CallTimeout("recv", 0.0 if timeout_s is None else timeout_s)
-        try:
-            return [future.result() for future in self._futures]
-        except EnvfleetError as error:
-            self._judge(error)
-            raise
+        errors = [future.exception() for future in self._futures]
+        for error in errors:
+            if error is not None:
+                self._judge(errors)
+                raise error
+        return [future.result() for future in self._futures]
 
     def check_settled(self) -> None:
         """Check that no call is open.
@@ -181,8 +182,10 @@ class Exchange:
 
     def _prepare(self, verb: str, asked: Sequence[tuple[Shard, Fields]]) -> list[Call]:
         if self._open is not None:
-            same = [(call.shard, call.asks(verb, fields)) for call, (_, fields) in zip(self._open, asked, strict=False)]
-            if same == [(shard, True) for shard, _ in asked]:
+            if len(self._open) == len(asked) and all(
+                call.shard is shard and call.asks(verb, fields)
+                for call, (shard, fields) in zip(self._open, asked, strict=True)
+            ):
                 return self._open  # with the same keys: nothing is made twice
             self.check_settled()
         return [
@@ -190,10 +193,15 @@ class Exchange:
             for shard, fields in asked
         ]
 
-    def _judge(self, error: EnvfleetError) -> None:
-        """Forget a call that was refused by the only service it went to: it was not made."""
-        if len(self.shards) == 1 and not isinstance(error, (ServiceUnreachable, WireError)):
+    def _judge(self, errors: Sequence[BaseException | None]) -> None:
+        """Forget a call that every service refused which it went to: it was made nowhere."""
+        if not any(error is None or may_be_made(error) for error in errors):
             self._open = None
+
+
+def may_be_made(error: BaseException) -> bool:
+    """Whether a call that ended in this error may have been made."""
+    return isinstance(error, (ServiceUnreachable, WireError)) or not isinstance(error, EnvfleetError)
 
 
 def make_body(seq: int, key: bytes, fields: Fields) -> bytes:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import CallPending, CallTimeout, EnvfleetError, FleetBroken, ServiceUnreachable, WireError
-from envfleet.remote.exchange import KEY_BYTES, Call, Fields, Shard, make_body
+from envfleet.errors import CallPending, CallTimeout, EnvfleetError, FleetBroken
+from envfleet.remote.exchange import KEY_BYTES, Call, Fields, Shard, make_body, may_be_made
 from envfleet.transports.packing import pack
 
 Read = Callable[["Letter", dict[str, Any]], Any]
@@ -206,7 +206,7 @@ class Outbox:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if self._stuck:
             stuck, self._stuck = self._stuck, set()
-            self._problems = collections.deque(each for each in self._problems if not _is_open(each))
+            self._problems = collections.deque(each for each in self._problems if not may_be_made(each))
             for shard in stuck:
                 self._go_on(shard)
         while not is_done():
@@ -246,18 +246,13 @@ class Outbox:
 
     def _fail(self, letter: Letter, error: Exception) -> None:
         self._problems.append(error)
-        if _is_open(error):
+        if may_be_made(error):
             self._stuck.add(letter.shard)
         else:  # it was not made
             self._lanes[letter.shard].popleft()
             letter.call = None
             self.under_way.difference_update(letter.rows.tolist())
         self._news.notify_all()
-
-
-def _is_open(error: Exception) -> bool:
-    """Whether the call may have been made."""
-    return isinstance(error, (ServiceUnreachable, WireError)) or not isinstance(error, EnvfleetError)
 
 
 def _unknown_reset() -> FleetBroken:
