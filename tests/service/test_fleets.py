@@ -239,6 +239,18 @@ def test_scores_are_of_the_last_episodes_by_their_beginning(tmp_path: Path) -> N
         assert [row["total"] for row in here.scores.episodes(users[1].user_id, limit=2)] == [-50.0, 700.0]
 
 
+def test_of_episodes_begun_at_once_those_that_end_last_do_not_count_first(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path)) as here:
+        user = here.user("ann")
+        rest: dict[str, Any] = {"user_id": user.user_id, "fleet_id": "f", "env": TURBOFAN, "is_ranked": True}
+        rest |= {"started_at": 1.0, "ended_at": 9.0, "first_seq": 0, "last_seq": 1, "length": 1, "details": {}}
+        ends = [(3, -900.0), (2, -800.0), (0, 500.0), (1, 600.0)]  # in this order, by sub-environment
+        rows = [{**rest, "env_index": row, "total": total, "outcome": "terminated"} for row, total in ends]
+        with here.store.engine.begin() as connection:
+            connection.execute(sa.insert(Episode), rows)
+        assert here.scores.board(TURBOFAN, limit=2)[0]["score"] == -850.0
+
+
 def test_fleets_leave_the_memory_and_old_ones_the_database(tmp_path: Path) -> None:
     with process(make_settings(tmp_path, evict_after_s=0.01, retention_days=1e-9)) as here:
         user = here.user("ann")

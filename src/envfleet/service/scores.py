@@ -14,6 +14,9 @@ ABANDONED = "abandoned"
 COUNTED = 100
 """Episodes of a user's of which a score is the mean, unless another number is asked for."""
 
+# Of those that began at once the number of the sub-environment decides: by their end, failures would go uncounted.
+_LAST_BEGUN = (Episode.started_at.desc(), Episode.env_index.desc(), Episode.id.desc())
+
 
 class Scores:
     """Reads scores.
@@ -101,9 +104,7 @@ class Scores:
             .scalar_subquery()
         )
         lower = sa.case((Episode.total < worst, Episode.total), else_=sa.func.coalesce(worst, Episode.total))
-        place = sa.func.row_number().over(
-            partition_by=Episode.user_id, order_by=(Episode.started_at.desc(), Episode.id.desc())
-        )
+        place = sa.func.row_number().over(partition_by=Episode.user_id, order_by=_LAST_BEGUN)
         query = sa.select(
             Episode.user_id,
             Episode.ended_at,
@@ -120,8 +121,6 @@ class Scores:
 
 def fleets_that_count() -> sa.Select[Any]:
     """The query for the fleets of all episodes that count for a score: the last ranked ones of each user."""
-    place = sa.func.row_number().over(
-        partition_by=(Episode.env, Episode.user_id), order_by=(Episode.started_at.desc(), Episode.id.desc())
-    )
+    place = sa.func.row_number().over(partition_by=(Episode.env, Episode.user_id), order_by=_LAST_BEGUN)
     last = sa.select(Episode.fleet_id, place.label("place")).where(Episode.is_ranked).subquery()
     return sa.select(last.c.fleet_id).where(last.c.place <= COUNTED)
