@@ -77,6 +77,11 @@ class Origins:
         """Note that no episode has begun in any row."""
         self._words[:, _START] = _NONE
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no episode has begun in any row, as far as is written here."""
+        return bool((self._words[:, _START] == _NONE).all())
+
     def oldest(self) -> int:
         """Number of the group step in which the longest of the running episodes began; below 0 if one is unknown."""
         return int(self._words[:, _START].min())

@@ -59,7 +59,8 @@ class SentLog(ActionLog):
         return [leaf[rows].tobytes() for leaf in self._actions], objects
 
     def _prune(self) -> None:
-        self.forget(self._origins.oldest())
+        # A worker that is beyond shared memory never writes a beginning, so its actions are of no use.
+        self.forget(self.count if self._origins.is_empty else self._origins.oldest())
         self._prune_at = self.count + max(MIN_ENTRIES, len(self._entries))
 
     def actions_of(self, row: int, start: int, stop: int) -> list[Any] | None:

@@ -11,7 +11,7 @@ from envfleet.core.layout import SpaceLayout
 from envfleet.core.origins import ORIGIN_BYTES, ORIGIN_WORDS, Origins
 from envfleet.core.recorder import SentLog
 from envfleet.core.replay import ReplayUnavailable, replay
-from envfleet.core.trace import MAX_ENTRIES, Trace
+from envfleet.core.trace import MAX_ENTRIES, MIN_ENTRIES, Trace
 from envfleet.errors import SubEnvError
 from envfleet.make import Backend
 from envfleet.testing.envs import CountingEnv
@@ -102,18 +102,31 @@ def test_a_trace_does_not_grow_without_end() -> None:
     assert trace.actions_of(0) is None
 
 
-def test_sent_actions_are_dropped_soon_after_it_is_known_that_nobody_needs_them() -> None:
-    origins = Origins(np.zeros((1, ORIGIN_WORDS), np.int64), np.zeros((1, ORIGIN_BYTES), np.uint8))
+def sent_log(num_envs: int) -> tuple[SentLog, Origins]:
+    origins = Origins(np.zeros((num_envs, ORIGIN_WORDS), np.int64), np.zeros((num_envs, ORIGIN_BYTES), np.uint8))
     origins.clear()
-    log = SentLog([np.zeros(1, np.int64)], SpaceLayout(gym.spaces.Discrete(2)), origins, 1)
+    return SentLog([np.zeros(num_envs, np.int64)], SpaceLayout(gym.spaces.Discrete(2)), origins, num_envs), origins
+
+
+def test_sent_actions_are_dropped_soon_after_it_is_known_that_nobody_needs_them() -> None:
+    log, origins = sent_log(2)
+    origins.write(0, 0, 0, None)
     start = 5 * MAX_ENTRIES
     for _ in range(start):
         log.note(None)
-    origins.write(0, start, start, None)
+    for row in (0, 1):
+        origins.write(row, start, start, None)
     for _ in range(MAX_ENTRIES * 3 // 4):  # fewer than push out what was there before
         log.note(None)
     assert log.actions_of(0, start - 1, start) is None
     assert log.actions_of(0, start, start + 2) == [0, 0]
+
+
+def test_actions_of_a_worker_that_tells_no_beginnings_are_not_kept() -> None:
+    log, _ = sent_log(2)
+    for _ in range(1000):
+        log.note(None)
+    assert log.actions_of(0, 1000 - 2 * MIN_ENTRIES, 1000) is None
 
 
 def test_a_crashed_worker_may_leave_any_number() -> None:
