@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from envfleet.rllib import dense
 from envfleet.rllib.dense import FusedSequential, fuse_dense_layers
 
 
@@ -66,8 +67,27 @@ def test_it_leaves_alone_what_it_may_not_touch() -> None:
     module[0].register_forward_hook(lambda *given: seen.append(given[2].shape))
     assert calls_of_onednn(module, rows) == 1
     assert seen == [(300, 64)]
+    module[2].register_full_backward_pre_hook(lambda *given: seen.append("backward"))
+    assert calls_of_onednn(module, rows) == 0
+    module(rows).sum().backward()
+    assert seen[-1] == "backward"
     with torch.autocast("cpu"):
         assert module(rows).dtype is torch.bfloat16
+
+
+def drop_operation(*_: Any) -> Any:
+    raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
+
+
+def take_other_arguments(*given: Any) -> Any:
+    return torch.ops.mkldnn._linear_pointwise(*given[:3])
+
+
+@pytest.mark.parametrize("change", [drop_operation, take_other_arguments])
+def test_another_pytorch_computes_its_own_way(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dense._has_onednn()
+    monkeypatch.setattr(dense, "_linear", change)
+    assert not dense._has_onednn()
 
 
 def test_states_and_copies_are_those_of_the_plain_module() -> None:

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}  # torch's class: oneDNN's name
-# PyTorch's compiler uses this operation, and it is no promise of theirs: without it layers are PyTorch's.
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
 _FEWEST_RESULTS = 4096  # of a layer; below, calling oneDNN costs more than it saves
 
 
@@ -21,7 +19,7 @@ class FusedSequential(nn.Sequential):
     unused, then goes through the result again for the activation. What comes out is the same but for rounding, with
     gradients too; layers, parameters and states are those of the module it was made of. It is an ordinary `Sequential`
     on other devices, in other dtypes, with autocast, under `torch.compile`, with hooks on a layer, and wherever
-    `torch.backends.mkldnn` is off.
+    `torch.backends.mkldnn` is off. Gradients of gradients are refused.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
@@ -86,6 +84,20 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str) 
     return results
 
 
+def _has_onednn() -> bool:
+    """Whether PyTorch has the operation as it is used here: its compiler uses it, and nobody promises to keep it."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    ones = torch.ones(2, 2, dtype=torch.float32, device="cpu")
+    try:
+        return torch.allclose(_linear(ones, ones, ones[0], "tanh"), torch.tanh(ones @ ones + 1))
+    except (AttributeError, RuntimeError):  # it is not there, or takes other arguments
+        return False
+
+
+_HAS_ONEDNN = _has_onednn()
+
+
 def _is_fit(tensor: Tensor) -> bool:
     return (
         tensor.device.type == "cpu"
@@ -107,7 +119,8 @@ def _activation_after(layer: nn.Module, follower: nn.Module) -> str | None:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)  # noqa: SLF001
+    forward = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)  # noqa: SLF001
 
 
 def _fused(rows: Tensor, layer: nn.Linear, activation: str) -> Tensor:
