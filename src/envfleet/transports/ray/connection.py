@@ -23,7 +23,7 @@ CONNECT_S = 1.0
 """How long a connection to the head's port may take."""
 
 AGAIN_S = 1.0
-"""How soon to look for a head again that was not there."""
+"""How soon to look again for a head that was not there, or that nobody is about to ask anything."""
 
 
 class Connection:
@@ -39,6 +39,7 @@ class Connection:
         self._session = session()
         self.head = str(ray.get_runtime_context().gcs_address)
         self._away_since_s, self._again_s = math.inf, 0.0
+        self._look_s = 0.0  # when `why_lost` looks for the head again
 
     def is_open(self) -> bool:
         """Whether Ray was neither shut down nor connected anew since."""
@@ -49,10 +50,13 @@ class Connection:
         return self.is_open() and self._has_head()
 
     def why_lost(self) -> str | None:
-        """Why nothing more can come of this connection; `None` while there is hope."""
+        """Why nothing more can come of this connection; `None` while there is hope. Cheap enough for every poll."""
         if not self.is_open():
             return "Ray was shut down, or connected anew"
-        if not self._has_head() and time.monotonic() - self._away_since_s >= LOST_S:
+        if time.monotonic() >= self._look_s:
+            self._has_head()
+            self._look_s = time.monotonic() + AGAIN_S
+        if time.monotonic() - self._away_since_s >= LOST_S:
             return f"the head of the cluster, {self.head}, is gone"
         return None
 
