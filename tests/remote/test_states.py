@@ -158,6 +158,11 @@ def test_pictures_are_shown_where_the_service_allows_it(gallery: Place, place: P
         np.testing.assert_array_equal(np.stack(frames), np.stack(expected))
         np.testing.assert_array_equal(np.stack(fleet.call("render")), np.stack(frames))
         assert fleet.render_mode == "rgb_array"
+    options: dict[str, Any] = {"token": gallery.token, "render_mode": "rgb_array"}
+    with envfleet.connect(gallery.url, "CartPole-v1", 257, **options) as crowd:
+        crowd.reset(seed=0)
+        with pytest.raises(InvalidArgument, match="those of 256"):
+            crowd.render()
     with pytest.raises(InvalidArgument, match="rgb_array"):
         connect(gallery, "CartPole-v1", render_mode="human")
     with pytest.raises(InvalidArgument, match="render_mode"):

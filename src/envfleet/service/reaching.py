@@ -18,6 +18,7 @@ from envfleet.transports.packing import pack
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 _MOST_BYTES = 64 * 2**20
+_MOST_PICTURES = 256  # of a call; how large they are is known only once they are drawn
 
 
 @router.post("/fleets/{fleet}/save", openapi_extra=BINARY, response_class=Response)
@@ -103,6 +104,11 @@ def _frames(hosted: HostedFleet) -> list[Any]:
         )
     if not hosted.seq:
         raise ResetNeeded("pictures before the first reset: reset the fleet first")
+    if hosted.config.num_envs > _MOST_PICTURES:
+        raise InvalidArgument(
+            f"this fleet has {hosted.config.num_envs} sub-environments, those of {_MOST_PICTURES} are drawn at most: "
+            "connect with fewer to see them"
+        )
     frames = [np.asarray(frame) for frame in hosted.fleet.render() or ()]
     size_bytes = sum(frame.nbytes for frame in frames)
     if size_bytes > _MOST_BYTES:
