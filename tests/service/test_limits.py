@@ -62,6 +62,17 @@ def test_steps_of_a_day_are_counted_over_all_processes_and_restarts(tmp_path: Pa
         assert later.store.steps_today(user.user_id) == 8
 
 
+def test_what_begins_anew_is_no_step(tmp_path: Path) -> None:
+    with process(make_settings(tmp_path)) as here:
+        user = here.user("ann")
+        fleet = here.create(user, num_envs=2, options={"max_episode_steps": 1})
+        here.reset(user, fleet, seeds=1)
+        step(here, user, fleet, 1, 2)
+        step(here, user, fleet, 2, 2)  # both had ended
+        with pytest.raises(QuotaSpent, match="2 of 2 steps"):
+            step(here, user, fleet, 3, 2)
+
+
 def test_live_environments_are_counted_over_all_processes(tmp_path: Path, database: str) -> None:
     settings = make_settings(tmp_path, database=database)
     with process(settings) as left, process(settings) as right, ThreadPoolExecutor(6) as pool:

@@ -204,7 +204,7 @@ class Fleets:
         """Make an event and commit it. Whatever fails, the fleet in memory is as the one in the database."""
         seq, user_id = hosted.seq, hosted.user_id
         if most_steps is not None and event["do"] == "step":
-            self._journal.check_steps(user_id, len(event.get("rows", range(hosted.config.num_envs))), most_steps)
+            self._journal.check_steps(user_id, hosted.count_running(event.get("rows")), most_steps)
         event = hosted.complete(event, time.time())
         stored = {**event, "actions": shrink_actions(event["actions"])} if "actions" in event else event
         entry = Entry(events=[{"fleet_id": hosted.fleet_id, "seq": seq, "key": key, "body": pack(stored)}])

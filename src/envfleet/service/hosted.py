@@ -205,6 +205,11 @@ class HostedFleet:
         """What rows of its episodes have in common."""
         return {"fleet_id": self.fleet_id, "user_id": self.user_id, "env": self.config.env}
 
+    def count_running(self, rows: Any) -> int:
+        """How many of some sub-environments, or of all, are in an episode: a step of the others is only their reset."""
+        is_running = self.meter.columns["is_running"]
+        return int(np.count_nonzero(is_running if rows is None else is_running[rows]))
+
     def abandon(self, at: float) -> list[dict[str, Any]]:
         """End all episodes that run, as the fleet is closed; returns them."""
         return self.meter.abandon(np.arange(self.config.num_envs), seq=self.seq, at=at)
