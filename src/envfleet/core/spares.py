@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -30,7 +31,7 @@ class Spares:
         self._rows = rows
         self._episodes = [0] * num_envs
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "envfleet-spares")
-        self._idle: list[_Built | None] = [None] * num_envs
+        self._spares: list[_Built | None] = [None] * num_envs  # also while they wait to be reset
         self._next = [self._prepare(row) for row in range(num_envs)]
 
     def swap_in(self, row: int) -> tuple[Any, dict[str, Any]]:
@@ -46,7 +47,7 @@ class Spares:
             self._next[row] = self._prepare(row)
             raise
         trace = self._rows.trace
-        self._idle[row] = self._rows.envs[row], trace.build_seeds[row]
+        self._spares[row] = self._rows.envs[row], trace.build_seeds[row]
         trace.build_seeds[row] = build_seed
         trace.begin(row, env, self._rows.derive_seed(row, episode), None)
         self._rows.install(row, env)
@@ -55,24 +56,30 @@ class Spares:
 
     def _prepare(self, row: int) -> concurrent.futures.Future[tuple[_Built, Any, dict[str, Any]]]:
         self._episodes[row] += 1
-        built, self._idle[row] = self._idle[row], None
-        return self._executor.submit(self._reset, row, built, self._rows.derive_seed(row, self._episodes[row]))
+        return self._executor.submit(self._reset, row, self._rows.derive_seed(row, self._episodes[row]))
 
-    def _reset(self, row: int, built: _Built | None, seed: int) -> tuple[_Built, Any, dict[str, Any]]:
+    def _reset(self, row: int, seed: int) -> tuple[_Built, Any, dict[str, Any]]:
+        built = self._spares[row]
         if built is None:
-            built = self._rows.build(row, seed), seed
-        observation, info = built[0].reset(seed=seed)
+            built = self._spares[row] = self._rows.build(row, seed), seed
+        try:
+            observation, info = built[0].reset(seed=seed)
+        except BaseException:
+            self._spares[row] = None
+            with contextlib.suppress(*self._rows.caught):  # it is broken already, and its reset's failure is reported
+                built[0].close()
+            raise
         return built, observation, info
 
     def close(self) -> list[Failure]:
         """Wait for the background thread and close the spares; returns what they raised."""
         self._executor.shutdown(cancel_futures=True)
         failures = []
-        for row, future in enumerate(self._next):
-            if future.cancelled() or future.exception() is not None:
+        for row, built in enumerate(self._spares):
+            if built is None:
                 continue
             try:
-                future.result()[0][0].close()
+                built[0].close()
             except self._rows.caught as error:
                 failures.append(self._rows.describe_failure(row, "close", error))
         return failures

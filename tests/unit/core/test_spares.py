@@ -1,0 +1,60 @@
+"""Spares are closed, whatever they were doing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import envfleet
+from envfleet.testing import CountingEnv
+
+
+class Tracked(CountingEnv):
+    """Its resets take a while, and some of them raise."""
+
+    opened: list[Tracked]
+    closed: list[Tracked]
+    resets: list[Tracked]
+    failing_reset = 0  # number of the reset that raises, of all of them
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.opened.append(self)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        time.sleep(0.02)
+        self.resets.append(self)
+        if len(self.resets) == self.failing_reset:
+            raise ArithmeticError("no start")
+        return super().reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        self.closed.append(self)
+        super().close()
+
+
+@pytest.fixture(autouse=True)
+def _nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("opened", "closed", "resets"):
+        monkeypatch.setattr(Tracked, name, [], raising=False)
+
+
+def test_those_that_wait_for_their_reset_are_closed() -> None:
+    with envfleet.make(Tracked, 4, backend="serial", spares=True, autoreset_mode="SAME_STEP") as fleet:
+        fleet.reset(seed=0)
+        fleet.step([0] * 4)  # all are replaced, and wait in line
+    assert len(Tracked.opened) >= 8
+    assert set(map(id, Tracked.closed)) == set(map(id, Tracked.opened))
+
+
+def test_one_whose_reset_raised_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tracked, "failing_reset", 3)
+    options: dict[str, Any] = {"backend": "serial", "spares": True, "on_failure": "restart"}
+    with envfleet.make(Tracked, 1, **options) as fleet:
+        fleet.reset(seed=0)
+        for _ in range(6):
+            fleet.step([0])
+    assert len(Tracked.resets) > 3
+    assert set(map(id, Tracked.closed)) == set(map(id, Tracked.opened))
