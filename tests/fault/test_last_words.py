@@ -145,6 +145,18 @@ def test_in_reset() -> None:
     assert load_replay(caught.value.replay_file).actions == []
 
 
+def test_large_options() -> None:
+    """The beginning of such an episode is not kept where it outlives the worker, and the error says so."""
+    with PROCESS(env_fns_with("sigkill", nth=2, length=9, vary=False)) as fleet:
+        fleet.reset(seed=0, options={"map": "x" * 2000})
+        fleet.step(np.zeros(4, np.int64))
+        with pytest.raises(WorkerDied) as caught:
+            fleet.step(np.zeros(4, np.int64))
+    assert caught.value.replay_file is None
+    assert "reset with options that are large" in str(caught.value)
+    assert caught.value.failures[0].step == 1
+
+
 def test_in_a_call() -> None:
     """No step was asked for: there is nothing to run again, and none is made up."""
     with PROCESS([FaultyEnv] * 2 + [functools.partial(FaultyEnv, "sigkill", "render")] * 2) as fleet:

@@ -14,7 +14,7 @@ from envfleet.core.failures import StepInterrupted, shorten
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import StepPayload, Verb
 from envfleet.core.origins import Origins
-from envfleet.core.replay import DEATH, NO_BEGINNING, TOO_LONG, ReplayRecord
+from envfleet.core.replay import DEATH, NO_BEGINNING, TOO_LONG, UNTOLD, ReplayRecord
 from envfleet.core.trace import MIN_ENTRIES, ActionLog
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import Failure, StepTimeout, WorkerDied
@@ -151,7 +151,7 @@ class Recorder:
         group, log = self._groups[failure.worker], self._logs[failure.worker]
         beginning = self._origins[failure.worker].read(row)
         if beginning is None:
-            return dataclasses.replace(failure, no_replay=NO_BEGINNING)
+            return dataclasses.replace(failure, no_replay=UNTOLD)
         steps = log.steps_until(row, begun) - beginning.before
         verb, step, action = "reset", None, None
         if steps:

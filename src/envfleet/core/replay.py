@@ -29,7 +29,8 @@ DEATH = "WorkerDied"
 """What stands for an exception's type where the worker died."""
 
 TOO_LONG = "its episode is longer than the actions that are kept"
-NO_BEGINNING = "how its episode began is not known, as after set_state()"
+NO_BEGINNING = "how its episode began is not known, as after set_state() or a reset with options that are large"
+UNTOLD = "its worker has no memory in common with the fleet, so nobody knows how its episode began"
 
 
 class ReplayUnavailable(EnvfleetError):
@@ -91,17 +92,18 @@ class ReplayReport:
     text: str
 
 
-def write_replay(failure: Failure) -> str | None:
+def write_replay(failure: Failure) -> tuple[Failure, str | None]:
     """Write the failure's replay record to a file.
 
     The file goes to the folder in `ENVFLEET_REPLAY_DIR`, else to the system's folder for temporary files. The newest
     20 are kept.
 
     Returns:
-        The file's path, or `None` if the failure has no record or the disk takes no file.
+        The failure, and the file's path; `None` if the failure has no record, or if the folder takes no file, which
+        the failure then says.
     """
     if failure.replay is None:
-        return None
+        return failure, None
     folder = Path(os.environ.get("ENVFLEET_REPLAY_DIR") or tempfile.gettempdir())
     path = None
     try:
@@ -109,11 +111,12 @@ def write_replay(failure: Failure) -> str | None:
         with os.fdopen(handle, "wb") as file:
             file.write(failure.replay)
         _forget_old(folder)
-    except OSError:
+    except OSError as error:
         if path is not None:
             Path(path).unlink(missing_ok=True)
-        return None
-    return path
+        reason = f"{folder} takes no file ({error.strerror}), set ENVFLEET_REPLAY_DIR to a folder that does"
+        return dataclasses.replace(failure, no_replay=reason), None
+    return failure, path
 
 
 def _forget_old(folder: Path) -> None:
