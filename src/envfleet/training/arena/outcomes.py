@@ -32,7 +32,6 @@ class ArenaStep:
     """
 
     seats: NDArray[np.int64]
-
     observations: NDArray[Any]
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
