@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import socket
 from pathlib import Path
 
 import httpx
@@ -14,7 +16,12 @@ from tests.service.serving import make_settings, serve_here
 from typer.testing import CliRunner, Result
 
 from envfleet.cli.app import app
+from envfleet.errors import InvalidArgument
+from envfleet.service.auth import Tokens
+from envfleet.service.offers import make_offer
+from envfleet.service.run import run as run_service
 from envfleet.service.service import Service
+from envfleet.service.store import Store
 
 
 def test_health_and_readiness(http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +87,13 @@ def test_tokens_by_command(tmp_path: Path) -> None:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, [*arguments, "--database", database])
 
+    for command in (["create", "ann"], ["list"], ["revoke", "1"], ["rotate", "1"]):
+        refused = run("token", *command)
+        assert (refused.exit_code, "there is no database" in refused.stderr) == (2, True)
+    assert not list(tmp_path.iterdir())
+    store = Store(database)
+    store.migrate()
+    store.close()
     token = run("token", "create", "ann").stdout.strip()
     assert token.startswith("ef_")
     listed = run("token", "list").stdout
@@ -100,3 +114,29 @@ def test_commands_say_which_database_cannot_be_reached() -> None:
     told = "".join(result.stderr.replace("│", "").split())
     assert "postgresql+psycopg://ann:***@127.0.0.1:1/envfleetcannotbeused" in told
     assert "s3cret" not in result.stderr
+
+
+def test_a_start_that_fails_makes_no_token(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, offers=(make_offer("CartPole-v1"),))
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for host, port, advice in (
+            ("127.0.0.1", taken.getsockname()[1], "choose another --port"),
+            ("192.0.2.1", 0, "--host 192.0.2.1 is no address of this machine"),
+        ):
+            with pytest.raises(InvalidArgument, match=re.escape(advice)):
+                run_service(settings, host=host, port=port, workers=1, tell=told.append)
+    store = Store(settings.database)
+    assert (told, Tokens(store).has_any()) == ([], False)
+    store.close()
+
+
+def test_mistakes_are_told_at_the_start(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'nodir' / 'service.db'}"
+    for options, clue in (
+        (["--backend", "proces"], "pass one of auto, serial, thread, process, ray"),
+        (["--env", "CartPole-v1"], "does not exist: make it"),
+    ):
+        result = CliRunner().invoke(app, ["serve", "--database", database, *options])
+        told = " ".join(result.stderr.replace("│", "").split())
+        assert (result.exit_code, clue in told) == (2, True), told

@@ -128,6 +128,7 @@ def _tokens(database: str) -> Tokens:
     from envfleet.service.store import Store
 
     store = Store(database)
+    store.require_file()
     store.migrate()
     return Tokens(store)
 

@@ -14,12 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import envfleet
 from envfleet.errors import InvalidArgument
+from envfleet.make import BACKENDS
 from envfleet.making.kernels import kernel_spec
 from envfleet.service.engines import LONG_BLOCK, SHORT_BLOCK, EngineFleet
 
 TURBOFAN = "envfleet/Turbofan-v0"
 RENDER_MODE = "render_mode"
 _PRICES = ("profit", "repair_cost", "failure_cost", "sale_value")
+_BACKENDS = tuple(name for name in BACKENDS if name != "kernel")
 AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 
 
@@ -135,8 +137,10 @@ def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384
         has_pictures: Whether participants may see its pictures.
 
     Raises:
-        InvalidArgument: There is no such environment.
+        InvalidArgument: There is no such environment, or no such backend.
     """
+    if backend not in _BACKENDS:
+        raise InvalidArgument(f"backend={backend!r}: pass one of {', '.join(_BACKENDS)}; kernels are compiled anyway")
     env = find_env_id(name)
     limit = gym.spec(env).max_episode_steps
     options: dict[str, float | None] = {} if limit is None else {"max_episode_steps": limit}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -42,10 +43,11 @@ def run(
     Raises:
         InvalidArgument: Address or database cannot be used.
     """
-    token = _prepare(settings)
+    _prepare(settings)
     for offer in settings.offers:
         _compile(offer)
     listener = _listen(host, port)
+    token = _first_token(settings)  # not before: it is shown once, so nothing may fail between
     tell(f"Serving {', '.join(offer.env for offer in settings.offers)} at {_url(listener)} (Ctrl-C ends it)")
     if token is not None:
         tell(f"Token of the administrator, shown this once: {token}")
@@ -68,11 +70,19 @@ def run(
         Multiprocess(config, [listener]).run()
 
 
-def _prepare(settings: Settings) -> str | None:
-    """Bring the database up to date; returns a token of an administrator if there was none at all."""
+def _prepare(settings: Settings) -> None:
+    """Bring the database up to date."""
     store = Store(settings.database)
     try:
         store.migrate()
+    finally:
+        store.close()
+
+
+def _first_token(settings: Settings) -> str | None:
+    """A token of an administrator, if there was none at all."""
+    store = Store(settings.database)
+    try:
         tokens = Tokens(store)
         return None if tokens.has_any() else tokens.create("admin", role="admin")
     finally:
@@ -103,7 +113,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.set_inheritable(True)
     except OSError as error:
         listener.close()
-        raise InvalidArgument(f"cannot listen on {host}:{port} ({error.strerror}): choose another --port") from error
+        is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        advice = "choose another --port" if is_port else f"--host {host} is no address of this machine; 0.0.0.0 is all"
+        raise InvalidArgument(f"cannot listen on {host}:{port} ({error.strerror}): {advice}") from error
     return listener
 
 

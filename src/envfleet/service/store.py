@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -68,8 +69,34 @@ class Store:
         except sa.exc.OperationalError as error:
             raise InvalidArgument(
                 f"the database {self.engine.url.render_as_string(hide_password=True)} cannot be used: {error.orig}; "
-                "check that it runs and that name and password are right"
+                f"{self._advice()}"
             ) from error
+
+    @property
+    def file(self) -> Path | None:
+        """The file of SQLite's; `None` for other databases, and for those in memory."""
+        name = self.engine.url.database
+        return Path(name) if self.is_sqlite and name and not name.startswith((":memory:", "file:")) else None
+
+    def require_file(self) -> None:
+        """Check that SQLite's file is there, which opening it would make.
+
+        Raises:
+            InvalidArgument: It is not.
+        """
+        if self.file is not None and not self.file.is_file():
+            raise InvalidArgument(
+                f"there is no database {self.file.absolute()}: pass the service's as --database; `envfleet serve` "
+                "makes a new one"
+            )
+
+    def _advice(self) -> str:
+        if self.file is None:
+            return "check that it runs and that name and password are right"
+        folder = self.file.absolute().parent
+        if not folder.is_dir():
+            return f"the folder {folder} does not exist: make it, or pass another --database"
+        return f"check that {self.file.absolute()} is a file that may be read and written"
 
     def _migrate(self) -> None:
         from alembic import command
