@@ -34,8 +34,9 @@ def load_agent(
         InvalidArgument: It is no such file.
     """
     payload = saving.read(path)
-    if payload["agent"] not in AGENTS:
-        raise InvalidArgument(f"{path} holds a {payload['agent']}, expected one of {', '.join(AGENTS)}")
+    if payload.get("agent") not in AGENTS:
+        found = f"a {payload['agent']}" if "agent" in payload else "no agent"
+        raise InvalidArgument(f"{path} holds {found}, expected one of {', '.join(AGENTS)}")
     kind = AGENTS[payload["agent"]]
     config = {name: tuple(value) if isinstance(value, list) else value for name, value in payload["config"].items()}
     observation_space: Any = saving.decode_space(payload["observation_space"])

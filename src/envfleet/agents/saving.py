@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,8 +50,11 @@ def read(path: str | Path) -> dict[str, Any]:
     advice = "pass a file written by an agent's save()"
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise InvalidArgument(f"{path} cannot be read as a saved agent ({error}): {advice}") from error
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # bytes that mean nothing break the unpickler in whatever way they happen to
+        problem = f"{type(error).__name__}: {error}"
+        raise InvalidArgument(f"{path} cannot be read as a saved agent ({problem}): {advice}") from error
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
         found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__
         raise InvalidArgument(f"{path} has format {found}, expected {FORMAT}: {advice}")

@@ -245,8 +245,12 @@ def test_a_file_is_enough_to_make_the_agent(kind: Any, tmp_path: Path) -> None:
 
 def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "agent.pt"
-    path.write_bytes(b"not a file of ours")
-    with pytest.raises(InvalidArgument, match="cannot be read as a saved agent"):
+    for junk in (b"not a file of ours", b"hello", b"", b"PK\x03\x04"):
+        path.write_bytes(junk)
+        with pytest.raises(InvalidArgument, match="cannot be read as a saved agent"):
+            load_agent(path)
+    torch.save({"format": 1}, path)
+    with pytest.raises(InvalidArgument, match="holds no agent"):
         load_agent(path)
     torch.save({"format": 99}, path)
     with pytest.raises(InvalidArgument, match="has format 99, expected 1"):
