@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,10 @@ from envfleet.core.shared import SharedArrays
 from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.making.assembly import Blueprint
 from envfleet.making.kernels import make_kernel_fleet, names_kernel
+from envfleet.making.keywords import check_keywords
 from envfleet.making.planning import choose, fixed_plan
 from envfleet.making.ray import make_ray_fleet
+from envfleet.making.registered import find_callable
 from envfleet.making.sources import EnvSource, builders_of, count_envs
 from envfleet.transports.ray.options import RayOptions
 
@@ -102,8 +105,9 @@ def make(
     """Make a fleet: many copies of an environment as one `gymnasium.vector.VectorEnv`.
 
     Args:
-        env: A Gymnasium id or `EnvSpec` (with `**env_kwargs`), a callable that returns an environment, a callable that
-            takes a seed and returns one, a list of callables, one per sub-environment, or a kernel.
+        env: A Gymnasium id or `EnvSpec` (with `**env_kwargs`), a callable that returns an environment, or
+            `"module:name"` of one, a callable that takes a seed and returns one, a list of callables, one per
+            sub-environment, or a kernel.
         num_envs: How many; may be left out for a list, or if `workers` and `envs_per_worker` are given.
         backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"ray"`
             (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only: returns a `KernelFleet`), or
@@ -157,6 +161,8 @@ def make(
         array([1., 1.])
         >>> fleet.close()
     """
+    if isinstance(env, str):
+        env = find_callable(env) or env
     _check_choice("backend", backend, BACKENDS)
     _check_choice("device", device, ("cpu", "cuda"))
     python_option = _first_given(
@@ -188,6 +194,7 @@ def make(
         )
     if device != "cpu":
         raise InvalidArgument(f'device={device!r} needs a kernel and backend="kernel", got backend={backend!r}')
+    check_keywords(env, env_kwargs, inspect.signature(make).parameters)
     local = SharedArrays.local(shared)
     root_seed = secrets.randbits(32) if seed is None else seed
     num_envs = count_envs(env, num_envs, workers, envs_per_worker)

@@ -1,8 +1,11 @@
-"""Registered environments by the ids that `gymnasium.make` takes."""
+"""Environments by name: the ids that `gymnasium.make` takes, and callables in modules."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -21,10 +24,28 @@ def find_spec(source: str | EnvSpec) -> EnvSpec:
         return source
     module, _, env_id = source.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise InvalidArgument(
-                f"env={source!r}: there is no module {error.name!r} to import; write 'module:id', or the id alone"
-            ) from error
+        _import(module, source)
     return gym.spec(env_id)
+
+
+def find_callable(source: str) -> Callable[..., gym.Env[Any, Any]] | None:
+    """The callable that `"module:name"` names; `None` if it is an id, alone or with the module that registers it.
+
+    Raises:
+        InvalidArgument: There is no such module.
+    """
+    module, _, name = source.rpartition(":")
+    if not module:
+        return None
+    found = getattr(_import(module, source), name, None)
+    return found if callable(found) and name not in gym.registry else None
+
+
+def _import(module: str, source: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f"env={source!r}: there is no module {error.name!r} to import; write 'module:id', 'module:callable', or "
+            "the id alone"
+        ) from error

@@ -157,3 +157,30 @@ def test_an_id_may_name_the_module_that_registers_it() -> None:
 def test_an_id_that_names_no_module_is_explained() -> None:
     with pytest.raises(InvalidArgument, match=r"there is no module .no_such_room. to import"):
         envfleet.make("no_such_room:Game-v0", num_envs=1, backend="serial")
+
+
+def test_a_name_may_be_that_of_a_callable_in_a_module() -> None:
+    with envfleet.make("envfleet.testing.envs:CountingEnv", num_envs=2, backend="serial") as fleet:
+        assert isinstance(fleet.reset(seed=0), tuple)
+        assert fleet.num_envs == 2
+
+
+@pytest.mark.parametrize(
+    ("keyword", "advice"),
+    [
+        ({"num_workers": 2}, r"num_workers=2 is neither an option of make\(\) nor.*did you mean workers\?"),
+        ({"batchsize": 2}, r"did you mean batch_size\?"),
+        ({"suton_barto_reward": True}, r"did you mean sutton_barto_reward\?"),
+        ({"env_kwargs": {}}, "write each of its entries as a keyword"),
+        ({"colour": "red"}, "check the spelling"),
+    ],
+)
+def test_a_keyword_nobody_takes_is_named(keyword: dict, advice: str) -> None:
+    with pytest.raises(InvalidArgument, match=advice):
+        envfleet.make("CartPole-v1", 2, **keyword)
+
+
+def test_keywords_of_the_environment_and_of_gymnasium_pass() -> None:
+    options: dict[str, Any] = {"sutton_barto_reward": True, "max_episode_steps": 7, "render_mode": "rgb_array"}
+    with envfleet.make("CartPole-v1", 1, backend="serial", **options) as fleet:
+        assert fleet.get_attr("render_mode") == ("rgb_array",)
