@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import inspect
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from envfleet.errors import InvalidArgument
 from envfleet.training.config import RunConfig, parse_config, read_config
 from envfleet.training.events import Observer
 from envfleet.training.loop.checkpoints import Checkpoints
@@ -186,6 +189,12 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     Raises:
         InvalidArgument: The configuration or an option cannot be.
     """
+    unknown = next((name for name in options if name not in inspect.signature(train).parameters), None)
+    if unknown is not None:
+        accepted = inspect.signature(train_single_run).parameters.keys() | inspect.signature(train).parameters.keys()
+        near = difflib.get_close_matches(unknown, sorted(accepted - {"options", "config"}), n=1, cutoff=0.6)
+        advice = f"did you mean {near[0]}?" if near else "check the spelling, or leave it out"
+        raise InvalidArgument(f"{unknown}={options[unknown]!r} is no argument of train_single_run(): {advice}")
     asked = {
         "eval_frequency": eval_freq_steps,
         "eval_games": eval_num_games,

@@ -160,3 +160,17 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     run(sys.argv[1], Path(sys.argv[2]), sys.argv[3], die_after_the_third_checkpoint())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_env": 8}, r"num_env=8 is no argument of train_single_run\(\): did you mean num_envs\?"),
+        ({"checkpoint_path": "nope.pt"}, "checkpoint_path is 'nope.pt', but there is no such file"),
+    ],
+)
+def test_arguments_of_a_run_that_cannot_be_are_explained(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG), encoding="utf-8")
+    with pytest.raises(InvalidArgument, match=words):
+        train_single_run(path, tmp_path / "runs", verbose=False, **options)

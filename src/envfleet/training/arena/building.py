@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,6 +132,8 @@ def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str) -> Ag
         **extra,
     )
     if path is not None:
+        if not Path(path).is_file():
+            raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but there is no such file: name a checkpoint")
         saved = load_agent(path, num_envs=1)
         if saved.name != agent.name:
             raise InvalidArgument(
