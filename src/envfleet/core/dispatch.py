@@ -198,7 +198,8 @@ class Dispatcher:
             return
         failure = self._recorder.describe(worker, verb, death, self.transport.pid(worker))
         if failure is not None:
-            death.blame([failure], write_replay(failure))
+            failure, path = write_replay(failure)
+            death.blame([failure], path)
 
     def _restart(self, worker: int, lost: str | None) -> None:
         if self._recorder is not None:

@@ -269,8 +269,7 @@ class Engine:
         Raises:
             RestartBudgetSpent: It was one too many.
         """
-        for failure in reply.restarts:
-            path = write_replay(failure)
+        for failure, path in map(write_replay, reply.restarts):
             again = failure.how_to_repeat(path)
             for index, info in reply.infos:
                 if again and index == failure.env_index and "env_error" in info:
@@ -294,12 +293,13 @@ class Engine:
         if not failures:
             return
         ordered = sorted(failures, key=lambda failure: failure.env_index)
-        first = ordered[0]
+        first, path = write_replay(ordered[0])
+        ordered[0] = first
         if first.is_timeout:
             timeout_s = self.options.step_timeout_s or 0.0
             where = first.worker, first.env_index, timeout_s, first.traceback
-            self.give_up(StepTimeout(*where, [first], write_replay(first)))
-        error = sub_env_error(ordered, write_replay(first))
+            self.give_up(StepTimeout(*where, [first], path))
+        error = sub_env_error(ordered, path)
         self.give_up(error, breaks=first.verb not in ("call", "set_attr", "get_state", "set_state"))
 
     def give_up(self, error: EnvfleetError, breaks: bool = True) -> NoReturn:
