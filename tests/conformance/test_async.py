@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from tests.conformance.model import ModelFleet
 from tests.conftest import Backend
 
-from envfleet.errors import CallPending, NothingPending, ResetNeeded
+from envfleet.errors import CallPending, InvalidArgument, NothingPending, ResetNeeded
 from envfleet.testing import CountingEnv, FaultyEnv
 
 varied = functools.partial(CountingEnv, 4, vary=True, ends="alternate")
@@ -93,6 +93,22 @@ def test_first_come_first_served(backend: Backend) -> None:
             served.update(indices.tolist())
             fleet.send(zeros(len(indices)), indices)
     assert min(served.values()) > 15, served
+
+
+def test_calls_and_options_are_named_in_refusals() -> None:
+    with Backend("serial", 1)([varied] * 2) as fleet:
+        with pytest.raises(ResetNeeded, match=r"^send\(\) before the first reset"):
+            fleet.send(zeros(2))
+        with pytest.raises(ResetNeeded, match=r"^reset_envs\(\) of some before"):
+            fleet.reset_envs([0])
+        for call in (fleet.reset, functools.partial(fleet.reset_envs, [0, 1])):
+            with pytest.raises(InvalidArgument, match=r"options=5 \(type int\), expected a dict"):
+                call(options=5)
+        fleet.reset(seed=0)
+        fleet.send(zeros(2))
+        with pytest.raises(CallPending, match=r"^send\(\) while"):
+            fleet.send(zeros(2))
+        fleet.recv()
 
 
 def test_misuse_is_refused_without_harm(backend: Backend) -> None:

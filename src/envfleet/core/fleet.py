@@ -13,7 +13,7 @@ from envfleet.core.engine import NOTHING_TO_SAY, Call
 from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.messages import Reply, ResetPayload, Verb
 from envfleet.core.reaching import ReachableFleet
-from envfleet.core.requests import check_indices, check_mask, check_seeds
+from envfleet.core.requests import check_indices, check_mask, check_options, check_seeds
 from envfleet.core.rows import StepResult, cut
 from envfleet.core.sending import Batch
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending
@@ -49,7 +49,7 @@ class Fleet(ReachableFleet):
             Observations of all sub-environments (those not reset: their last ones) and the infos of the resets.
 
         Raises:
-            InvalidArgument: Seeds or mask of a wrong length or type.
+            InvalidArgument: Seeds, mask or options of a wrong length or type.
             SubEnvError: A sub-environment raised.
         """
         return self._finish_reset(*self._start_reset(seed, options))
@@ -58,6 +58,7 @@ class Fleet(ReachableFleet):
         self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None
     ) -> tuple[Call, list[int]]:
         self._check("reset")
+        check_options(options)
         seeds = check_seeds(seed, self.num_envs, offset=self._rows.indices.start)
         indices = list(range(self.num_envs))
         if options is not None and "reset_mask" in options:
@@ -98,7 +99,9 @@ class Fleet(ReachableFleet):
             )
         if len(chosen) < self.num_envs:
             self._check("reset_envs of some", is_idle=False, is_started=True)
-        each = options if options is None or isinstance(options, dict) else tuple(options)
+        each = tuple(options) if isinstance(options, (Sequence, np.ndarray)) else options
+        for one in each if isinstance(each, tuple) else (each,):
+            check_options(one)
         if isinstance(each, tuple) and len(each) != len(chosen):
             raise InvalidArgument(
                 f"options has {len(each)} entries, expected one per index ({len(chosen)}): or pass one dict for all"
@@ -162,11 +165,11 @@ class Fleet(ReachableFleet):
         """
         return self._finish_step(self._start_step(actions))
 
-    def _start_step(self, actions: Any) -> Call:
+    def _start_step(self, actions: Any, verb: str = "step") -> Call:
         start_s = time.perf_counter()
         rows = self._rows
         if self._state is not _READY or not self._engine.is_sound or self._is_busy:
-            self._check("step", is_started=True)
+            self._check(verb, is_started=True)
         if rows.is_disabled and rows.episodes.has_ended:
             rows.refuse_ended(np.arange(self.num_envs))
         objects = rows.take_actions(actions)
@@ -212,7 +215,7 @@ class Fleet(ReachableFleet):
             ResetNeeded: Before the first reset, or an episode has ended and autoreset is disabled.
         """
         if env_indices is None and self.batch_size == self.num_envs:
-            self._step_call = self._start_step(actions)
+            self._step_call = self._start_step(actions, "send")
             return
         self._check("send", is_idle=self._step_call is not None, is_started=True)
         self._queue.send(

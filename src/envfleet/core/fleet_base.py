@@ -28,6 +28,12 @@ class Lifecycle(enum.Enum):
     CLOSED = "closed"
 
 
+def name_call(verb: str) -> str:
+    """A call as messages name it: `reset()`, or `reset() with a mask` for the verb "reset with a mask"."""
+    name, *more = verb.split(" ", 1)
+    return " ".join([f"{name}()", *more])
+
+
 class FleetBase(VectorEnv[Any, Any, Any]):
     """The lifecycle of a fleet and what can be read off it; see `Fleet`.
 
@@ -69,17 +75,18 @@ class FleetBase(VectorEnv[Any, Any, Any]):
         """
         if self._state is Lifecycle.READY and self._engine.is_sound and not self._is_busy:
             return
+        call = name_call(verb)
         if self._state is Lifecycle.CLOSED or self._engine.is_closed:
-            raise FleetClosed(f"{verb}() on a fleet that was closed: make a new one")
+            raise FleetClosed(f"{call} on a fleet that was closed: make a new one")
         self._engine.check_usable()
         if self._state is Lifecycle.SPLIT:
-            raise CallPending(f"{verb}() on a fleet that was split: use its parts, and this one only to close them all")
+            raise CallPending(f"{call} on a fleet that was split: use its parts, and this one only to close them all")
         if is_idle and self._is_busy:
-            raise CallPending(f"{verb}() while sub-environments are under way: call recv() until it returned them all")
+            raise CallPending(f"{call} while sub-environments are under way: call recv() until it returned them all")
         if is_started and self._state is Lifecycle.NEW:
-            raise ResetNeeded(f"{verb}() before the first reset: call reset() first")
+            raise ResetNeeded(f"{call} before the first reset: call reset() first")
         if is_started and self._engine.is_torn:
-            raise ResetNeeded(f"{verb}() after a call that was interrupted: call reset() first")
+            raise ResetNeeded(f"{call} after a call that was interrupted: call reset() first")
 
     @property
     def plan(self) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,20 @@ def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int, offset: 
     if any(one is not None and one < 0 for one in seeds):
         raise InvalidArgument(f"seed={seeds}: pass ints of 0 or more, or None")
     return seeds
+
+
+def check_options(options: Any, name: str = "options") -> None:
+    """Check that what is given for a reset is a dict, or `None`.
+
+    Args:
+        options: What is given.
+        name: What it was given as.
+
+    Raises:
+        InvalidArgument: It is something else.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidArgument(f"{name}={options!r} (type {type(options).__name__}), expected a dict: pass one, or None")
 
 
 def check_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.fleet_base import Lifecycle
-from envfleet.core.requests import check_mask, check_rows
+from envfleet.core.requests import check_mask, check_options, check_rows
 from envfleet.core.rows import StepResult
 from envfleet.core.sending import Batch
-from envfleet.errors import CallPending, EnvfleetError, InvalidArgument, NothingPending, ResetNeeded
+from envfleet.errors import EnvfleetError, InvalidArgument, NothingPending, ResetNeeded
 from envfleet.kernels.batches import require_cpu
 from envfleet.kernels.infos import info_columns, step_infos
 from envfleet.kernels.reaching import ReachableKernelFleet
@@ -58,8 +59,11 @@ class KernelFleet(ReachableKernelFleet):
             Observations of all sub-environments (those not reset: their last ones), and infos.
 
         Raises:
-            InvalidArgument: Seeds, mask or parameters of a wrong length or type.
+            CallPending: What came of the last `send` was not received.
+            InvalidArgument: Seeds, mask, options or parameters of a wrong length or type.
         """
+        self._check("reset", is_started=False)
+        check_options(options)
         options = options or {}
         unknown = set(options) - {"reset_mask", "params"}
         if unknown:
@@ -72,6 +76,8 @@ class KernelFleet(ReachableKernelFleet):
             rows = np.flatnonzero(check_mask(options["reset_mask"], self.num_envs))
         whole = read_seeds(seed, self.num_envs)
         seeds = None if whole is None else (whole if rows is None else (whole[0][rows], whole[1][rows]))
+        if rows is not None and len(rows) < self.num_envs:
+            self._check("reset with a mask")
         arrays = self._reset_rows(rows, seeds, options.get("params"))
         return arrays[0], info_columns(self._kernel, arrays, rows, self.num_envs)
 
@@ -91,7 +97,11 @@ class KernelFleet(ReachableKernelFleet):
         Returns:
             Their observations and infos, aligned with `indices`.
         """
+        self._check("reset_envs", is_started=False)
+        check_options(options)
         rows = check_rows(indices, self.num_envs)
+        if len(rows) < self.num_envs:
+            self._check("reset_envs of some")
         given = None if seeds is None else read_seeds(list(seeds), len(rows))
         arrays = self._reset_rows(rows, given, (options or {}).get("params"))
         chosen = tuple(array.take(rows, axis=0) for array in arrays)
@@ -104,7 +114,7 @@ class KernelFleet(ReachableKernelFleet):
         params: Mapping[str, Any] | None,
     ) -> tuple[NDArray[Any], ...]:
         count = self.num_envs if rows is None else len(rows)
-        self._check("reset of some", is_started=count < self.num_envs)
+        check_options(params, "options['params']")
         if params:
             self._batch.set_params(params, rows)
         every = np.arange(self.num_envs) if rows is None else rows
@@ -131,9 +141,10 @@ class KernelFleet(ReachableKernelFleet):
 
         Raises:
             InvalidArgument: Actions of a wrong shape or type, or outside the action space; nothing was stepped.
+            CallPending: What came of the last `send` was not received.
             ResetNeeded: Before the first reset, or (`AutoresetMode.DISABLED`) with an episode that has ended.
         """
-        if self._state is not Lifecycle.READY:
+        if self._state is not Lifecycle.READY or self._sent is not None:
             self._check("step")
         if self._is_disabled and self._batch.count_awaiting():
             self._refuse_ended()
@@ -191,19 +202,27 @@ class KernelFleet(ReachableKernelFleet):
         self._step_s += time.perf_counter() - start_s
         return rollout
 
-    def send(self, actions: Any) -> None:
+    def send(self, actions: Any, env_indices: Sequence[int] | NDArray[np.integer[Any]] | None = None) -> None:
         """Step every sub-environment; `recv` hands out what comes of it.
 
         For code that drives fleets of workers this way. Here the step is over when `send` returns.
 
         Args:
             actions: As for `step`.
+            env_indices: All of them in order, as `recv` hands them out, or `None`, which is the same.
 
         Raises:
             CallPending: What came of the last `send` was not received.
+            InvalidArgument: Only some sub-environments, or in another order.
+            ResetNeeded: Before the first reset.
         """
-        if self._sent is not None:
-            raise CallPending("send() twice in a row: call recv() first")
+        self._check("send")
+        if env_indices is not None and not np.array_equal(env_indices, np.arange(self.num_envs)):
+            raise InvalidArgument(
+                f"send with env_indices={reprlib.repr(env_indices)}, expected all {self.num_envs} in order, or None: a "
+                "kernel's fleet steps every sub-environment at once; to step some, make the fleet with "
+                "backend='serial' or 'process'"
+            )
         self._sent = self.step(actions)
 
     def recv(self, timeout_s: float | None = None) -> Batch:  # there is nothing to wait for
@@ -212,11 +231,22 @@ class KernelFleet(ReachableKernelFleet):
         Raises:
             NothingPending: Nothing was sent.
         """
-        self._check("recv")
+        self._check("recv", is_started=False, is_idle=False)
         if self._sent is None:
             raise NothingPending("recv() with nothing under way: call send(actions) first")
         sent, self._sent = self._sent, None
         return Batch(*sent, np.arange(self.num_envs))
+
+    def split(self, num_parts: int) -> NoReturn:
+        """Refuse: every sub-environment of a kernel steps at once, so no part can step while another waits.
+
+        Raises:
+            InvalidArgument: Always; it says what to do instead.
+        """
+        raise InvalidArgument(
+            f"split({num_parts!r}) of a kernel's fleet, which steps every sub-environment at once: call step() "
+            "on all of them, make several fleets, or one with backend='serial' or 'process', which splits"
+        )
 
     def _refuse_ended(self) -> None:
         ended = self.terminated_indices

@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envfleet.core.fleet_base import Lifecycle
+from envfleet.core.fleet_base import Lifecycle, name_call
 from envfleet.core.rows import StepResult
 from envfleet.core.stats import FleetStats, Plan, WorkerStats
-from envfleet.errors import FleetClosed, InvalidArgument, ResetNeeded
+from envfleet.errors import CallPending, FleetClosed, InvalidArgument, ResetNeeded
 from envfleet.kernels.batches import make_batch
 from envfleet.kernels.kernel import KernelSpec
 
@@ -70,17 +70,21 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
         self._steps, self._step_s = 0, 0.0
         self._state, self.closed = Lifecycle.NEW, False
 
-    def _check(self, verb: str, *, is_started: bool = True) -> None:
+    def _check(self, verb: str, *, is_started: bool = True, is_idle: bool = True) -> None:
         """Check that `verb` may be called now.
 
         Raises:
             FleetClosed: After `close`.
-            ResetNeeded: Before the first reset.
+            CallPending: What came of the last `send` was not received, unless `is_idle=False` allows that.
+            ResetNeeded: Before the first reset, for what needs one.
         """
+        call = name_call(verb)
         if self._state is Lifecycle.CLOSED:
-            raise FleetClosed(f"{verb}() on a fleet that was closed: make a new one")
+            raise FleetClosed(f"{call} on a fleet that was closed: make a new one")
+        if is_idle and self._sent is not None:
+            raise CallPending(f"{call} while what send() stepped is not received: call recv() first")
         if is_started and self._state is Lifecycle.NEW:
-            raise ResetNeeded(f"{verb}() before the first reset: call reset() first")
+            raise ResetNeeded(f"{call} before the first reset: call reset() first")
 
     @property
     def final_observations(self) -> NDArray[Any]:

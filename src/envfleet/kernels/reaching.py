@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,15 +53,26 @@ class ReachableKernelFleet(KernelFleetBase):
         Args:
             name: Of the parameter or field.
             values: One value for all, or a list, tuple or array of one per sub-environment.
+
+        Raises:
+            InvalidArgument: Another number of values, or values of a wrong type.
         """
         self._check("set_attr", is_started=False)
         if name in self._kernel.params.names:
-            self._batch.set_params({name: np.asarray(values)})
+            self._batch.set_params({name: values})
             return
         if name not in self._kernel.state.names:
             self._kernel.params.check_name(name)
         self._check("set_attr of the state")
-        self._batch.write(name, np.asarray(values))
+        field = self._kernel.state.dtype[name]
+        try:
+            each = np.broadcast_to(np.asarray(values, field.base), (self.num_envs, *field.shape))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgument(
+                f"set_attr({name!r}, {reprlib.repr(values)}): {name} is {field.base} of shape {field.shape}; pass "
+                f"one value for all sub-environments, or a list or array of one for each of the {self.num_envs}"
+            ) from error
+        self._batch.write(name, each)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every sub-environment, of which kernels have one, `render`; or get an attribute."""
@@ -114,9 +126,11 @@ class ReachableKernelFleet(KernelFleetBase):
         Returns:
             The observations of those sub-environments, aligned with `indices`.
         """
+        self._check("set_state", is_started=False)
         rows = None if indices is None else check_rows(indices, self.num_envs)
         count = self.num_envs if rows is None else len(rows)
-        self._check("set_state of some", is_started=count < self.num_envs)
+        if count < self.num_envs:
+            self._check("set_state of some")
         if not isinstance(state, BatchState) or state.num_rows != count:
             found = f"{state.num_rows} sub-environments" if isinstance(state, BatchState) else type(state).__name__
             raise InvalidArgument(f"set_state needs a state of {count} sub-environments from get_state, got {found}")

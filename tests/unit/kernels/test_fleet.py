@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker
 
 import envfleet
-from envfleet.errors import CallPending, FleetClosed, InvalidArgument, KernelError, NothingPending, ResetNeeded
+from envfleet.errors import FleetClosed, InvalidArgument, KernelError, ResetNeeded
 
 
 @pytest.fixture
@@ -282,8 +282,9 @@ def test_attributes(walkers: Any) -> None:
         walkers.set_attr("speed", 1.0)
     with pytest.raises(InvalidArgument, match="no methods"):
         walkers.call("x", 1)
-    with pytest.raises(ValueError, match="broadcast"):
-        walkers.set_attr("x", [1.0, 2.0])
+    for name, values in (("x", [1.0, 2.0]), ("x", "far"), ("crossings", [[1], 2, 3, 4]), ("goal", [1.0, 2.0])):
+        with pytest.raises(InvalidArgument, match=rf"{name}.*(one for each of the 4|one per sub-environment|array)"):
+            walkers.set_attr(name, values)
 
 
 def test_send_and_recv_are_a_step_in_two_calls(walkers: Any) -> None:
@@ -294,14 +295,6 @@ def test_send_and_recv_are_a_step_in_two_calls(walkers: Any) -> None:
         for sent, stepped in zip(batch[:4], stepper.step(ones(stepper))[:4], strict=True):
             np.testing.assert_array_equal(sent, stepped)
         np.testing.assert_array_equal(batch.env_indices, np.arange(4))
-
-
-def test_send_and_recv_take_turns(walkers: Any) -> None:
-    with pytest.raises(NothingPending, match="call send"):
-        walkers.recv()
-    walkers.send(ones(walkers))
-    with pytest.raises(CallPending, match="call recv"):
-        walkers.send(ones(walkers))
 
 
 def test_after_an_error_in_the_midst_of_a_step_a_reset_is_needed(walkers: Any, monkeypatch: pytest.MonkeyPatch) -> None:

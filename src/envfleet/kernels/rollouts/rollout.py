@@ -140,8 +140,7 @@ def run_rollout(
             "rollout in AutoresetMode.DISABLED: an episode that ends could not go on; make the fleet with NEXT_STEP or "
             "SAME_STEP, or call step"
         )
-    if num_steps < 1:
-        raise InvalidArgument(f"num_steps={num_steps}, expected at least 1")
+    _check_length(num_steps)
     word = _check_seed(seed)
     fused = batch.fused()
     plan = fused.program.plan
@@ -167,11 +166,16 @@ def run_rollout(
     return Rollout(observations, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
 
 
-def _check_seed(seed: int | None) -> int:
+def _check_length(num_steps: Any) -> None:
+    if not isinstance(num_steps, (int, np.integer)) or num_steps < 1:
+        raise InvalidArgument(f"num_steps={num_steps!r}, expected an int of at least 1")
+
+
+def _check_seed(seed: Any) -> int:
     if seed is None:
         return secrets.randbits(32)
-    if not 0 <= seed < 2**32:
-        raise InvalidArgument(f"seed={seed}, expected 0 to 2**32 - 1, or None for the system's entropy")
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
+        raise InvalidArgument(f"seed={seed!r}, expected an int from 0 to 2**32 - 1, or None for the system's entropy")
     return int(seed)
 
 

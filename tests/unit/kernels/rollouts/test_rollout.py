@@ -199,7 +199,7 @@ def test_seeds_of_rollouts() -> None:
         np.testing.assert_array_equal(actions[0], actions[1])
         for one, other in itertools.pairwise(actions[1:]):
             assert not np.array_equal(one, other)
-        with pytest.raises(InvalidArgument, match=r"seed=-1, expected 0 to 2\*\*32 - 1"):
+        with pytest.raises(InvalidArgument, match=r"seed=-1, expected an int from 0 to 2\*\*32 - 1"):
             fleet.rollout("random", 3, seed=-1)
 
 
@@ -268,7 +268,7 @@ def test_mistakes_step_nothing() -> None:
             fleet.rollout(no_number, 20)
         with pytest.raises(KernelError, match=r"push takes \(observation, out, rng\), expected \(observation, rng\)"):
             fleet.rollout(push, 20)
-        with pytest.raises(InvalidArgument, match="num_steps=0, expected at least 1"):
+        with pytest.raises(InvalidArgument, match="num_steps=0, expected an int of at least 1"):
             fleet.rollout("random", 0)
         check_same_state(fleet, twin)
 

@@ -1,0 +1,82 @@
+"""What a fleet of a kernel refuses, and that it says what was called and what to do."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.kernels.samples import Walker
+
+import envfleet
+from envfleet.errors import CallPending, FleetClosed, InvalidArgument, NothingPending, ResetNeeded
+
+
+@pytest.fixture
+def walkers() -> Iterator[Any]:
+    with envfleet.make(Walker, 4, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        yield fleet
+
+
+def ones(fleet: Any) -> Any:
+    return np.ones(fleet.num_envs, np.int64)
+
+
+def test_send_and_recv_take_turns(walkers: Any) -> None:
+    with pytest.raises(NothingPending, match="call send"):
+        walkers.recv()
+    saved = walkers.get_state()
+    walkers.send(ones(walkers), np.arange(4))
+    for verb, call in (
+        ("send", lambda: walkers.send(ones(walkers))),
+        ("step", lambda: walkers.step(ones(walkers))),
+        ("reset", lambda: walkers.reset(seed=5)),
+        ("reset_envs", lambda: walkers.reset_envs([1])),
+        ("rollout", lambda: walkers.rollout("random", 2)),
+        ("set_state", lambda: walkers.set_state(saved)),
+        ("get_state", walkers.get_state),
+        ("set_attr", lambda: walkers.set_attr("x", 1.0)),
+        ("render", walkers.render),
+    ):
+        with pytest.raises(CallPending, match=rf"^{verb}\(\) while .*call recv\(\) first"):
+            call()
+    assert walkers.recv().rewards.shape == (4,)
+    walkers.reset(seed=5)
+    with pytest.raises(NothingPending):
+        walkers.recv()
+
+
+def test_what_only_other_fleets_do_is_refused_with_the_way_out(walkers: Any) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"env_indices=\[0\], expected all 4 in order.*every sub-environment at once"
+    ):
+        walkers.send(ones(walkers)[:1], [0])
+    with pytest.raises(InvalidArgument, match=r"split\(3\) of a kernel's fleet.*call step\(\)"):
+        walkers.split(3)
+    with pytest.raises(InvalidArgument, match=r"num_steps=2\.5, expected an int"):
+        walkers.rollout("random", num_steps=2.5)
+    with pytest.raises(InvalidArgument, match=r"seed='a', expected an int"):
+        walkers.rollout("random", 2, seed="a")
+
+
+def test_options_that_are_no_dict_are_refused(walkers: Any) -> None:
+    for options, call in ((5, walkers.reset), ([], walkers.reset), (5, functools.partial(walkers.reset_envs, [0]))):
+        with pytest.raises(InvalidArgument, match=rf"options={re.escape(repr(options))} \(type \w+\), expected a dict"):
+            call(options=options)
+    with pytest.raises(InvalidArgument, match=r"options\['params'\]=5 \(type int\), expected a dict"):
+        walkers.reset(options={"params": 5})
+
+
+def test_messages_name_the_call_that_was_made() -> None:
+    fleet: Any = envfleet.make(Walker, 2, backend="kernel")
+    with pytest.raises(ResetNeeded, match=r"^send\(\) before the first reset"):
+        fleet.send(ones(fleet))
+    with pytest.raises(ResetNeeded, match=r"^reset\(\) with a mask before"):
+        fleet.reset(options={"reset_mask": np.array([True, False])})
+    fleet.close()
+    with pytest.raises(FleetClosed, match=r"^reset\(\) on a fleet that was closed"):
+        fleet.reset()
