@@ -26,6 +26,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels.rollouts.policies import MLP
 
 _PART = 1 << 16  # rows
+_FINITE_LOG_RATIO = 20.0  # what keeps its exponential, and a mean of many, finite
 _LARGEST_LOG_RATIO = math.log(3.0)  # dual-clip PPO (Ye et al. 2020, arXiv:1912.09729): else one such action is all
 Precision = Literal["float32", "bfloat16"]
 
@@ -190,8 +191,8 @@ class PPO(Agent[PPOConfig]):
     ) -> dict[str, Tensor]:
         config, network = self.config, self._network
         log_probs, entropies = self._log_probs(inputs, targets)
-        log_ratios = (log_probs - old_log_probs).clamp(max=_LARGEST_LOG_RATIO)
-        ratios = log_ratios.exp()
+        log_ratios = (log_probs - old_log_probs).clamp(max=_FINITE_LOG_RATIO)
+        ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO).exp()
         clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()
         value_loss = (self._raw_values(inputs) - network.value_moments.normalise(returns)).square().mean()
@@ -199,7 +200,7 @@ class PPO(Agent[PPOConfig]):
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         descend(self._optimiser, loss, config.max_grad_norm)
         with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
-            divergence = (ratios - 1 - log_ratios).mean()
+            divergence = (log_ratios.expm1() - log_ratios).mean()
             clipped_share = (ratios != clipped).float().mean()
         return {
             "policy_loss": policy_loss,
