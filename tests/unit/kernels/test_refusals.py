@@ -61,6 +61,8 @@ def test_what_only_other_fleets_do_is_refused_with_the_way_out(walkers: Any) -> 
         walkers.rollout("random", num_steps=2.5)
     with pytest.raises(InvalidArgument, match=r"seed='a', expected an int"):
         walkers.rollout("random", 2, seed="a")
+    with pytest.raises(InvalidArgument, match="out=3, expected None or what an earlier rollout returned"):
+        walkers.rollout("random", 2, out=3)
 
 
 def test_options_that_are_no_dict_are_refused(walkers: Any) -> None:

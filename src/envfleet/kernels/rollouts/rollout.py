@@ -140,7 +140,7 @@ def run_rollout(
             "rollout in AutoresetMode.DISABLED: an episode that ends could not go on; make the fleet with NEXT_STEP or "
             "SAME_STEP, or call step"
         )
-    _check_length(num_steps)
+    _check_form(num_steps, out)
     word = _check_seed(seed)
     fused = batch.fused()
     plan = fused.program.plan
@@ -166,9 +166,11 @@ def run_rollout(
     return Rollout(observations, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
 
 
-def _check_length(num_steps: Any) -> None:
+def _check_form(num_steps: Any, out: Any) -> None:
     if not isinstance(num_steps, (int, np.integer)) or num_steps < 1:
         raise InvalidArgument(f"num_steps={num_steps!r}, expected an int of at least 1")
+    if out is not None and not isinstance(out, Rollout):
+        raise InvalidArgument(f"out={out!r}, expected None or what an earlier rollout returned")
 
 
 def _check_seed(seed: Any) -> int:
