@@ -41,7 +41,7 @@ def demo(
 
         set_threads(1)
         console, read = make_console(), read_config(config)
-        console.print("[bold]Hockey for two, compiled.[/bold] The first time, compiling takes a minute or two.")
+        console.print("[bold]Hockey for two, compiled.[/bold] The first time, compiling takes a minute.")
         before = _play(_untrained(read), console, "Before training")
         alone = _train_alone(read, console)
         console.print(f"Training for {minutes:g} min on {num_envs} games at once", style="dim")
