@@ -33,7 +33,7 @@ class ReachableFleet(FleetBase):
         return self._finish_call(self._start_call(name, args, kwargs))
 
     def _start_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        self._check(name)
+        self._check("call")
         payloads = [(CallPayload(name, args, kwargs), local) for local in self._rows.local_rows]
         return self._engine.start(self._rows.workers, Verb.CALL, self._rows.generation, payloads)
 
