@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, sync_playwright
 
 SIZES: dict[str, ViewportSize] = {
     "phone": {"width": 390, "height": 800},
@@ -60,8 +60,14 @@ def check(page: Page) -> None:
     assert page.evaluate(CHECK) == []
 
 
+def follow(link: Locator) -> None:
+    """Click on what leads to another page, and wait until that page is there whole."""
+    with link.page.expect_navigation():
+        link.click()
+
+
 def sign_in(page: Page, token: str) -> None:
     page.goto("/sign-in")
     page.get_by_label("Token").fill(token)
-    page.get_by_role("main").get_by_role("button", name="Sign in").click()
+    follow(page.get_by_role("main").get_by_role("button", name="Sign in"))
     page.wait_for_url("**/me")

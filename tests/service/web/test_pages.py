@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.service.conftest import TURBOFAN, Caller
-from tests.service.web.conftest import SIZES, check, open_page, sign_in
+from tests.service.web.conftest import SIZES, check, follow, open_page, sign_in
 from tests.service.web.playing import play_engines, play_poles, sell_at_once
 
 from envfleet.service.service import Service
@@ -37,7 +37,7 @@ def test_the_leaderboard_changes_while_somebody_looks(page: Page, service: Servi
     row = page.get_by_role("row").filter(has_text=newcomer)
     expect(row).to_have_class(re.compile("changed"), timeout=15_000.0)
     check(page)
-    page.get_by_role("link", name="CartPole-v1", exact=True).click()
+    follow(page.get_by_role("link", name="CartPole-v1", exact=True))
     expect(page.get_by_text("Nobody has ended a ranked episode of CartPole-v1")).to_be_visible()
 
 
@@ -52,7 +52,7 @@ def test_a_participant_signs_in_looks_at_an_engine_and_signs_out(page: Page, ser
     expect(page.locator(".panels path.repair").first).to_be_attached()
     used = service.store.count_live_envs(service.tokens.check(ann.token).user_id)
     expect(page.get_by_text(f"{used} of 20,000")).to_be_visible()
-    page.get_by_role("link", name="whole replay").click()
+    follow(page.get_by_role("link", name="whole replay"))
     check(page)
     expect(page.get_by_role("img")).to_have_count(11)  # nine sensors, rewards, return
     number, user_id = int(page.url.rpartition("/")[2]), service.tokens.check(ann.token).user_id
@@ -61,10 +61,10 @@ def test_a_participant_signs_in_looks_at_an_engine_and_signs_out(page: Page, ser
     assert page.locator(".panels figure").first.locator("path.repair").count() == episode["details"]["repairs"] > 0
     expect(page.get_by_text(re.compile("^Repaired at flight"))).to_be_visible()
     page.go_back()
-    page.get_by_role("row").filter(has_text="CartPole").get_by_role("link").first.click()
+    follow(page.get_by_role("row").filter(has_text="CartPole").get_by_role("link").first)
     expect(page.get_by_role("img", name=re.compile(r"^observation\[3\]"))).to_be_visible()
     check(page)
-    page.get_by_role("button", name="Sign out").click()
+    follow(page.get_by_role("button", name="Sign out"))
     page.wait_for_url(re.compile(r"/$"))
     page.goto("/me")
     assert "/sign-in" in page.url
@@ -73,32 +73,32 @@ def test_a_participant_signs_in_looks_at_an_engine_and_signs_out(page: Page, ser
 def test_an_administrator_makes_rotates_and_revokes_tokens(page: Page, service: Service, admin: Caller) -> None:
     name = f"Mallory & <i>{page.viewport_size}"
     sign_in(page, admin.token)
-    page.get_by_role("link", name="Administration").click()
+    follow(page.get_by_role("link", name="Administration"))
     check(page)
     expect(page.get_by_role("row").filter(has_text=HOSTILE).first).to_be_visible()
     expect(page.get_by_role("row").filter(has_text="Turbofan-v0")).to_contain_text(str(service.fleets.num_envs - 3))
     page.get_by_label("User", exact=True).fill(name)
     page.get_by_label("Live environments").fill("64")
-    page.get_by_role("button", name="Create token").click()
+    follow(page.get_by_role("button", name="Create token"))
     first = page.locator("#new-token").inner_text()
     check(page)
     made = service.tokens.check(first)
     assert (made.name, made.role, made.max_live_envs) == (name, "participant", 64)
     mine = page.locator("#tokens").get_by_role("row").filter(has_text=name)
     mine.get_by_text("Change").click()
-    mine.get_by_role("button", name="Rotate").click()
+    follow(mine.get_by_role("button", name="Rotate"))
     expect(page.get_by_role("alert")).to_contain_text(name)
     second = page.locator("#new-token").inner_text()
     assert second != first
     assert service.tokens.check(second).user_id == made.user_id
     expect(mine.filter(has_text="revoked")).to_have_count(1)
     mine.get_by_text("Change").click()
-    mine.get_by_role("button", name="Revoke").click()
+    follow(mine.get_by_role("button", name="Revoke"))
     expect(mine.filter(has_text="revoked")).to_have_count(2)
     assert first not in page.content()
     assert second not in page.content()
     page.goto("/admin")
-    page.get_by_role("link", name=name).click()
+    follow(page.get_by_role("link", name=name))
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
     expect(page.get_by_text("No episode has ended yet.")).to_be_visible()
     check(page)
