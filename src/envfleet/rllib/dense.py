@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -84,6 +85,7 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str) 
     return results
 
 
+@functools.cache
 def _has_onednn() -> bool:
     """Whether PyTorch has the operation as it is used here: its compiler uses it, and nobody promises to keep it."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -95,19 +97,16 @@ def _has_onednn() -> bool:
         return False
 
 
-_HAS_ONEDNN = _has_onednn()
-
-
 def _is_fit(tensor: Tensor) -> bool:
     return (
         tensor.device.type == "cpu"
         and tensor.dtype is torch.float32
         and tensor.dim() > 1
         and tensor.numel() > 0
-        and _HAS_ONEDNN
         and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        and _has_onednn()
     )
 
 
