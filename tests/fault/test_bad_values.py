@@ -172,6 +172,58 @@ def test_actions_within_the_shape_are_the_environments_business(backend: Backend
         np.testing.assert_array_equal(observations, [[0, 1]] * 3)
 
 
+DISCRETE: dict[str, tuple[spaces.Space[Any], Any, str]] = {
+    "Discrete": (spaces.Discrete(2), np.array([1, 7, 0]), r"7 in row 1, expected 0 to 1"),
+    "Discrete that starts below 0": (spaces.Discrete(3, start=-1), np.array([-1, 1, -2]), "-2 in row 2"),
+    "MultiDiscrete": (spaces.MultiDiscrete([2, 3]), np.array([[1, 2], [2, 0], [0, -1]]), r"row 1 \(and rows \[2\]\)"),
+    "MultiBinary": (spaces.MultiBinary(2), np.array([[0, 1], [1, 1], [0, 2]], np.int8), "row 2"),
+    "a part of a Dict": (
+        spaces.Dict(go=spaces.Discrete(2), by=spaces.Box(0, 1)),
+        {"go": np.array([0, 2, 0]), "by": np.zeros((3, 1), np.float32)},
+        r'actions\["go"\] has 2 in row 1',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_actions_outside_a_discrete_space_are_refused_and_do_no_harm(backend: Backend, name: str) -> None:
+    space, bad, clue = DISCRETE[name]
+    with backend([functools.partial(_StrictEnv, space)] * 3) as fleet:
+        fleet.reset(seed=0)
+        good = fleet.action_space.sample()
+        fleet.step(good)
+        for call in (fleet.step, fleet.send, lambda actions: fleet.send(actions, [0, 1, 2])):
+            with pytest.raises(InvalidArgument, match=clue):
+                call(bad)
+        fleet.step(good)
+        assert fleet.get_attr("steps") == (2, 2, 2)
+
+
+def test_actions_outside_the_space_of_a_part(backend: Backend) -> None:
+    """A part of a worker's rows is stepped in another way than the whole."""
+    with backend([functools.partial(_StrictEnv, spaces.Discrete(2))] * 2) as fleet:
+        fleet.reset(seed=0)
+        part, _ = fleet.split(2)
+        part.reset()
+        with pytest.raises(InvalidArgument, match="7 in row 0"):
+            part.step(np.array([7]))
+        part.step(np.array([1]))
+
+
+class _StrictEnv(CountingEnv):
+    """Dies of an action that is not in its space, as Gymnasium's CartPole does."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__(100)
+        self.action_space = space  # type: ignore[assignment]  # another type than its parent's
+        self.steps = 0
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.steps += 1
+        return super().step(0)
+
+
 def test_bad_nested_action_names_the_part(backend: Backend) -> None:
     with backend([functools.partial(SpaceEnv, "box", "nested")] * 2) as fleet:
         fleet.reset(seed=0)

@@ -155,6 +155,8 @@ class Engine:
         if payloads is None and self._step_here is not None and verb is Verb.STEP:
             try:
                 reply = self._step_here(generation)
+            except InvalidArgument:  # actions out of range: nothing was stepped
+                raise
             except BaseException:
                 self.tear(collections.deque())
                 raise

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.leaves import Leaf, actions_named, fit, has_nan, row_buffers
+from envfleet.core.leaves import Leaf, actions_named, fit, row_buffers
 from envfleet.core.parts import Arrays, Columns, Inventory, Objects, Writer, plan
 
 _MAX_SCALARS = 1024
@@ -48,7 +48,7 @@ class SpaceLayout:
         self.num_objects = found.num_objects
         self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
         is_number = self._single is not None and isinstance(space, gymnasium.spaces.Discrete)
-        self._scalars = _Scalars(found.leaves[0].dtype) if is_number else None
+        self._scalars = _Scalars(found.leaves[0]) if is_number else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.
@@ -82,11 +82,18 @@ class SpaceLayout:
             arrays: One array per leaf.
             objects: One list per object leaf.
             n: How many rows there are; needed only for a space without leaves, such as `Dict({})`.
+
+        Raises:
+            InvalidArgument: A number is not in a `Discrete` space, where looking it up finds that at no cost.
         """
         if self._single is not None:
             array = arrays[0]
             if self._scalars is not None:
-                return [*map(self._scalars.__getitem__, array.tolist())]
+                try:
+                    return [*map(self._scalars.__getitem__, array.tolist())]
+                except KeyError:
+                    self.unbatch(array, len(array))  # says what is out of range
+                    raise
             return list(array if array.ndim == 1 else array.copy())
         arrays = [array.copy() for array in arrays]
         if n is None:
@@ -112,7 +119,7 @@ class SpaceLayout:
             One array per leaf, which is the given one where that fits, and one list per object leaf.
 
         Raises:
-            InvalidArgument: Wrong structure, shape or dtype, or NaN.
+            InvalidArgument: Wrong structure, shape or dtype, NaN, or numbers that a discrete space does not hold.
         """
         leaf = self._single
         if leaf is None:
@@ -121,7 +128,7 @@ class SpaceLayout:
             type(batched) is np.ndarray
             and batched.dtype is leaf.dtype
             and batched.shape == (n, *leaf.shape)
-            and not (leaf.is_float and has_nan(batched))
+            and leaf.holds(batched)
         ):
             return [batched], []
         return [fit(batched, leaf, actions_named(name), n)], []
@@ -137,13 +144,15 @@ class SpaceLayout:
 
 
 class _Scalars(dict[int, Any]):
-    """The scalars of a numpy type by their values; finding one that was made before takes less than making it."""
+    """The scalars of a leaf by their values; finding one that was made before takes less than making it."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._type = dtype.type
+    def __init__(self, leaf: Leaf) -> None:
+        self._leaf = leaf
 
     def __missing__(self, value: int) -> Any:
-        scalar = self._type(value)
+        scalar = self._leaf.dtype.type(value)
+        if not self._leaf.holds(np.asarray(scalar)):
+            raise KeyError(value)
         if len(self) < _MAX_SCALARS:
             self[value] = scalar
         return scalar

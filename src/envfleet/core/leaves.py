@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.core.ranges import Range
 from envfleet.errors import EnvfleetError, InvalidArgument, ObservationError
 
 Path = tuple[Any, ...]
@@ -68,11 +69,13 @@ class Leaf:
         path: Keys and indices that lead to it from the space; `()` is the space itself.
         shape: Shape of one value.
         dtype: Its dtype.
+        allowed: Which numbers it may hold, where that is checked.
     """
 
     path: Path
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    allowed: Range | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{label('', self.path)} {self.shape} {self.dtype}".lstrip()
@@ -81,6 +84,12 @@ class Leaf:
     def is_float(self) -> bool:
         """Whether its values can be NaN."""
         return self.dtype.kind in "fc"
+
+    def holds(self, array: NDArray[Any]) -> bool:
+        """Whether a batch of values, of the right shape and dtype, is free of NaN and in range."""
+        if self.allowed is not None:
+            return self.allowed.holds(array)
+        return not (self.is_float and has_nan(array))
 
     def accepts(self, dtype: np.dtype[Any]) -> bool:
         """Whether values of a dtype may be stored here, as `castable` but for any dtype."""
@@ -188,8 +197,8 @@ def fit(value: Any, leaf: Leaf, wording: Wording, n: int | None = None) -> NDArr
         value: What was given.
         leaf: Where it goes.
         wording: How to speak of it.
-        n: Number of rows of a batched value, which is then of the leaf's dtype and without NaN; `None` for a single
-            value, of any dtype that casts.
+        n: Number of rows of a batched value, which is then of the leaf's dtype, without NaN, and in range; `None` for
+            a single value, of any dtype that casts.
 
     Raises:
         EnvfleetError: `wording.error`: it does not fit.
@@ -202,13 +211,25 @@ def fit(value: Any, leaf: Leaf, wording: Wording, n: int | None = None) -> NDArr
         return array
     if array.dtype is not leaf.dtype:
         array = array.astype(leaf.dtype)
-    if leaf.is_float and has_nan(array):
-        rows = np.flatnonzero(np.isnan(array.reshape(n, -1)).any(axis=1))
-        raise wording.error(
-            f"{label(wording.value, leaf.path)} has NaN in rows {rows.tolist()}, expected numbers: find what made the "
-            "first one, often a learning rate too high or a division by zero"
-        )
+    if not leaf.holds(array):
+        raise wording.error(_explain_values(array, leaf, wording))
     return array
+
+
+def _explain_values(array: NDArray[Any], leaf: Leaf, wording: Wording) -> str:
+    where = label(wording.value, leaf.path)
+    if leaf.allowed is None:
+        rows = np.flatnonzero(np.isnan(array.reshape(len(array), -1)).any(axis=1))
+        return (
+            f"{where} has NaN in rows {rows.tolist()}, expected numbers: find what made the first one, often a "
+            "learning rate too high or a division by zero"
+        )
+    outside = leaf.allowed.rows_outside(array)
+    more = f" (and rows {outside[1:9]})" if len(outside) > 1 else ""
+    return (
+        f"{where} has {array[outside[0]]} in row {outside[0]}{more}, expected {leaf.allowed} as in "
+        f"{label(wording.space, leaf.path)}: pass values that the space holds; nothing was stepped"
+    )
 
 
 def _as_array(value: Any, leaf: Leaf, wording: Wording) -> NDArray[Any]:

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.core.leaves import OBSERVATION, Leaf, Path, Wording, fit, label, write_values
+from envfleet.core.ranges import ArraySpace, range_of
 
 Writer = Callable[[int, Any], None]
 Arrays = Sequence[NDArray[Any]]
@@ -240,12 +241,10 @@ def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> Part:
 @plan.register(spaces.Discrete)
 @plan.register(spaces.MultiDiscrete)
 @plan.register(spaces.MultiBinary)
-def _plan_array(
-    space: spaces.Box | spaces.Discrete[Any] | spaces.MultiDiscrete | spaces.MultiBinary, path: Path, found: Inventory
-) -> Part:
+def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> Part:
     # By its string: the dtype of an unpickled space is a copy, which would fail the quick checks by identity.
     dtype = np.dtype(np.dtype(space.dtype).str)
-    leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype)
+    leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype, range_of(space))
     found.leaves.append(leaf)
     return _ArrayPart(leaf, len(found.leaves) - 1)
 

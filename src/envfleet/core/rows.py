@@ -65,6 +65,8 @@ class Rows:
             self.worker_spans.append(range(start - rows.start, stop - rows.start))
         has_parts = any(local is not None for local in self.local_rows)
         self.is_plain = not has_parts and self.action_layout.num_objects == 0
+        # A group in this thread looks up all of its actions before it steps anything, and refuses what is out of range.
+        self._is_read_first = self.is_plain and self.engine.transport.step_here is not None
         values = [out.info_values for out in self.outputs if out.info_values is not None]
         present = [out.info_present for out in self.outputs if out.info_present is not None]
         spans = [(span.start, span.stop) for span in self.worker_spans]
@@ -99,12 +101,13 @@ class Rows:
             The leaves that do not fit an array.
 
         Raises:
-            InvalidArgument: They do not fit `action_space`.
+            InvalidArgument: They do not fit `action_space`; nothing was sent.
         """
         if self._action_view is not None and type(actions) is np.ndarray:
             try:
                 self._action_view[:] = actions
-                return []
+                if self._is_read_first or self.action_layout.leaves[0].holds(self.actions[0]):
+                    return []
             except (TypeError, ValueError):  # of another type or shape, which may fit all the same
                 pass
         leaves, objects = self.action_layout.unbatch(actions, self.num_envs)

@@ -8,6 +8,7 @@ from typing import Any
 from envfleet.core.failures import make_failure
 from envfleet.core.group import Group
 from envfleet.core.messages import ALL_ROWS, Reply, Request, StepPayload, Verb
+from envfleet.errors import InvalidArgument
 
 Complete = Callable[[int, int, Reply | None], None]
 """Tells the fleet that a request (or one row of it) is done: sequence number, row or `ALL_ROWS`, and what to say."""
@@ -30,15 +31,27 @@ class Server:
         """Carry out one request; returns whether the loop should go on."""
         verb, seq, generation, payload = request
         if verb is Verb.STEP and payload is None:
-            self._complete(seq, ALL_ROWS, self.step(generation))
+            self._complete(seq, ALL_ROWS, self._step_all(generation))
         elif verb is Verb.STEP:
             self._step(seq, generation, payload)
         else:
             self._complete(seq, ALL_ROWS, self._guard(verb, lambda: self._dispatch(verb, generation, payload)))
         return verb is not Verb.CLOSE
 
-    def step(self, generation: int) -> Reply | None:
-        """Step every sub-environment once."""
+    def step_here(self, generation: int) -> Reply | None:
+        """Step every sub-environment once, for a caller in the group's own thread.
+
+        Raises:
+            InvalidArgument: The group refused the actions before it stepped anything.
+        """
+        try:
+            return self.group.step(generation, None, [])
+        except InvalidArgument:
+            raise
+        except BaseException as error:  # noqa: BLE001 - see `_describe`
+            return self._describe(Verb.STEP, error)
+
+    def _step_all(self, generation: int) -> Reply | None:
         try:
             return self.group.step(generation, None, [])
         except BaseException as error:  # noqa: BLE001 - see `_describe`

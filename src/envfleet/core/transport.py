@@ -50,7 +50,8 @@ class Transport(Protocol):
     def step_here(self) -> Callable[[int], Reply | None] | None:
         """Steps all sub-environments (given the generation) where the one worker is the caller; else `None`.
 
-        The same as `submit` of a plain `STEP`, without the messages.
+        The same as `submit` of a plain `STEP`, without the messages. It raises `InvalidArgument` if actions are not in
+        the range of their space; nothing was stepped then.
         """
         ...
 

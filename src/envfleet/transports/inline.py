@@ -85,7 +85,7 @@ class InlineTransport:
     @property
     def step_here(self) -> Callable[[int], Reply | None] | None:
         """A plain step without messages; not where a deadline has to be watched."""
-        return self._server.step if self._step_timeout_s is None else None
+        return self._server.step_here if self._step_timeout_s is None else None
 
     def wait(self, timeout_s: float | None) -> Sequence[Completion]:
         """Nothing: what is submitted is completed at once."""
