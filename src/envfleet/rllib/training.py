@@ -93,6 +93,7 @@ class TrainingPlan:
             vf_clip_param=math.inf,  # RLlib's 10 stops the critic wherever returns are large, as Pendulum's are
             use_kl_loss=False,
             grad_clip=0.5,
+            grad_clip_by="norm",  # by tensor: one norm over all would be the critic's alone, where returns are large
         )
         if self.hidden is not None:
             config.rl_module(model_config={"fcnet_hiddens": list(self.hidden)})
@@ -107,7 +108,7 @@ class Iteration:
     Attributes:
         number: From 1.
         samples: Of this iteration.
-        episode_return: Mean over the last episodes; `None` before the first has ended.
+        episode_return: Mean over the episodes that ended in it, the last 100 at most; `None` if none did.
         loss: Of the last update.
         seconds: By part: `iteration`, `sampling`, `connectors`, `learner`.
         connectors: Seconds of every connector piece, running means.
@@ -169,11 +170,11 @@ def train(
         result, seconds = timer.train()
         runners = result["env_runners"]
         samples = int(runners["num_env_steps_sampled"])
-        episode_return = runners.get("episode_return_mean")
+        episode_return = runners.get("episode_return_mean", math.nan)  # RLlib's word for none, but for the first time
         iteration = Iteration(
             number=number,
             samples=samples,
-            episode_return=None if episode_return is None else float(episode_return),
+            episode_return=None if math.isnan(episode_return) else float(episode_return),
             loss=float(result["learners"][DEFAULT_MODULE_ID]["total_loss"]),
             seconds=seconds,
             connectors=_connectors(result, samples, plan),
