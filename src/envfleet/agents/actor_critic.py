@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents.actions import Bounds, DiscreteChoices
+from envfleet.agents.dense import fuse_dense_layers
 from envfleet.agents.moments import RunningMoments
 from envfleet.agents.networks import Activation, mlp
 from envfleet.agents.randomness import Random
@@ -42,6 +43,7 @@ class ActorCritic(nn.Module):
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std or 0.0), initial_log_std is not None)
         self.observation_moments = RunningMoments(inputs)
         self.value_moments = RunningMoments(1)
+        fuse_dense_layers(self)
 
     def choose(self, inputs: Tensor) -> Tensor:
         """What the policy is made of, `(B, outputs)`."""

@@ -24,10 +24,10 @@ from ray.rllib.utils.metrics import (
     RLMODULE_INFERENCE_TIMER,
 )
 
+from envfleet.agents.dense import fuse_dense_layers
 from envfleet.core.fleet import Fleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
-from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.recorder import Recorder

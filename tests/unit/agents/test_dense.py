@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from envfleet.rllib import dense
-from envfleet.rllib.dense import FusedSequential, fuse_dense_layers
+from envfleet.agents import dense
+from envfleet.agents.dense import FusedSequential, fuse_dense_layers
 
 
 def network(activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
@@ -36,7 +36,7 @@ def calls_of_onednn(module: nn.Module, rows: Tensor) -> int:
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
-@pytest.mark.parametrize("shape", [(300, 5), (20, 15, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(1100, 5), (44, 25, 5)], ids=str)
 def test_results_and_gradients_are_pytorchs(activation: type[nn.Module], shape: tuple[int, ...]) -> None:
     plain = network(activation)
     ours = fused(plain)
@@ -44,30 +44,33 @@ def test_results_and_gradients_are_pytorchs(activation: type[nn.Module], shape: 
     found: list[list[Any]] = []
     for module in (plain, ours):
         given = rows.clone().requires_grad_()
-        results = module(given)
+        results = module(given) + module(-given)  # gradients of both uses add up
         (results * weights).sum().backward()
         with torch.no_grad():
-            torch.testing.assert_close(module(rows), results.detach(), rtol=0, atol=1e-6)
+            torch.testing.assert_close(module(rows) + module(-rows), results.detach(), rtol=0, atol=1e-6)
         found.append([results.detach(), given.grad, *(parameter.grad for parameter in module.parameters())])
     for expected, actual in zip(*found, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-5)
 
 
 def test_what_it_is_for_goes_through_onednn() -> None:
-    module, rows = fused(network()), torch.randn(300, 5)
+    module, rows = fused(network()), torch.randn(1100, 5)
     assert calls_of_onednn(module, rows) == 2
-    assert calls_of_onednn(module, rows[:2]) == 0  # too few
+    assert calls_of_onednn(module, rows[:300]) == 0  # too few
+    with torch.no_grad():
+        assert calls_of_onednn(module, rows[:300]) == 2
+        assert calls_of_onednn(module, rows[:200]) == 0
     assert calls_of_onednn(module.double(), rows.double()) == 0
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")  # of the flags
 def test_it_leaves_alone_what_it_may_not_touch() -> None:
-    module, rows, seen = fused(network()), torch.randn(300, 5), list[Any]()
+    module, rows, seen = fused(network()), torch.randn(1100, 5), list[Any]()
     with torch.backends.mkldnn.flags(enabled=False):
         assert calls_of_onednn(module, rows) == 0
     module[0].register_forward_hook(lambda *given: seen.append(given[2].shape))
     assert calls_of_onednn(module, rows) == 1
-    assert seen == [(300, 64)]
+    assert seen == [(1100, 64)]
     module[2].register_full_backward_pre_hook(lambda *given: seen.append("backward"))
     assert calls_of_onednn(module, rows) == 0
     module(rows).sum().backward()
@@ -86,7 +89,7 @@ def take_other_arguments(*given: Any) -> Any:
 
 @pytest.mark.parametrize("change", [drop_operation, take_other_arguments])
 def test_another_pytorch_computes_its_own_way(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, rows = network(), torch.randn(300, 5)
+    plain, rows = network(), torch.randn(1100, 5)
     monkeypatch.setattr(dense, "_linear", change)
     monkeypatch.setattr(dense, "_has_onednn", functools.cache(dense._has_onednn.__wrapped__))  # as in a new process
     torch.testing.assert_close(fused(plain)(rows), plain(rows), rtol=0, atol=0)
@@ -96,5 +99,5 @@ def test_states_and_copies_are_those_of_the_plain_module() -> None:
     plain = network()
     module = fused(plain)
     assert module.state_dict().keys() == plain.state_dict().keys()
-    rows = torch.randn(100, 5)
+    rows = torch.randn(1100, 5)
     torch.testing.assert_close(pickle.loads(pickle.dumps(module))(rows), plain(rows), rtol=0, atol=1e-6)

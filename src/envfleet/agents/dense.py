@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}  # torch's class: oneDNN's name
-_FEWEST_RESULTS = 4096  # of a layer; below, calling oneDNN costs more than it saves
+# Results of a layer, below which calling oneDNN costs more than it saves.
+_FEWEST_RESULTS, _FEWEST_RESULTS_WITH_GRADIENTS = 16_384, 65_536
 
 
 class FusedSequential(nn.Sequential):
@@ -33,11 +34,12 @@ class FusedSequential(nn.Sequential):
             plain: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return plain
         num_rows = input.numel() // input.shape[-1]
+        fewest = _FEWEST_RESULTS_WITH_GRADIENTS if torch.is_grad_enabled() else _FEWEST_RESULTS
         results, layers = input, list[Any](self)
         while layers:
             layer = layers.pop(0)
             activation = _activation_after(layer, layers[0]) if layers else None
-            if activation is not None and num_rows * layer.out_features >= _FEWEST_RESULTS:
+            if activation is not None and num_rows * layer.out_features >= fewest:
                 results = _fused(results, layer, activation)
                 layers.pop(0)
             else:
