@@ -215,7 +215,7 @@ class _StrictEnv(CountingEnv):
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         super().__init__(100)
-        self.action_space = space  # type: ignore[assignment]  # another type than its parent's
+        self.action_space = space
         self.steps = 0
 
     def step(self, action: Any) -> Any:

@@ -13,7 +13,7 @@ from envfleet.core.builders import EnvBuilder
 from envfleet.core.checks import UNSET, explain_reset, explain_result
 from envfleet.core.env_rows import EnvRows
 from envfleet.core.failures import StepInterrupted
-from envfleet.core.group import GroupInfo, GroupOptions, RowState
+from envfleet.core.group import CLOSE_TIMEOUT_S, GroupInfo, GroupOptions, RowState
 from envfleet.core.info_columns import ColumnWriter
 from envfleet.core.infos import own_info
 from envfleet.core.layout import SpaceLayout
@@ -393,7 +393,7 @@ class EnvGroup:
         self._turn += 1
         self._progress[_TURN], self._progress[_ROW] = self._turn, row + 1
 
-    def close(self) -> list[Failure]:
-        """Close every sub-environment, also after one of them raised; returns what they raised."""
-        spare_failures = self._spares.close() if self._spares is not None else []
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[Failure]:
+        """Close every sub-environment, also after one of them raised; returns what they raised. See `Group.close`."""
+        spare_failures = self._spares.close(timeout_s / 2) if self._spares is not None else []
         return self._rows.close() + spare_failures

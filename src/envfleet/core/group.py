@@ -15,6 +15,9 @@ from envfleet.core.messages import CallPayload, Reply, ResetPayload
 from envfleet.core.state import EnvState
 from envfleet.errors import Failure
 
+CLOSE_TIMEOUT_S = 5.0
+"""What a group may take to close where nobody says."""
+
 
 class GroupInfo(NamedTuple):
     """What a group tells of itself once it is built.
@@ -106,8 +109,12 @@ class Group(Protocol):
         """Bring sub-environments back, given as (row, state)."""
         ...
 
-    def close(self) -> list[Failure]:
-        """Close all sub-environments; returns what they raised."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[Failure]:
+        """Close all sub-environments; returns what they raised.
+
+        Args:
+            timeout_s: What this may take, apart from what the sub-environments' own `close` takes.
+        """
         ...
 
 

@@ -31,7 +31,8 @@ class Request(NamedTuple):
         verb: What to do.
         seq: Number of the call this belongs to; the completion repeats it, so late ones are recognised.
         generation: Which of the two generations of output arrays to write.
-        payload: What the verb needs; `None` for a `STEP` of every sub-environment of the worker.
+        payload: What the verb needs; `None` for a `STEP` of every sub-environment of the worker, or a `CLOSE` that may
+            take as long as it usually does (else seconds).
     """
 
     verb: Verb

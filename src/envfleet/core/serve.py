@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envfleet.core.failures import make_failure
-from envfleet.core.group import Group
+from envfleet.core.group import CLOSE_TIMEOUT_S, Group
 from envfleet.core.messages import ALL_ROWS, Reply, Request, StepPayload, Verb
 from envfleet.errors import InvalidArgument
 
@@ -78,7 +78,7 @@ class Server:
             return group.get_state(generation, payload)
         if verb is Verb.SET_STATE:
             return group.set_state(generation, payload)
-        return Reply(failures=group.close())
+        return Reply(failures=group.close(CLOSE_TIMEOUT_S if payload is None else payload))
 
     def _guard(self, verb: Verb, action: Callable[[], Reply | None]) -> Reply | None:
         """Answer in any case: an error of the group itself must not leave the fleet waiting."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import queue
+import threading
+from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -14,13 +16,16 @@ from envfleet.errors import Failure
 _Built: TypeAlias = tuple[gym.Env[Any, Any], int | None]
 """A sub-environment, and the seed it was built with where that is not its builder's own."""
 
+_Reset: TypeAlias = tuple[_Built, Any, dict[str, Any]]
+"""A spare, and what its reset returned."""
+
 
 class Spares:
     """One spare per row, always reset for the row's next episode by one thread in the background.
 
     Row and spare take turns episode by episode, each reset with a seed that derives from the fleet's seed and the
     episode's number: so the episodes do not depend on how fast the background thread is. A row whose spare is not ready
-    waits for it.
+    waits for it. The thread is a daemon: a reset that never returns keeps nobody from ending.
 
     Args:
         rows: The sub-environments.
@@ -30,9 +35,13 @@ class Spares:
     def __init__(self, rows: EnvRows, num_envs: int) -> None:
         self._rows = rows
         self._episodes = [0] * num_envs
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, "envfleet-spares")
         self._spares: list[_Built | None] = [None] * num_envs  # also while they wait to be reset
+        self._orders: queue.SimpleQueue[tuple[int, int, Future[_Reset]] | None] = queue.SimpleQueue()
+        self._row = 0  # whose spare is being reset
+        self._left: int | None = None  # whose spare was left behind in its reset
         self._next = [self._prepare(row) for row in range(num_envs)]
+        self._thread = threading.Thread(target=self._serve, name="envfleet-spares", daemon=True)
+        self._thread.start()
 
     def swap_in(self, row: int) -> tuple[Any, dict[str, Any]]:
         """Put the row's spare in its place, and begin to reset the one it replaces.
@@ -54,11 +63,25 @@ class Spares:
         self._next[row] = self._prepare(row)
         return observation, info
 
-    def _prepare(self, row: int) -> concurrent.futures.Future[tuple[_Built, Any, dict[str, Any]]]:
+    def _prepare(self, row: int) -> Future[_Reset]:
         self._episodes[row] += 1
-        return self._executor.submit(self._reset, row, self._rows.derive_seed(row, self._episodes[row]))
+        future: Future[_Reset] = Future()
+        self._orders.put((row, self._rows.derive_seed(row, self._episodes[row]), future))
+        return future
 
-    def _reset(self, row: int, seed: int) -> tuple[_Built, Any, dict[str, Any]]:
+    def _serve(self) -> None:
+        for row, seed, future in iter(self._orders.get, None):
+            if not future.set_running_or_notify_cancel():
+                continue
+            self._row = row
+            try:
+                future.set_result(self._reset(row, seed))
+            except BaseException as error:  # noqa: BLE001 - raised to whoever asks for the spare
+                future.set_exception(error)
+        if self._left is not None:
+            self._close_spare(self._left)
+
+    def _reset(self, row: int, seed: int) -> _Reset:
         built = self._spares[row]
         if built is None:
             built = self._spares[row] = self._rows.build(row, seed), seed
@@ -71,15 +94,28 @@ class Spares:
             raise
         return built, observation, info
 
-    def close(self) -> list[Failure]:
-        """Wait for the background thread and close the spares; returns what they raised."""
-        self._executor.shutdown(cancel_futures=True)
+    def close(self, timeout_s: float) -> list[Failure]:
+        """Wait for the background thread, at most `timeout_s`, and close the spares; returns what went wrong."""
+        for future in self._next:
+            future.cancel()
+        self._orders.put(None)
+        self._thread.join(timeout_s)
         failures = []
-        for row, built in enumerate(self._spares):
-            if built is None:
-                continue
-            try:
+        if self._thread.is_alive():
+            self._left = row = self._row
+            late = TimeoutError(
+                f"its spare is still in reset(), {timeout_s:g} s after it was to be closed, and is left behind in a "
+                "thread of its own: find what its reset waits for"
+            )
+            failures.append(self._rows.describe_failure(row, "close", late))
+        found = [self._close_spare(row) for row in range(len(self._spares)) if row != self._left]
+        return failures + [failure for failure in found if failure is not None]
+
+    def _close_spare(self, row: int) -> Failure | None:
+        built = self._spares[row]
+        try:
+            if built is not None:
                 built[0].close()
-            except self._rows.caught as error:
-                failures.append(self._rows.describe_failure(row, "close", error))
-        return failures
+        except self._rows.caught as error:
+            return self._rows.describe_failure(row, "close", error)
+        return None

@@ -150,6 +150,6 @@ class InlineTransport:
         """Close the sub-environments."""
         if self._group is None:
             return []
-        self._server.handle(Request(Verb.CLOSE, 0))
+        self._server.handle(Request(Verb.CLOSE, 0, payload=timeout_s))
         reply = self._done.pop().reply
         return reply.failures if reply is not None else []

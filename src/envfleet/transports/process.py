@@ -215,7 +215,7 @@ class ProcessTransport:
     def _retire(self, worker: int) -> None:
         """Have an idle worker close its sub-environments and end."""
         link = self._links[worker]
-        self.submit(worker, Request(Verb.CLOSE, 0))
+        self.submit(worker, Request(Verb.CLOSE, 0, payload=RETIRE_WAIT_S))
         if not link.handle.join(RETIRE_WAIT_S):
             link.handle.kill()
             link.handle.join(KILL_WAIT_S)
@@ -273,9 +273,10 @@ class ProcessTransport:
     def _ask_to_close(self, deadline_s: float) -> list[Failure]:
         failures: list[Failure] = []
         waiting = {link.index for link in self._links if not link.is_dead}
-        if time.monotonic() < deadline_s:
+        left_s = deadline_s - time.monotonic()
+        if left_s > 0:
             for worker in waiting:
-                self._links[worker].submit(Request(Verb.CLOSE, 0), deadline_s)
+                self._links[worker].submit(Request(Verb.CLOSE, 0, payload=left_s), deadline_s)
         while waiting and (left_s := deadline_s - time.monotonic()) > 0:
             for completion in self.wait(left_s):
                 if completion.death is not None or (completion.seq == 0 and completion.row == ALL_ROWS):

@@ -214,7 +214,7 @@ class ThreadTransport:
         failures: list[Failure] = []
         deadline_s = time.monotonic() + timeout_s
         for worker in self._workers:
-            worker.inbox.put(Request(Verb.CLOSE, -1))
+            worker.inbox.put(Request(Verb.CLOSE, -1, payload=timeout_s))
         for worker in self._workers:
             worker.thread.join(max(deadline_s - time.monotonic(), IDLE_WAIT_S))
             if worker.thread.is_alive():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import envfleet
+from envfleet.errors import SubEnvError
 from envfleet.testing import CountingEnv
 
 
@@ -58,3 +62,34 @@ def test_one_whose_reset_raised_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
             fleet.step([0])
     assert len(Tracked.resets) > 3
     assert set(map(id, Tracked.closed)) == set(map(id, Tracked.opened))
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+def test_one_whose_reset_hangs_is_left_behind(backend: Any) -> None:
+    """The others are closed, and the one that was left behind once its reset is over, too."""
+    with _hanging_spare(backend) as (fleet, go_on):
+        with pytest.raises(SubEnvError, match=r"still in reset\(\)"):
+            fleet.close(timeout=0.1)
+        assert sum(one in Tracked.closed for one in Tracked.opened) == len(Tracked.opened) - 1
+        go_on.set()
+    assert set(map(id, Tracked.closed)) == set(map(id, Tracked.opened))
+
+
+@contextlib.contextmanager
+def _hanging_spare(backend: Any) -> Iterator[tuple[Any, threading.Event]]:
+    """A fleet of two whose second spare is in a reset until it may go on."""
+    go_on, is_stuck = threading.Event(), threading.Event()
+
+    class Hanging(Tracked):
+        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            if threading.current_thread().name == "envfleet-spares" and len(self.opened) == 4:
+                is_stuck.set()
+                go_on.wait()
+            return super().reset(**kwargs)
+
+    fleet = envfleet.make(Hanging, 2, backend=backend, workers=1, spares=True)
+    is_stuck.wait()
+    yield fleet, go_on
+    for thread in threading.enumerate():
+        if thread.name == "envfleet-spares":
+            thread.join()
