@@ -192,8 +192,9 @@ def _time_wrappers(env: gymnasium.Env[Any, Any], seconds: float) -> tuple[Wrappe
 
 
 def _median_step(env: gymnasium.Env[Any, Any], layer: gymnasium.Env[Any, Any], seconds: float) -> float:
-    # The action is drawn once: some layers change the space's random state, and none may cost differently for it.
-    action = env.action_space.sample()
+    # The action is the layer's own, as wrappers may change the action space. It is drawn once: some layers change the
+    # space's random state, and none may cost differently for it.
+    action = layer.action_space.sample()
     env.reset(seed=0)
     step, clock = layer.step, time.perf_counter
     times: list[float] = []

@@ -148,6 +148,11 @@ def test_wrappers_are_listed_outermost_first():
     assert [wrapper.name for wrapper in measured.wrappers] == ["TimeLimit", "OrderEnforcing", "PassiveEnvChecker"]
 
 
+def test_each_layer_gets_actions_of_its_own_space():
+    measured = probe_env({}, resolve("tests.unit.bench.fakes:of_other_actions"), 0.02)
+    assert [wrapper.name for wrapper in measured.wrappers][:2] == ["TransformAction", "TimeLimit"]
+
+
 def test_a_passive_checker_that_costs_is_named():
     found = diagnose(facts(wrappers=(WrapperCost("PassiveEnvChecker", 60e-6),)))
     assert "disable_env_checker=True" in found[0].advice
