@@ -158,6 +158,7 @@ def _warm_nursery(_replay_folder: None) -> Iterator[None]:
 def _nothing_leaks(_warm_nursery: None) -> Iterator[None]:
     """After each test module: no process, thread, name in shared memory or descriptor that was not there before."""
     gc.collect()
+    gc.freeze()  # what is here stays; or every collection, and there are hundreds, takes half a second
     before = take_stock()
     yield
     sys.last_traceback = sys.last_value = None  # pytest's memory of a failed test holds whatever that test held
