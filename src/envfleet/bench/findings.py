@@ -25,7 +25,7 @@ def diagnose(facts: Facts) -> list[Finding]:
     With a policy's latency given, gains are of the whole loop, in which the fleet is only a part.
     """
     found = [finding for check in _CHECKS if (finding := check(facts)) is not None]
-    if facts.policy_s is not None:
+    if facts.policy_s:
         found = [finding if finding.code == "policy" else _with_policy(finding, facts) for finding in found]
     return sorted(found, key=lambda finding: (finding.code not in _URGENT, -finding.gain))
 
@@ -275,7 +275,7 @@ def _memory(facts: Facts) -> Finding | None:
 
 
 def _policy(facts: Facts) -> Finding | None:
-    if facts.policy_s is None:
+    if not facts.policy_s:  # not given, or it takes no time
         return None
     step_s = vector_step_s(facts)
     share = facts.policy_s / (facts.policy_s + step_s)

@@ -131,6 +131,10 @@ def test_policy():
     assert "split(2)" in found[0].advice
 
 
+def test_a_policy_that_takes_no_time_changes_nothing():
+    assert diagnose(facts(policy_s=0.0, fleet={"process": 18_000.0})) == diagnose(facts(fleet={"process": 18_000.0}))
+
+
 def test_gains_shrink_with_a_slow_policy():
     alone = diagnose(facts(fleet={"process": 18_000.0}))[0]
     found = diagnose(facts(policy_s=1.0, fleet={"process": 18_000.0}))
