@@ -23,6 +23,9 @@ from envfleet.core.transport import GroupPlan
 from envfleet.transports.handle import WorkerHandle
 from envfleet.transports.wire import LENGTH, encode_request
 
+STALL_LOOKS = 5
+"""Looks, in vain, into which a wait is cut: one alone may be in vain because this process was stopped meanwhile."""
+
 Start = Callable[[list[int], list[int]], WorkerHandle]
 """Starts a worker: the descriptors it gets, and the owner's ends of its pipes, which it must not hold."""
 
@@ -80,8 +83,12 @@ class WorkerLink(Protocol):
         """Hand it a request, unless it is gone or `deadline_s` passes."""
         ...
 
-    def read_reply(self) -> Reply | None:
-        """Read the reply that a record announced, or `None` if the worker died in the middle of it."""
+    def read_reply(self, stall_s: float) -> Reply | None:
+        """Read the reply that a record announced, or `None` if the worker died in the middle of it.
+
+        Raises:
+            TimeoutError: Nothing more of it came for `stall_s`; there is no reading on.
+        """
         ...
 
     def interrupt(self) -> None:
@@ -113,7 +120,8 @@ class Link:
 
     def __init__(self, index: int, fds: Sequence[int], start: Start, relieve: Callable[[], None]) -> None:
         self.index, self._relieve = index, relieve
-        self.is_dead = self._is_closed = False
+        self.is_dead = self._is_closed = self._is_stalled = False
+        self._received = bytearray()  # of the message that is being read
         with contextlib.ExitStack() as undo:
             request_read, self.request_fd = _pipe(undo)
             self.reply_fd, reply_write = _pipe(undo)
@@ -177,32 +185,38 @@ class Link:
             self._relieve()
         return bool(ready) and self.handle.is_alive()
 
-    def read_reply(self) -> Reply | None:
-        """Read one message, or `None` if the worker died in the middle of it."""
-        head = self._read_exactly(LENGTH.size)
-        body = None if head is None else self._read_exactly(LENGTH.unpack(head)[0])
-        if body is None:
+    def read_reply(self, stall_s: float) -> Reply | None:
+        """Read one message; see `WorkerLink`. After Ctrl-C in the middle of one, the next call goes on with it."""
+        if self._is_stalled or not self._fill(LENGTH.size, stall_s):
             return None
-        reply: Reply = pickle.loads(body)
+        size = LENGTH.size + LENGTH.unpack_from(self._received)[0]
+        if not self._fill(size, stall_s):
+            return None
+        body, self._received = self._received, bytearray()
+        reply: Reply = pickle.loads(memoryview(body)[LENGTH.size :])
         return reply
 
-    def _read_exactly(self, size: int) -> bytes | None:
-        parts = bytearray()
+    def _fill(self, size: int, stall_s: float) -> bool:
+        """Read until `size` bytes of a message are there; False if the worker is gone before."""
         poller = select.poll()
         poller.register(self.reply_fd, select.POLLIN)
         poller.register(self.handle.sentinel_fd, select.POLLIN)
-        while len(parts) < size:
-            poller.poll()
+        looks = 0
+        while len(self._received) < size:
+            looks = 0 if poller.poll(stall_s * 1000 / STALL_LOOKS) else looks + 1
+            if looks == STALL_LOOKS:
+                self._is_stalled = True
+                raise TimeoutError(f"nothing more of a reply for {stall_s:g} s")
             try:
-                part = os.read(self.reply_fd, size - len(parts))
+                part = os.read(self.reply_fd, size - len(self._received))
             except BlockingIOError:
                 if not self.handle.is_alive():
-                    return None
+                    return False
                 continue
             if not part:
-                return None
-            parts += part
-        return bytes(parts)
+                return False
+            self._received += part
+        return True
 
     def stack(self) -> str:
         """The worker's Python stacks, as its signal handler writes them (also from within C code)."""

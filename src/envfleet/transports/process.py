@@ -8,6 +8,8 @@ system call, which also orders the memory they speak of.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import os
 import pickle
@@ -29,6 +31,9 @@ from envfleet.transports.wire import HAS_REPLY, RECORD
 
 DESCRIPTORS_PER_WORKER = 8
 """Pipe ends, sentinel and stack file of a worker, with room for the moment in which it starts."""
+
+STALL_S = 30.0
+"""How long a worker may write nothing more of a reply that it began."""
 
 KILL_WAIT_S = 5.0
 RETIRE_WAIT_S = 10.0
@@ -58,6 +63,8 @@ class ProcessTransport:
         self._block: SharedBlock | None = None
         self._reasons: dict[int, EnvfleetError] = {}
         self._early: list[Completion] = []
+        self._records: collections.deque[tuple[int, ...]] = collections.deque()
+        self._stall_s = STALL_S
         self._is_open = False
 
     def start(self, timeout_s: float) -> list[GroupInfo]:
@@ -160,29 +167,39 @@ class ProcessTransport:
         return self._poll(timeout_s)
 
     def _poll(self, timeout_s: float | None) -> list[Completion]:
-        events = self._poller.wait(timeout_s)
+        events = self._poller.wait(0 if self._records else timeout_s)
         found: list[Completion] = []
         ended: list[int] = []
         for fd, _ in events:
             if fd != self._done_fd:
                 ended.append(fd)
-        if events:
+        if events or self._records:
             self._read_records(found)  # also when only a sentinel spoke: what it completed before comes first
         for fd in ended:
             self._note_end(fd, found)
         return found
 
     def _read_records(self, found: list[Completion]) -> None:
-        try:
-            data = os.read(self._done_fd, 1 << 16)
-        except BlockingIOError:
-            return
-        for worker, flags, row, seq in RECORD.iter_unpack(data):
-            if self._links[worker].is_dead:
-                continue
-            reply = self._links[worker].read_reply() if flags & HAS_REPLY else None
-            if reply is not None or not flags & HAS_REPLY:
+        with contextlib.suppress(BlockingIOError):
+            self._records += RECORD.iter_unpack(os.read(self._done_fd, 1 << 16))
+        while self._records:  # one stays until its reply is read: Ctrl-C may come between
+            worker, flags, row, seq = self._records[0]
+            reply = None
+            if flags & HAS_REPLY and not self._links[worker].is_dead:
+                reply = self._read_reply(worker)
+            self._records.popleft()
+            if not self._links[worker].is_dead and (reply is not None or not flags & HAS_REPLY):
                 found.append(Completion(worker, seq, row, reply))
+
+    def _read_reply(self, worker: int) -> Reply | None:
+        link = self._links[worker]
+        try:
+            return link.read_reply(self._stall_s)
+        except TimeoutError:
+            how = f"was killed, as it stopped in the middle of a reply and wrote no more for {self._stall_s:g} s"
+            rows = self._plans[worker].rows
+            self.kill(worker, WorkerDied(worker, rows, None, link.handle.pid, how=how))
+            return None
 
     def _relieve(self) -> None:
         """Take in what is completed while something is being sent; `wait` hands it out."""
@@ -261,6 +278,7 @@ class ProcessTransport:
     def close(self, timeout_s: float) -> list[Failure]:
         """Ask every process to close its sub-environments and end; kill those that do not within `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
+        self._stall_s = min(self._stall_s, timeout_s)
         failures: list[Failure] = []
         if self._block is None:  # they wait for their arrays: the end of the pipe tells them that none will come
             for link in self._links:

@@ -213,7 +213,7 @@ class RemoteLink:
             for completion in completions(request, self.index, self._rows.start, row, _decoded(reply))
         ]
 
-    def read_reply(self) -> Reply | None:
+    def read_reply(self, stall_s: float) -> Reply | None:
         """Never needed: replies come with the records."""
         return None
 

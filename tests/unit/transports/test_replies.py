@@ -1,0 +1,106 @@
+"""Replies of worker processes that are cut in the middle: by a worker that stops, and by Ctrl-C of the owner."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import itertools
+import os
+import signal
+import termios
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.errors import ResetNeeded, WorkerDied
+from envfleet.testing import CountingEnv
+from envfleet.transports import process
+from envfleet.transports.link import Link
+
+pytestmark = pytest.mark.timeout(60)
+
+PIPE_BYTES = 65_536
+
+
+class TalkativeEnv(CountingEnv):
+    """Has infos that no pipe holds at once."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"text": f"{self.count}:" + "x" * 4 * PIPE_BYTES}
+
+
+def make(**options: Any) -> Any:
+    fleet = envfleet.make(TalkativeEnv, 1, backend="process", **options)
+    fleet.reset(seed=0)
+    return fleet
+
+
+def link_of(fleet: Any) -> Link:
+    link = fleet._engine.transport._links[0]  # the pipe cannot be reached otherwise
+    assert isinstance(link, Link)
+    return link
+
+
+def stop_in_the_middle(fleet: Any) -> None:
+    """Have a step's reply written as far as the pipe takes it, and stop the worker then."""
+    link = link_of(fleet)
+    fleet.send(np.zeros(1, np.int64))
+    waiting = array.array("i", [0])
+    while waiting[0] < PIPE_BYTES:
+        fcntl.ioctl(link.reply_fd, termios.FIONREAD, waiting)
+        time.sleep(0.001)
+    os.kill(link.handle.pid, signal.SIGSTOP)
+
+
+def test_a_worker_that_stops_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STALL_S", 0.1)
+    with make() as fleet:
+        stop_in_the_middle(fleet)
+        with pytest.raises(WorkerDied, match="stopped in the middle of a reply"):
+            fleet.recv()
+
+
+def test_one_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STALL_S", 0.1)
+    with make(on_failure="restart") as fleet:
+        stop_in_the_middle(fleet)
+        batch = fleet.recv()
+        assert batch.truncated.tolist() == [True]
+        assert "stopped in the middle" in batch.infos["env_error"][0]
+        fleet.step(np.zeros(1, np.int64))
+        assert fleet.step(np.zeros(1, np.int64))[4]["text"][0].startswith("1:")
+
+
+def test_closing_waits_no_longer_than_it_may() -> None:
+    fleet = make()
+    stop_in_the_middle(fleet)
+    fleet.close(timeout=0.1)
+
+
+def test_ctrl_c_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of it is not taken for the next one."""
+    with make() as fleet:
+        link, read, reads = link_of(fleet), os.read, itertools.count()
+
+        def interrupted_read(fd: int, size: int) -> bytes:
+            if fd == link.reply_fd and next(reads) == 1:
+                raise KeyboardInterrupt
+            return read(fd, min(size, 1_000) if fd == link.reply_fd else size)
+
+        fleet.send(np.zeros(1, np.int64))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "read", interrupted_read)
+            with pytest.raises(KeyboardInterrupt):
+                fleet.recv()
+        with pytest.raises(ResetNeeded):
+            fleet.step(np.zeros(1, np.int64))
+        fleet.reset(seed=0)
+        for number in (1, 2):
+            assert fleet.step(np.zeros(1, np.int64))[4]["text"][0].startswith(f"{number}:")
