@@ -31,8 +31,10 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def _with_policy(finding: Finding, facts: Facts) -> Finding:
-    step_s, policy_s = vector_step_s(facts), facts.policy_s or 0.0
-    return dataclasses.replace(finding, gain=(policy_s + step_s) / (policy_s + step_s / finding.gain))
+    policy_s = facts.policy_s or 0.0
+    step_s = vector_step_s(facts) if finding.base_s is None else finding.base_s
+    gain = (policy_s + step_s) / (policy_s + step_s / finding.gain)
+    return dataclasses.replace(finding, gain=gain, base_s=policy_s + step_s)
 
 
 def reset_share(facts: Facts) -> float:
@@ -77,6 +79,7 @@ def _backend(facts: Facts) -> Finding | None:
             evidence,
             f'backend="process", workers={facts.workers} (backend="auto" finds that by itself).',
             gain,
+            base_s=n / fleet.serial,
         )
     if gain <= 1 / _WORTH_SAYING:
         needed = _envs_until_processes_pay(facts)
@@ -87,6 +90,7 @@ def _backend(facts: Facts) -> Finding | None:
             evidence,
             f'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.{more}',
             1 / gain,
+            base_s=n / fleet.process,
         )
     return Finding(
         "processes_even",
@@ -176,9 +180,9 @@ def _observation(facts: Facts) -> Finding | None:
             1.0,
         )
     fleet = facts.fleet_facts
-    share = min(0.9, facts.num_envs * env.copy_s / vector_step_s(facts))
-    if fleet.serial_without_copy is not None and fleet.serial_without_copy > fleet.serial:
-        share = max(share, 1 - fleet.serial / fleet.serial_without_copy)
+    share, base_s = min(0.9, facts.num_envs * env.copy_s / vector_step_s(facts)), vector_step_s(facts)
+    if fleet.serial_without_copy is not None and fleet.serial / fleet.serial_without_copy < 1 - share:
+        share, base_s = 1 - fleet.serial / fleet.serial_without_copy, facts.num_envs / fleet.serial
     if env.observation_bytes < BIG_OBSERVATION_BYTES or share < 0.05:
         return None
     faster = fleet.serial_without_copy
@@ -194,6 +198,7 @@ def _observation(facts: Facts) -> Finding | None:
         f"Pass copy=False if you use an observation only until the next step but one.{narrower} Observe less, or "
         "shrink images inside the environment.",
         1 / (1 - share),
+        base_s=base_s,
     )
 
 
@@ -211,6 +216,7 @@ def _infos(facts: Facts) -> Finding | None:
         f"{fleet.serial_without_infos:,.0f}.",
         "Return infos only where they say something new: at the end of an episode, or not at all.",
         gain,
+        base_s=facts.num_envs / fleet.serial,
     )
 
 

@@ -143,6 +143,34 @@ def test_gains_shrink_with_a_slow_policy():
     assert with_policy.gain < 1.01
 
 
+@pytest.mark.parametrize(
+    ("code", "fleet", "changes", "gain"),
+    [
+        # 8 sub-environments, a policy of 50 ms: from 50 + 100 ms to 50 + 50 ms.
+        ("processes_pay", {"serial": 80.0, "process": 160.0}, {}, 150 / 100),
+        ("too_cheap", {"serial": 160.0, "process": 80.0}, {}, 150 / 100),
+        # Serial fleets from 100 to 25 ms, beside processes that step in 50 ms.
+        ("many_infos", {"serial": 80.0, "process": 160.0, "serial_without_infos": 320.0}, {}, 150 / 75),
+        (
+            "big_observation",
+            {"serial": 80.0, "process": 160.0, "serial_without_copy": 320.0},
+            {"observation_bytes": 1_000_000},
+            150 / 75,
+        ),
+        # Resets are half of the fastest fleet's 50 ms.
+        (
+            "slow_reset",
+            {"serial": 80.0, "process": 160.0},
+            {"step_s": 1e-3, "reset_s": 10e-3, "episode_steps": 10.0},
+            100 / 75,
+        ),
+    ],
+)
+def test_a_gain_with_a_policy_is_of_the_fleet_that_gets_faster(code, fleet, changes, gain):
+    found = diagnose(facts(policy_s=0.05, fleet=fleet, **changes))
+    assert next(finding for finding in found if finding.code == code).gain == pytest.approx(gain)
+
+
 def test_reset_share_without_an_episode_is_none():
     assert reset_share(facts(is_episode_seen=False)) == 0.0
 
