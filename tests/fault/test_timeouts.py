@@ -190,6 +190,19 @@ def test_send_and_recv(backend: Backend) -> None:
         assert caught.value.env_index == FAULTY
 
 
+def test_others_that_keep_coming_hide_no_overrun() -> None:
+    """With a batch smaller than the fleet something always comes; time is kept all the same."""
+    env_fns = env_fns_with("hang", num_envs=3, duration_s=8.0)
+    with Backend("process", 3)(env_fns, step_timeout_s=0.2, batch_size=1) as fleet:
+        fleet.reset(seed=0)
+        fleet.send(actions(0, 3))
+        with pytest.raises(StepTimeout):
+            index = None
+            while index != FAULTY:
+                index = int(fleet.recv(timeout_s=20).env_indices[0])
+                fleet.send(actions(0, 1), [index])
+
+
 def test_constructor_that_hangs(backend: Backend) -> None:
     """Gymnasium waits for ever, and says nothing."""
     if backend.name == "serial":

@@ -104,6 +104,7 @@ class Dispatcher:
         self._pending: dict[int, _Pending] = {}
         self._deaths: dict[int, EnvfleetError] = {}
         self._watches = [_Watch() for _ in first_indices]
+        self._next_look_s = 0.0
         self._seq = 0
         self.restarts = [0] * len(first_indices)
 
@@ -142,13 +143,15 @@ class Dispatcher:
         """
         patience_s = timeout_s
         if self._step_timeout_s is not None:
-            look_s = max(self._step_timeout_s / 4, 0.005)
+            left_s = self._next_look_s - time.monotonic()
+            look_s = left_s if left_s > 0 else _look_every_s(self._step_timeout_s)
             patience_s = look_s if timeout_s is None else min(timeout_s, look_s)
         completions = self.transport.wait(patience_s)
         for completion in completions:
             self._accept(completion)
-        if self._step_timeout_s is not None and not completions:
+        if self._step_timeout_s is not None and time.monotonic() >= self._next_look_s:  # however many others came
             self._look_for_overruns(self._step_timeout_s)
+            self._next_look_s = time.monotonic() + _look_every_s(self._step_timeout_s)
         return bool(completions)
 
     def _accept(self, completion: Completion) -> None:
@@ -236,6 +239,10 @@ class Dispatcher:
         watch.interrupted, watch.since = error, now
         self._progress[worker, Progress.INTERRUPT] = watch.place
         self.transport.interrupt(worker)
+
+
+def _look_every_s(step_timeout_s: float) -> float:
+    return max(step_timeout_s / 4, 0.005)
 
 
 def _only(payload: StepPayload, rows_left: set[int]) -> StepPayload:

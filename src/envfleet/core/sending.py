@@ -137,11 +137,11 @@ class SendQueue:
         """Take in what the workers completed."""
         engine, first = self._rows.engine, self._rows.indices.start
         failures = []
-        while self._inbox:
+        while self._inbox and self._death is None:
             completion = self._inbox.popleft()
             if completion.death is not None:
                 self._death = completion.death  # told once the rows that came before it are taken
-                continue
+                break
             reply = completion.reply
             if reply is not None:
                 engine.count_restarts(reply)
