@@ -197,10 +197,14 @@ def test_others_that_keep_coming_hide_no_overrun() -> None:
         fleet.reset(seed=0)
         fleet.send(actions(0, 3))
         with pytest.raises(StepTimeout):
-            index = None
-            while index != FAULTY:
-                index = int(fleet.recv(timeout_s=20).env_indices[0])
-                fleet.send(actions(0, 1), [index])
+            _step_until_it_arrives(fleet)
+
+
+def _step_until_it_arrives(fleet: Any) -> None:
+    index = None
+    while index != FAULTY:
+        index = int(fleet.recv(timeout_s=20).env_indices[0])
+        fleet.send(actions(0, 1), [index])
 
 
 def test_constructor_that_hangs(backend: Backend) -> None:
