@@ -93,12 +93,20 @@ def test_whoever_is_ready_comes_first(place: Place) -> None:
         observations, _ = fleet.reset_envs([1], seeds=[1])  # it is idle
         np.testing.assert_array_equal(observations[0], first[1])
         assert sorted(fleet.recv().env_indices) == [0, 3]
-        fleet.send([7], [1])
         with pytest.raises(InvalidArgument, match="7"):
-            fleet.recv()
+            fleet.send([7], [1])
         with pytest.raises(InvalidArgument):
             fleet.send([0, 0], [1, 1])
         assert fleet.step(np.zeros(4, np.int64))[1].shape == (4,)
+
+
+@pytest.mark.parametrize("rows", [None, [0]])
+def test_what_is_sent_before_a_reset_is_refused_by_its_name(place: Place, rows: Any) -> None:
+    with (
+        envfleet.connect(place.url, TURBOFAN, 1, token=place.token) as fleet,
+        pytest.raises(ResetNeeded, match=r"send\(\) before the first reset"),
+    ):
+        fleet.send([0], rows)
 
 
 def connect(place: Place, **more: Any) -> Any:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 DATABASE = "sqlite:///envfleet.db"
 Database = Annotated[
     str,
-    typer.Option(envvar="ENVFLEET_DATABASE", help="sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME."),
+    typer.Option(
+        metavar="URL",
+        envvar="ENVFLEET_DATABASE",
+        help="Where all is kept: sqlite:///FILE or postgresql+psycopg://…",
+    ),
 ]
 token_app = typer.Typer(name="token", help="Make, list, revoke and rotate tokens of a service.", no_args_is_help=True)
 
@@ -26,20 +30,33 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         list[str], typer.Option("--env", "-e", metavar="ENV", help="An environment to host; repeatable.")
     ] = ["Turbofan-v0"],  # noqa: B006 (typer copies it)
     database: Database = DATABASE,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = 8001,
-    workers: Annotated[int, typer.Option(min=1, help="Processes; more than one needs PostgreSQL.")] = 1,
-    backend: Annotated[str, typer.Option(help="Where environments run that are no kernels.")] = "serial",
-    max_num_envs: Annotated[int, typer.Option(min=1, help="Sub-environments of one fleet.")] = 16_384,
-    max_live_envs: Annotated[int, typer.Option(min=1, help="Sub-environments of one user.")] = 20_000,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65_535, help="0 for any that is free.")] = 8001,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes; more than one needs PostgreSQL.")] = 1,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Where environments run that are no kernels.")
+    ] = "serial",
+    max_num_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one fleet.")] = 16_384,
+    max_live_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one user.")] = 20_000,
     max_steps_per_day: Annotated[
-        int | None, typer.Option(min=1, help="Steps of one user; any number if not given.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", min=1, help="Steps of one user; any number if not given.", show_default=False),
     ] = None,
-    idle_minutes: Annotated[float, typer.Option(min=0.1, help="Fleets are closed after this long unused.")] = 60.0,
-    retention_days: Annotated[float, typer.Option(min=0.01, help="How long closed fleets can be replayed.")] = 30.0,
-    public_scores: Annotated[bool, typer.Option(help="Show leaderboards to those who have no token.")] = True,
-    pictures: Annotated[bool, typer.Option(help="Show participants pictures of environments that draw.")] = False,
-    access_log: Annotated[bool, typer.Option(help="Write a line of JSON per request to standard output.")] = False,
+    idle_minutes: Annotated[
+        float, typer.Option(metavar="N", min=0.1, help="Fleets are closed after this long unused.")
+    ] = 60.0,
+    retention_days: Annotated[
+        float, typer.Option(metavar="N", min=0.01, help="How long closed fleets can be replayed.")
+    ] = 30.0,
+    has_private_scores: Annotated[
+        bool, typer.Option("--no-public-scores", help="Show leaderboards to those who have a token, only.")
+    ] = False,
+    has_pictures: Annotated[
+        bool, typer.Option("--pictures", help="Show participants pictures of environments that draw.")
+    ] = False,
+    has_access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write a line of JSON per request to standard output.")
+    ] = False,
 ) -> None:
     """Host environments for many people; prints the address, and at the first start a token."""
     with readable_errors():
@@ -53,14 +70,14 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         settings = Settings(
             database=database,
             offers=tuple(
-                make_offer(name, backend=backend, max_num_envs=max_num_envs, has_pictures=pictures) for name in env
+                make_offer(name, backend=backend, max_num_envs=max_num_envs, has_pictures=has_pictures) for name in env
             ),
             max_live_envs=max_live_envs,
             max_steps_per_day=max_steps_per_day,
             idle_timeout_s=idle_minutes * 60.0,
             retention_days=retention_days,
-            has_public_scores=public_scores,
-            has_access_log=access_log,
+            has_public_scores=not has_private_scores,
+            has_access_log=has_access_log,
         )
         run(settings, host=host, port=port, workers=workers, tell=typer.echo)
 
@@ -69,9 +86,9 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 def create(
     name: Annotated[str, typer.Argument(metavar="USER", help="Whose; a new name makes a user.")],
     *,
-    role: Annotated[str, typer.Option(help="Of a new user: participant or admin.")] = "participant",
-    max_live_envs: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
-    max_steps_per_day: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
+    role: Annotated[str, typer.Option(metavar="ROLE", help="Of a new user: participant or admin.")] = "participant",
+    max_live_envs: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
+    max_steps_per_day: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
     database: Database = DATABASE,
 ) -> None:
     """Make a token. It is shown this once."""

@@ -48,7 +48,7 @@ class RemoteFleet(SteppedRemoteFleet):
             ResetNeeded: Before the first reset, or an episode has ended and autoreset is disabled.
         """
         if env_indices is None and self.batch_size == self.num_envs:
-            self._exchange.start("step", self._asked(actions))
+            self._exchange.start("step", self._asked("send", actions))
             self._is_sent = True
             return
         rows = self._every if env_indices is None else check_rows(env_indices, self.num_envs)

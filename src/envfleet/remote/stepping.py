@@ -153,14 +153,15 @@ class SteppedRemoteFleet(ReachableRemoteFleet):
             ServiceRefused: The service does not want to, as when a quota is used up; `reason` says why.
             WireError: The answer is not one of an envfleet service.
         """
-        asked = self._asked(actions)
+        asked = self._asked("step", actions)
         start_s = time.perf_counter()
         replies = self._exchange.run("step", asked)
         self._wait_s += time.perf_counter() - start_s
         return self._finish_step(replies)
 
-    def _asked(self, actions: Any) -> list[tuple[Shard, Fields]]:
-        self._check("step")
+    def _asked(self, verb: str, actions: Any) -> list[tuple[Shard, Fields]]:
+        """What services are asked by a step of all, for the call `verb`."""
+        self._check(verb)
         start_s = time.perf_counter()
         self._refuse_ended(self._every)
         letters = self._letters(actions, self._every)

@@ -13,6 +13,7 @@ from envfleet.service.hosted import FleetConfig, check_rows
 from envfleet.service.offers import find_offer
 from envfleet.service.routing import BinaryRoute
 from envfleet.service.schemas import CreateFleet, ResetFleet, Schema, StepFleet
+from envfleet.service.scores import COUNTED
 from envfleet.service.service import Service
 from envfleet.transports.packing import MEDIA_TYPE, pack, shrink, unpack
 
@@ -189,14 +190,14 @@ async def envs(request: Request) -> Response:
 
 
 @scores_router.get("/scores/{env:path}")
-async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> dict[str, Any]:
+async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = COUNTED) -> dict[str, Any]:
     """The leaderboard of an environment."""
     service = service_of(request)
     if not service.settings.has_public_scores:
         await service.identify(bearer(request))
     offer = find_offer(service.settings.offers, env)
-    return {
-        "env": offer.env,
-        "limit": limit,
-        "scores": await service.in_thread(lambda: service.scores.board(offer.env, limit)),
-    }
+
+    def read_board() -> list[dict[str, Any]]:
+        return service.board.rows(offer.env) if limit == COUNTED else service.scores.board(offer.env, limit)
+
+    return {"env": offer.env, "limit": limit, "scores": await service.in_thread(read_board)}

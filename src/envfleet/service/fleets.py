@@ -214,6 +214,9 @@ class Fleets:
             made = hosted.make(event)
         except (InvalidArgument, ResetNeeded):
             raise
+        except EnvFailed:
+            self._memory.reload(hosted)
+            raise
         except Exception as error:
             self._memory.reload(hosted)
             raise EnvFailed(f"the environment raised {type(error).__name__}; the service's log says more") from error
@@ -244,7 +247,7 @@ class Fleets:
             try:
                 hosted = self._memory.bring(user_id, fleet_id)
             except Closed:
-                if is_reaped:  # of another version: its episodes cannot be told any more
+                if not self._store.is_closed(fleet_id):  # of another version: its episodes cannot be told any more
                     self._close_untold(fleet_id)
                 return
             if user_id not in (None, hosted.user_id):
@@ -267,6 +270,10 @@ class Fleets:
         except Busy:
             raise  # it stays in memory, so that the next try goes on
         except Closed:
+            return True
+        except EnvFailed as error:  # its log cannot be made again, and nobody can go on with it
+            _log.warning("%s", error, exc_info=error.__cause__)
+            self._close_untold(hosted.fleet_id)
             return True
         except Conflict:
             self._memory.drop(hosted)

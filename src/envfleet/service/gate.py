@@ -29,10 +29,14 @@ class Gate:
         max_body_bytes: Of a request.
         metrics: To count in.
         patience_s: How long to wait for the next piece of a body.
+        whole_s: How long to wait for all of it, however steadily it comes.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, metrics: Metrics, patience_s: float = 30.0) -> None:
-        self._app, self._most, self._metrics, self._patience_s = app, max_body_bytes, metrics, patience_s
+    def __init__(
+        self, app: ASGIApp, max_body_bytes: int, metrics: Metrics, *, patience_s: float = 30.0, whole_s: float = 300.0
+    ) -> None:
+        self._app, self._most, self._metrics = app, max_body_bytes, metrics
+        self._patience_s, self._whole_s = patience_s, whole_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and note what came of it."""
@@ -54,10 +58,11 @@ class Gate:
         async def limit() -> Message:
             nonlocal received, is_whole, refusal
             try:
-                async with asyncio.timeout(None if is_whole else self._patience_s):
+                left_s = self._whole_s - (time.perf_counter() - begun)
+                async with asyncio.timeout(None if is_whole else min(self._patience_s, left_s)):
                     message = await receive()
             except TimeoutError:
-                refusal = 408, "too_slow", f"nothing came of the body for {self._patience_s:g} s: send it again"
+                refusal = self._too_slow(left_s)
                 raise _BodyRefused from None
             received, is_whole = received + len(message.get("body", b"")), not message.get("more_body", False)
             if received > self._most:
@@ -74,6 +79,12 @@ class Gate:
                 await JSONResponse({"code": code, "detail": detail}, refused_status)(scope, receive, count)
         finally:
             self._note(scope, status, time.perf_counter() - begun)
+
+    def _too_slow(self, left_s: float) -> tuple[int, str, str]:
+        missed = f"nothing came of the body for {self._patience_s:g} s: send it again"
+        if left_s < self._patience_s:
+            missed = f"the body was not whole after {self._whole_s:g} s: send less at a time"
+        return 408, "too_slow", missed
 
     def _too_large(self) -> tuple[int, str, str]:
         return 413, "too_large", f"the body has more than {self._most} bytes: send less at a time"

@@ -118,7 +118,8 @@ class Memory:
         offer = find_offer(self._settings.offers, config.env)
         if offer.version() != config.version:
             raise Closed(
-                f"fleet {stored.row['id']!r} ran {config.version}, this service has {offer.version()}: create a new one"
+                f"fleet {stored.row['id']!r} ran {config.version}, this service has {offer.version()}: close it "
+                "and create a new one"
             )
         hosted = self.build(stored.row["id"], stored.row["user_id"], config)
         hosted.touched_at, hosted.is_behind = stored.row["touched_at"], True
@@ -166,7 +167,7 @@ class Memory:
             self.drop(hosted)
             raise EnvFailed(
                 f"call {hosted.seq} of fleet {hosted.fleet_id!r} could not be made again ({type(error).__name__}; the "
-                "service's log says more): create a new one"
+                "service's log says more): close it, so that it counts no more against your quota, and create a new one"
             ) from error
 
     def reload(self, hosted: HostedFleet) -> None:

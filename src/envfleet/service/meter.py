@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.turbofan import FAILURE, REPAIR
+from envfleet.service.refusals import EnvFailed
+
+LARGEST_RETURN = 1e100
+"""Of an episode, either way; databases take means of many such, for which PostgreSQL squares them."""
 
 _FIELDS = {
     "is_running": np.bool_,
@@ -84,12 +88,16 @@ class Meter:
 
         Returns:
             The episodes that ended.
+
+        Raises:
+            EnvFailed: A return is not finite any more.
         """
         _, rewards, terminated, truncated, infos = step
         counted = self.columns["is_running"][rows]
         ended = counted & (terminated | truncated)
         who = rows[counted]
         self.columns["returns"][who] += rewards[counted]
+        self._check_returns(who, rewards[counted])
         self.columns["lengths"][who] += 1
         final: Mapping[str, Any] = {}
         any_ended = bool(ended.any())
@@ -112,6 +120,17 @@ class Meter:
             )
             for k in np.flatnonzero(ended & self._is_listed[rows]).tolist()
         ]
+
+    def _check_returns(self, rows: NDArray[np.int64], rewards: NDArray[Any]) -> None:
+        returns = self.columns["returns"][rows]
+        is_good = np.abs(returns) <= LARGEST_RETURN  # false of NaN, too
+        if not is_good.all():
+            place = int(np.argmin(is_good))
+            raise EnvFailed(
+                f"the environment gave sub-environment {rows[place]} the reward {rewards[place]:g}, so that its return "
+                f"is {returns[place]:g}, which no score can hold: expected finite rewards; nothing was stepped, reset "
+                "it or take another action"
+            )
 
     @property
     def _is_listed(self) -> NDArray[np.bool_]:

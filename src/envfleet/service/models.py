@@ -39,7 +39,7 @@ class Token(Base):
 
 
 class FleetRow(Base):
-    """A fleet: what it takes to build it again. `config` is that of `fleets.FleetConfig`."""
+    """A fleet: what it takes to build it again. `config` is that of `hosted.FleetConfig`."""
 
     __tablename__ = "fleets"
     __table_args__ = (Index("fleets_by_user", "user_id", "closed_at"), Index("fleets_open", "closed_at", "touched_at"))
@@ -81,7 +81,8 @@ class Episode(Base):
 
     __tablename__ = "episodes"
     __table_args__ = (
-        Index("episodes_ranked", "env", "is_ranked", "user_id", "started_at"),
+        Index("episodes_last_begun", "env", "is_ranked", "user_id", "started_at", "env_index"),
+        Index("episodes_finished", "env", "is_ranked", "outcome", "total"),
         Index("episodes_of_user", "user_id", "ended_at"),
         UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both tell of one
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,10 +18,38 @@ from envfleet.making.kernels import kernel_spec
 from envfleet.service.engines import LONG_BLOCK, SHORT_BLOCK, EngineFleet
 
 TURBOFAN = "envfleet/Turbofan-v0"
-RENDER_MODE = "render_mode"
 _PRICES = ("profit", "repair_cost", "failure_cost", "sale_value")
 _BACKENDS = tuple(name for name in BACKENDS if name != "kernel")
 AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
+
+
+class Option(BaseModel):
+    """An argument that participants may give: a whole number, a text, or if it is neither, a bool.
+
+    Attributes:
+        most: Of a whole number from 1.
+        choices: Of a text.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+
+    def check(self, name: str, value: Any) -> None:
+        """Check what a participant gives.
+
+        Raises:
+            InvalidArgument: It is something else.
+        """
+        if self.choices:
+            is_good, expected = value in self.choices, f"one of {', '.join(map(repr, self.choices))}"
+        elif self.most is not None:
+            is_good, expected = type(value) is int and 1 <= value <= self.most, f"a whole number from 1 to {self.most}"
+        else:
+            is_good, expected = isinstance(value, bool), "True or False"
+        if not is_good:
+            raise InvalidArgument(f"options[{name!r}]={value!r:.100}: pass {expected}")
 
 
 class Offer(BaseModel):
@@ -33,7 +60,7 @@ class Offer(BaseModel):
         backend: That of `envfleet.make`, for environments that are no kernels.
         max_num_envs: Of one fleet.
         max_episode_steps: Upper limit; `None` for the registered one.
-        options: Arguments that participants may give, with the largest value of each where it is a number.
+        options: Arguments that participants may give.
         kwargs: Arguments that the service gives.
         readable: Attributes of sub-environments that participants may read; nothing that tells of an episode's hidden
             state or of its luck.
@@ -45,7 +72,7 @@ class Offer(BaseModel):
     backend: str = "serial"
     max_num_envs: int = 16_384
     max_episode_steps: int | None = None
-    options: dict[str, float | None] = Field(default_factory=dict)
+    options: dict[str, Option] = Field(default_factory=dict)
     kwargs: dict[str, Any] = Field(default_factory=dict)
     readable: tuple[str, ...] = ()
 
@@ -84,15 +111,7 @@ class Offer(BaseModel):
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise InvalidArgument(f"options has {name!r}, but this service allows for {self.env}: {known}")
-            if isinstance(value, (dict, list)):
-                raise InvalidArgument(f"options[{name!r}]={value!r}: pass a number, a text or a bool")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InvalidArgument(f"options[{name!r}]={value!r}: pass a finite number")
-            if name == RENDER_MODE and value != "rgb_array":
-                raise InvalidArgument(f"options[{name!r}]={value!r}: pass 'rgb_array', the one that can be sent")
-            most = self.options[name]
-            if most is not None and not (isinstance(value, (int, float)) and 1 <= value <= most):
-                raise InvalidArgument(f"options[{name!r}]={value!r}: pass a number from 1 to {most:g}")
+            self.options[name].check(name, value)
 
     def make(self, num_envs: int, autoreset_mode: str, options: Mapping[str, Any]) -> Any:
         """Make the fleet.
@@ -143,11 +162,11 @@ def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384
         raise InvalidArgument(f"backend={backend!r}: pass one of {', '.join(_BACKENDS)}; kernels are compiled anyway")
     env = find_env_id(name)
     limit = gym.spec(env).max_episode_steps
-    options: dict[str, float | None] = {} if limit is None else {"max_episode_steps": limit}
+    options = {} if limit is None else {"max_episode_steps": Option(most=limit)}
     if env == TURBOFAN:
-        options |= {"step_size": 50, "return_all_states": None, "logbook": None}
+        options |= {"step_size": Option(most=LONG_BLOCK), "return_all_states": Option(), "logbook": Option()}
     if has_pictures:
-        options[RENDER_MODE] = None
+        options["render_mode"] = Option(choices=("rgb_array",))
     return Offer(
         env=env,
         backend=backend,

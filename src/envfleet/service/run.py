@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -43,11 +44,12 @@ def run(
     Raises:
         InvalidArgument: Address or database cannot be used.
     """
-    _prepare(settings)
-    for offer in settings.offers:
-        _compile(offer)
-    listener = _listen(host, port)
-    token = _first_token(settings)  # not before: it is shown once, so nothing may fail between
+    with contextlib.closing(Store(settings.database)) as store:
+        store.migrate()
+        for offer in settings.offers:
+            _compile(offer)
+        listener = _listen(host, port)
+        token = _first_token(store)  # not before: it is shown once, so nothing may fail between
     tell(f"Serving {', '.join(offer.env for offer in settings.offers)} at {_url(listener)} (Ctrl-C ends it)")
     if token is not None:
         tell(f"Token of the administrator, shown this once: {token}")
@@ -70,23 +72,10 @@ def run(
         Multiprocess(config, [listener]).run()
 
 
-def _prepare(settings: Settings) -> None:
-    """Bring the database up to date."""
-    store = Store(settings.database)
-    try:
-        store.migrate()
-    finally:
-        store.close()
-
-
-def _first_token(settings: Settings) -> str | None:
+def _first_token(store: Store) -> str | None:
     """A token of an administrator, if there was none at all."""
-    store = Store(settings.database)
-    try:
-        tokens = Tokens(store)
-        return None if tokens.has_any() else tokens.create("admin", role="admin")
-    finally:
-        store.close()
+    tokens = Tokens(store)
+    return None if tokens.has_any() else tokens.create("admin", role="admin")
 
 
 def _compile(offer: Offer) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import aliased
 
 from envfleet.service.models import Episode, User
 from envfleet.service.store import Store
 
 ABANDONED = "abandoned"
+_FINISHED = ("terminated", "truncated")
 COUNTED = 100
 """Episodes of a user's of which a score is the mean, unless another number is asked for."""
 
@@ -38,28 +41,13 @@ class Scores:
         Returns:
             `rank`, `user`, `score`, `best`, `episodes`, `last_episode_at`, of each.
         """
-        last = self._last(env, limit)
-        query = (
-            sa.select(
-                User.name.label("user"),
-                sa.func.avg(last.c.counted).label("score"),
-                sa.func.max(last.c.counted).label("best"),
-                sa.func.count().label("episodes"),
-                sa.func.max(last.c.ended_at).label("last_episode_at"),
-            )
-            .join(User, User.id == last.c.user_id)
-            .group_by(User.name)
-            .order_by(sa.desc("score"), User.name)
-        )
         with self._engine.connect() as connection:
-            rows = connection.execute(query).mappings().all()
+            rows = connection.execute(_board(env, limit, _worst(connection, env))).mappings().all()
         return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
 
     def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
-        """What the JSON protocol tells of one user's last ranked turbofan episodes; empty if there are none."""
-        last = self._last(env, limit, user_id)
-        with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(last)).mappings().all()
+        """What the episode protocol tells of one user's last ranked turbofan episodes; empty if there are none."""
+        rows = self._last(env, limit, user_id)
         if not rows:
             return {}
         details, count = [row["details"] for row in rows], len(rows)
@@ -92,31 +80,67 @@ class Scores:
 
     def history(self, env: str, user_id: int, limit: int = 1000) -> list[float]:
         """What a user's last ranked episodes count, in the order in which they were begun."""
-        last = self._last(env, limit, user_id)
-        with self._engine.connect() as connection:
-            return list(connection.execute(sa.select(last.c.counted).order_by(last.c.place.desc())).scalars())
+        return [row["counted"] for row in reversed(self._last(env, limit, user_id))]
 
-    def _last(self, env: str, limit: int, user_id: int | None = None) -> sa.Subquery:
-        """The last ranked episodes of each user, with what they count in the column `counted`."""
-        worst = (
-            sa.select(sa.func.min(Episode.total))
-            .where(Episode.env == env, Episode.is_ranked, Episode.outcome != ABANDONED)
-            .scalar_subquery()
+    def _last(self, env: str, limit: int, user_id: int) -> Sequence[sa.RowMapping]:
+        """A user's last ranked episodes, the newest first, with what they count in the column `counted`."""
+        with self._engine.connect() as connection:
+            counted = _counted(_worst(connection, env))
+            query = sa.select(Episode.ended_at, Episode.length, Episode.details, counted)
+            query = query.where(*_is_ranked(env), Episode.user_id == user_id).order_by(*_LAST_BEGUN).limit(limit)
+            return connection.execute(query).mappings().all()
+
+
+def _board(env: str, limit: int, worst: float | None) -> sa.Select[Any]:
+    """The query for the leaderboard.
+
+    An index tells since when the last `limit` episodes of each user were begun, so that those before them are not
+    looked at, however many there are; among those begun at that very moment, the window chooses.
+    """
+    older = aliased(Episode)
+    begun = (
+        sa.select(older.started_at)
+        .where(older.env == env, older.is_ranked, older.user_id == User.id)
+        .order_by(older.started_at.desc())
+        .offset(limit - 1)
+        .limit(1)
+        .scalar_subquery()
+    )
+    users = sa.select(User.id, User.name, sa.func.coalesce(begun, 0.0).label("since")).subquery()
+    is_late = sa.and_(Episode.user_id == users.c.id, Episode.started_at >= users.c.since, *_is_ranked(env))
+    place = sa.func.row_number().over(partition_by=users.c.id, order_by=_LAST_BEGUN)
+    late = sa.select(users.c.name, Episode.ended_at, _counted(worst), place.label("place"))
+    # From the outside, so that SQLite begins with the users and not with all episodes.
+    last = late.select_from(users).outerjoin(Episode, is_late).subquery()
+    return (
+        sa.select(
+            last.c.name.label("user"),
+            sa.func.avg(last.c.counted).label("score"),
+            sa.func.max(last.c.counted).label("best"),
+            sa.func.count().label("episodes"),
+            sa.func.max(last.c.ended_at).label("last_episode_at"),
         )
-        lower = sa.case((Episode.total < worst, Episode.total), else_=sa.func.coalesce(worst, Episode.total))
-        place = sa.func.row_number().over(partition_by=Episode.user_id, order_by=_LAST_BEGUN)
-        query = sa.select(
-            Episode.user_id,
-            Episode.ended_at,
-            Episode.length,
-            Episode.details,
-            sa.case((Episode.outcome == ABANDONED, lower), else_=Episode.total).label("counted"),
-            place.label("place"),
-        ).where(Episode.env == env, Episode.is_ranked)
-        if user_id is not None:
-            query = query.where(Episode.user_id == user_id)
-        numbered = query.subquery()
-        return sa.select(numbered).where(numbered.c.place <= limit).subquery()
+        .where(last.c.place <= limit, last.c.ended_at.is_not(None))
+        .group_by(last.c.name)
+        .order_by(sa.desc("score"), last.c.name)
+    )
+
+
+def _is_ranked(env: str) -> tuple[sa.ColumnExpressionArgument[bool], ...]:
+    return Episode.env == env, Episode.is_ranked
+
+
+def _worst(connection: sa.Connection, env: str) -> float | None:
+    """The lowest return of an environment's ranked episodes that anybody finished."""
+    least = sa.select(sa.func.min(Episode.total)).where(*_is_ranked(env))
+    found = [connection.execute(least.where(Episode.outcome == each)).scalar() for each in _FINISHED]
+    return min((each for each in found if each is not None), default=None)
+
+
+def _counted(worst: float | None) -> sa.Label[float]:
+    """What an episode counts: its return; of one that was abandoned no more than the worst that was finished."""
+    is_spared = sa.and_(Episode.outcome == ABANDONED, Episode.total > worst) if worst is not None else sa.false()
+    return sa.case((is_spared, sa.literal(worst, sa.Float)), else_=Episode.total).label("counted")
 
 
 def fleets_that_count() -> sa.Select[Any]:

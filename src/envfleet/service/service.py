@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from envfleet.service.auth import Identity, Tokens
+from envfleet.service.board import Board
 from envfleet.service.fleets import Fleets
 from envfleet.service.journal import Journal
 from envfleet.service.metrics import Metrics
@@ -41,6 +42,7 @@ class Service:
         quotas: Of all users.
         fleets: Of all users.
         scores: Of all users.
+        board: The leaderboards that everybody looks at.
         metrics: Of this process.
         is_ready: Whether it takes calls.
     """
@@ -52,6 +54,7 @@ class Service:
         self.tokens = Tokens(self.store)
         self.quotas = Quotas(self.store, settings)
         self.scores = Scores(self.store)
+        self.board = Board(self.scores)
         self.metrics = Metrics()
         self.is_ready = False
         self.fleets = Fleets(self.store, Journal(self.store), settings)

@@ -233,8 +233,12 @@ def turbofan(
         reveal: Whether infos tell the hidden degradation and the number of repairs.
 
     Raises:
-        InvalidArgument: `step_size` is something else.
+        InvalidArgument: They are something else.
     """
+    flags = {"return_all_states": return_all_states, "logbook": logbook, "reveal": reveal}
+    for name, value in flags.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise InvalidArgument(f"{name}={value!r}: pass True or False")
     if step_size not in range(1, MAX_STEP_SIZE + 1):
         raise InvalidArgument(f"step_size={step_size!r}: pass a whole number of flights from 1 to {MAX_STEP_SIZE}")
     return _variant(int(step_size), bool(return_all_states), bool(logbook), bool(reveal))

@@ -126,7 +126,7 @@ def _offered(site: Site) -> set[str]:
 
 
 def _place(site: Site, env: str, name: str) -> dict[str, Any] | None:
-    return next((row for row in site.board.rows(env) if row["user"] == name), None)
+    return next((row for row in site.service.board.rows(env) if row["user"] == name), None)
 
 
 @router.get("/episodes/{episode_id}")

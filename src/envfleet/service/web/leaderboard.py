@@ -43,5 +43,5 @@ async def _read(request: Request, env: str | None) -> tuple[Visitor | None, dict
     if visitor is None and not settings.has_public_scores:
         raise SignInNeeded
     offer = settings.offers[0] if env is None else find_offer(settings.offers, env)
-    rows = await site.service.in_thread(lambda: site.board.rows(offer.env))
+    rows = await site.service.in_thread(lambda: site.service.board.rows(offer.env))
     return visitor, {"env": offer.env, "rows": rows}

@@ -21,7 +21,6 @@ from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.service.refusals import Forbidden, NotFound, Refusal
 from envfleet.service.service import Service
 from envfleet.service.web import formats
-from envfleet.service.web.board import Board
 from envfleet.service.web.reading import Reading
 from envfleet.service.web.replay import Replays
 from envfleet.service.web.sessions import LIFETIME_S, Sessions, Visitor
@@ -52,14 +51,12 @@ class Site:
     Attributes:
         service: The service.
         sessions: Of its visitors.
-        board: Its leaderboards.
         reading: What else pages show.
         replays: Of its episodes.
     """
 
     service: Service
     sessions: Sessions
-    board: Board
     reading: Reading
     replays: Replays
 
@@ -100,9 +97,7 @@ def install(app: FastAPI) -> None:
 
     service: Service = app.state.service
     store, scores = service.store, service.scores
-    app.state.site = Site(
-        service, Sessions(store), Board(scores), Reading(store, scores), Replays(store, service.settings)
-    )
+    app.state.site = Site(service, Sessions(store), Reading(store, scores), Replays(store, service.settings))
     for module in (leaderboard, account, administration):
         app.include_router(module.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=_FOLDER / "static"))

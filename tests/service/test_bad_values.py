@@ -1,0 +1,156 @@
+"""What no database, score or environment can hold is refused, with its cause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import httpx
+import numpy as np
+import pytest
+from gymnasium import spaces
+from tests.service.conftest import TURBOFAN, Caller
+from tests.service.serving import make_settings, serve_here
+from tests.service.test_fleets import process
+
+from envfleet.envs.turbofan import turbofan
+from envfleet.errors import InvalidArgument
+from envfleet.service.gate import Gate
+from envfleet.service.metrics import Metrics
+from envfleet.service.offers import Option, make_offer
+from envfleet.service.refusals import Closed, EnvFailed, NotFound
+from envfleet.service.service import Service
+
+ODD = "OddRewards-v0"
+
+
+class OddRewards(gym.Env[Any, Any]):
+    """Rewards are what the action picks; an episode ends after three steps."""
+
+    REWARDS: ClassVar = (1.0, float("nan"), float("inf"), -float("inf"), 1e100)
+    observation_space, action_space = spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 3
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        return np.zeros(1, np.float32), self.REWARDS[int(action)], self._left == 0, False, {}
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    gym.register(ODD, lambda **_: OddRewards(), disable_env_checker=True)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Service]]:
+    settings = make_settings(tmp_path_factory.mktemp("options"), offers=(make_offer(TURBOFAN, has_pictures=True),))
+    with serve_here(settings) as both:
+        yield both
+
+
+@pytest.mark.usefixtures("odd")
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_rewards_that_no_score_can_hold_end_no_episode(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    changes = {} if kind == "sqlite" else {"database": request.getfixturevalue("postgres_url")}
+    with process(make_settings(tmp_path, offers=(make_offer(ODD, backend="serial"),), **changes)) as here:
+        user = here.user("ann")
+        fleet = here.create(user, ODD, 2, mode="ranked")
+        here.reset(user, fleet)
+        here.step(user, fleet, 1, [0, 4])
+        for action, told in ((1, "nan"), (2, "inf"), (3, "-inf")):
+            with pytest.raises(EnvFailed, match=f"sub-environment 0 the reward {told},"):
+                here.step(user, fleet, 2, [action, 0])
+        with pytest.raises(EnvFailed, match=r"sub-environment 1 .* its return is 2e\+100, which no score can hold"):
+            here.step(user, fleet, 2, [0, 4])
+        for seq in (2, 3):  # the fleet stands where it stood
+            here.step(user, fleet, seq, [0, 0])
+        assert here.scores.board(ODD)[0]["best"] == 1e100
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("logbook", "no", "True or False"),
+        ("logbook", 0, "True or False"),
+        ("return_all_states", "False", "True or False"),
+        ("step_size", "10", "a whole number from 1 to 50"),
+        ("step_size", True, "a whole number from 1 to 50"),
+        ("step_size", 2.5, "a whole number from 1 to 50"),
+        ("step_size", 51, "a whole number from 1 to 50"),
+        ("max_episode_steps", 0, "a whole number from 1 to 1000"),
+        ("render_mode", "human", "one of 'rgb_array'"),
+    ],
+)
+def test_options_of_another_type_are_refused_by_name(ann: Caller, name: str, value: Any, expected: str) -> None:
+    refused = ann.post("/fleets", env=TURBOFAN, num_envs=1, options={name: value})
+    assert refused.status_code == 422
+    assert refused.json()["detail"] == f"options[{name!r}]={value!r}: pass {expected}"
+
+
+def test_text_is_no_flag_of_an_engine_either() -> None:
+    with pytest.raises(InvalidArgument, match="logbook='no': pass True or False"):
+        turbofan(10, logbook="no")  # type: ignore[arg-type]  # that is the test
+
+
+def test_an_option_is_sent_to_worker_processes_and_back() -> None:
+    option = Option(choices=("a",))
+    assert Option.model_validate_json(option.model_dump_json()) == option
+
+
+def test_a_body_that_trickles_is_not_waited_for_without_end() -> None:
+    sent: list[Any] = []
+
+    async def app(_: Any, receive: Any, __: Any) -> None:
+        while True:
+            await receive()
+
+    async def trickle() -> Any:
+        await asyncio.sleep(0.0)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    gate = Gate(app, 2**60, Metrics(), whole_s=0.01)
+    asyncio.run(gate({"type": "http", "method": "POST", "path": "/", "headers": []}, trickle, send))
+    assert sent[0]["status"] == 408
+    assert "was not whole after 0.01 s: send less at a time" in sent[1]["body"].decode()
+
+
+@pytest.mark.parametrize("what", ["log", "version"])
+def test_a_fleet_that_cannot_be_brought_back_can_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as here:
+        user = here.user("ann")
+        fleet = here.create(user, num_envs=2)
+        here.reset(user, fleet, seeds=3)
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("the seed is not liked any more")
+
+    with process(settings) as later:
+        if what == "log":
+            monkeypatch.setattr("envfleet.service.hosted.HostedFleet._reset", fail)
+        else:
+            monkeypatch.setattr("envfleet.service.offers.Offer.version", lambda _: "another")
+        with pytest.raises((EnvFailed, Closed)):
+            later.step(user, fleet, 1, [0, 0])
+        assert later.store.count_live_envs(user.user_id) == 2
+        with pytest.raises(NotFound):
+            later.fleets.close_fleet(user.user_id + 1, fleet)
+        later.fleets.close_fleet(user.user_id, fleet)
+        assert later.store.count_live_envs(user.user_id) == later.fleets.num_held == 0
+        with pytest.raises(Closed, match="was closed"):
+            later.step(user, fleet, 1, [0, 0])
