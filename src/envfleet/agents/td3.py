@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -22,17 +23,22 @@ class TD3Config(ExplorationConfig):
         target_noise: Standard deviation of the noise added to the target policy's actions.
         target_noise_clip: The most that noise may be.
         policy_delay: Updates of the critics for one of the policy and of all targets.
+        saturation_penalty: Weight of the mean square of what the tanh of actions is taken of, in the loss of the
+            policy (Andrychowicz et al. 2017, arXiv:1707.01495, appendix A). Without it actions can settle at their
+            bounds, where the tanh has no slope to learn by.
     """
 
     exploration_noise: float = 0.1
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
     policy_delay: int = 2
+    saturation_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between(self, 0, 2, "exploration_noise", "target_noise", "target_noise_clip")
         check_above(self, 0, "policy_delay", "noise_length")
+        check_between(self, 0, math.inf, "saturation_penalty")
 
 
 class TD3(ContinuousAgent[TD3Config]):
@@ -78,7 +84,10 @@ class TD3(ContinuousAgent[TD3Config]):
         if (self.num_updates + 1) % config.policy_delay:
             return figures
 
-        actor_loss = -self._critics(observations, torch.tanh(self._actor(observations)))[0].mean()
+        free = self._actor(observations)
+        actor_loss = -self._critics(observations, torch.tanh(free))[0].mean()
+        if config.saturation_penalty:
+            actor_loss = actor_loss + config.saturation_penalty * free.square().mean()
         descend(self._actor_optimiser, actor_loss, config.max_grad_norm)
         follow(self._target_actor, self._actor, config.target_tau)
         follow(self._target_critics, self._critics, config.target_tau)

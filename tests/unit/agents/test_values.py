@@ -144,6 +144,18 @@ def test_a_deterministic_policy_finds_the_best_action() -> None:
 
 
 @pytest.mark.slow
+def test_a_penalty_keeps_a_deterministic_policy_off_the_bounds() -> None:
+    """Where more is always better, actions settle where the tanh has no slope: on hockey most of TD3's were there."""
+    found = []
+    for penalty in (0.0, 0.1):
+        agent = TD3(SPACE, UNIT, TD3Config(**SMALL, saturation_penalty=penalty), seed=0)
+        actions = np.random.default_rng(0).uniform(-1, 1, (400, 1))
+        fill(agent, actions, actions[:, 0])
+        agent.update(300)
+        found.append(float(agent.act(np.zeros(2, np.float32), deterministic=True)[0]))
+    assert found[0] > 0.99 > found[1] > 0.5
+
+
 def test_the_temperature_brings_the_entropy_to_its_goal() -> None:
     agent = SAC(SPACE, UNIT, SACConfig(**SMALL, target_entropy=-0.5), num_envs=20, seed=0)
     actions = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
