@@ -157,7 +157,7 @@ class Progress:
         phase_name: Its name.
         phase_share: How much of the phase is done, from 0 to 1.
         run_share: How much of the run is done, from 0 to 1, by whatever will end it first.
-        steps_per_s: Transitions per second of the last moments.
+        steps_per_s: Transitions per second of the last moments, without evaluations and checkpoints.
         elapsed_s: Seconds since the run began or was resumed.
         times: Where they went.
     """

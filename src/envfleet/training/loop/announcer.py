@@ -21,7 +21,8 @@ class Announcer:
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
-        self._last_s, self._last_transitions = time.monotonic(), 0
+        self._told_s = time.monotonic()
+        self._worked_s, self._transitions, self._speed = 0.0, 0, 0.0
 
     def tell(self, event: Event) -> None:
         """Tell all of them."""
@@ -30,19 +31,25 @@ class Announcer:
 
     def begin(self, transitions: int) -> None:
         """Speed is measured from now on."""
-        self._last_s, self._last_transitions = time.monotonic(), transitions
+        self._told_s, self._transitions = time.monotonic(), transitions
 
     @property
     def is_progress_due(self) -> bool:
         """Whether it is time to tell how far the run is."""
-        return time.monotonic() - self._last_s >= _PROGRESS_EVERY_S
+        return time.monotonic() - self._told_s >= _PROGRESS_EVERY_S
 
-    def take_speed(self, transitions: int) -> float:
-        """Transitions per second since the last time."""
-        now_s = time.monotonic()
-        speed = (transitions - self._last_transitions) / max(now_s - self._last_s, 1e-9)
-        self._last_s, self._last_transitions = now_s, transitions
-        return speed
+    def take_speed(self, transitions: int, worked_s: float) -> float:
+        """Transitions per second since the last time; as it was then if there were none.
+
+        Args:
+            transitions: Made so far.
+            worked_s: Seconds that it took, without evaluations and checkpoints.
+        """
+        made, seconds = transitions - self._transitions, worked_s - self._worked_s
+        if made and seconds > 0:
+            self._speed = made / seconds
+        self._told_s, self._worked_s, self._transitions = time.monotonic(), worked_s, transitions
+        return self._speed
 
     def state_dict(self) -> dict[str, Any]:
         """Of those observers that have a state, by the names of their classes."""

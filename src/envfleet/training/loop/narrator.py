@@ -83,14 +83,15 @@ class Narrator:
     def progressed(self) -> None:
         """The run goes on."""
         curriculum, index, transitions = self._curriculum, self._phase_index, self._tally.transitions
+        times = self._watch.times
         event = Progress(
             phase=index,
             phase_name=curriculum.phases[index].name,
             phase_share=1.0 if curriculum.is_finished else curriculum.phase_share,
             run_share=max(curriculum.share, self._budget.share(transitions)),
-            steps_per_s=self._announcer.take_speed(transitions),
+            steps_per_s=self._announcer.take_speed(transitions, times.total - times.evaluation),
             elapsed_s=self._budget.elapsed_s,
-            times=self._watch.times,
+            times=times,
             **self._counts(),
         )
         self._announcer.tell(event)
