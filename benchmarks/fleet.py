@@ -19,13 +19,13 @@ from rich.console import Console
 
 from envfleet.bench.contenders import PEER_NAMES, find_contenders
 from envfleet.bench.fleets import EnvFleet
-from envfleet.bench.machine import whole_cores
 from envfleet.bench.peers import Contender
 from envfleet.bench.plot import plot_report
 from envfleet.bench.report import machine_line, show_report
 from envfleet.bench.results import Report, Settings
 from envfleet.bench.rounds import Case, run_cases
 from envfleet.bench.workloads import BUILT_IN_NAMES, missing_module, resolve
+from envfleet.core.cores import whole_cores
 
 SIZES = (1, 2, 8, 64, 256)
 QUICK = (("cheap", (8, 64)), ("medium", (8,)), ("image", (8,)), ("dict", (8,)))

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 
 from envfleet.bench.child import Child
 from envfleet.bench.fleets import EnvFleet
-from envfleet.bench.machine import Machine, affinity_cores, cgroup_cores, describe_machine, require_psutil, whole_cores
+from envfleet.bench.machine import Machine, describe_machine, require_psutil
 from envfleet.bench.peers import BareLoop, Contender
 from envfleet.bench.probes import EnvFacts, probe_env
 from envfleet.bench.results import Run, Settings
 from envfleet.bench.rounds import Case, run_case
 from envfleet.bench.workloads import Workload, synthetic
+from envfleet.core.cores import affinity_cores, cgroup_cores, whole_cores
 
 _ENV_TIMEOUT_S = 120.0
 _BUSY_S = 0.5

@@ -126,9 +126,9 @@ def tune(
     """Find the fastest fleet for ENV: backend, workers, environments a worker, batch size."""
     with readable_errors():
         from envfleet.bench.candidates import search_space
-        from envfleet.bench.machine import whole_cores
         from envfleet.bench.tune import tune as run_tune
         from envfleet.bench.tune_report import show_tuning
+        from envfleet.core.cores import whole_cores
 
         candidates = search_space(whole_cores(), num_envs, split_names(backends))
         with progress_bar() as tell:

@@ -6,15 +6,11 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
+from envfleet.core.cores import whole_cores
 from envfleet.errors import InvalidArgument
 
 MIN_ROWS = 8192
 """Rows below which another thread costs more than it brings."""
-
-
-def usable_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_threads(num_rows: int, asked: int | None) -> int:
@@ -24,7 +20,7 @@ def count_threads(num_rows: int, asked: int | None) -> int:
         InvalidArgument: More are asked for than there are rows.
     """
     if asked is None:
-        return max(1, min(usable_cores(), num_rows // MIN_ROWS))
+        return max(1, min(whole_cores(), num_rows // MIN_ROWS))
     if not 1 <= asked <= num_rows:
         raise InvalidArgument(
             f"workers={asked}: pass a number of threads from 1 to num_envs={num_rows}, or leave it out"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from pathlib import Path
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
@@ -134,13 +132,3 @@ class _Spaces:
     def __init__(self, info: GroupInfo) -> None:
         self.observation_space: Any = info.observation_spaces[0]
         self.action_space: Any = info.action_space
-
-
-def usable_cores() -> int:
-    """Cores this process may use: its affinity and its cgroup's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

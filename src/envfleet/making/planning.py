@@ -9,9 +9,10 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
+from envfleet.core.cores import whole_cores
 from envfleet.core.fleet import Fleet
 from envfleet.core.stats import Plan
-from envfleet.making.assembly import Blueprint, usable_cores
+from envfleet.making.assembly import Blueprint
 from envfleet.transports.launch import StartMethod, default_start_method
 
 TRIAL_S = 0.03
@@ -43,7 +44,7 @@ def fixed_plan(
         if num_envs % envs_per_worker:
             sizes.append(num_envs % envs_per_worker)
     else:
-        count = min(workers or usable_cores(), num_envs)
+        count = min(workers or whole_cores(), num_envs)
         sizes = [num_envs // count + (index < num_envs % count) for index in range(count)]
     method = (start_method or default_start_method()) if backend == "process" else None
     return Plan(backend, len(sizes), tuple(sizes), reason, method)
@@ -83,9 +84,9 @@ def _reason_against_processes(serial_s: float, num_envs: int, workers: int | Non
     """Why processes need not even be tried, or `None`."""
     if os.name != "posix":
         return "worker processes need POSIX"
-    if min(workers or usable_cores(), num_envs) < 2:
+    if min(workers or whole_cores(), num_envs) < 2:
         return "there is one sub-environment" if num_envs < 2 else "there is one worker"
-    if usable_cores() < 2:
+    if whole_cores() < 2:
         return "there is one usable core"
     if serial_s < CHEAP_STEP_S:
         return f"one step of all takes {serial_s * 1e6:.0f} µs in one thread, too short for processes to help"

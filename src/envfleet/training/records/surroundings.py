@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
-import os
 import platform
 from pathlib import Path
 from typing import Any
+
+from envfleet.core.cores import whole_cores
 
 _PACKAGES = (
     "envfleet",
@@ -33,7 +34,7 @@ def describe_surroundings() -> dict[str, Any]:
         "machine": {
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
             "cpu": _cpu_model(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": whole_cores(),
             **_torch_facts(),
         },
     }

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from envfleet.core.cores import whole_cores
 from envfleet.errors import EnvfleetError
 from envfleet.transports.ray.connection import LOST_S, Connection, client_error, session
 
@@ -85,17 +86,13 @@ class Cluster:
         """Start a cluster of this machine alone; False if one is running here already."""
         try:
             # Ray takes the options of a new cluster only where there is none to connect to.
-            ray.init(num_cpus=_num_cpus(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(num_cpus=whole_cores(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except ValueError as error:
             if "existing cluster" in str(error):
                 return False
             raise
         self._started = session()
         return True
-
-
-def _num_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
