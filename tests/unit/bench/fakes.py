@@ -139,7 +139,7 @@ def dearly_wrapped() -> gymnasium.Env[Any, Any]:
 
 def of_other_actions() -> gymnasium.Env[Any, Any]:
     """Three torques by number, around an environment that takes any torque as an array."""
-    torques = np.float32([[-2.0], [0.0], [2.0]])
+    torques = np.array([[-2.0], [0.0], [2.0]], np.float32)
     pendulum = gymnasium.make("Pendulum-v1")
     return gymnasium.wrappers.TransformAction(pendulum, torques.__getitem__, gymnasium.spaces.Discrete(3))
 
