@@ -156,7 +156,8 @@ class SubEnvError(EnvfleetError):
         self.env_index, self.worker, self.verb = first.env_index, first.worker, first.verb
         again = first.how_to_repeat(replay_file)
         lines = [*(failure.summary() for failure in self.failures), *([again] if again else [])]
-        super().__init__("\n".join([*lines, f"Traceback in worker {first.worker}:\n{first.traceback}"]))
+        where = [f"Traceback in worker {first.worker}:\n{first.traceback}"] if first.traceback else []
+        super().__init__("\n".join([*lines, *where]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.replay_file)

@@ -16,7 +16,8 @@ class Failure:
         verb: What it was doing: `"make"`, `"reset"`, `"step"`, `"close"`, …
         type_name: Qualified name of the original exception's type.
         message: The original exception's text.
-        traceback: The formatted remote traceback.
+        traceback: The formatted remote traceback, from where the sub-environment's own code begins; empty if the
+            fleet found out itself what is wrong with what the sub-environment returned.
         pid: Process that ran the sub-environment.
         seed: Seed that it was last reset with, in this episode or an earlier one, if there was one.
         step: Steps taken in the running episode before the failing call.

@@ -90,4 +90,4 @@ def explain_reset(result: Any) -> InvalidArgument:
 
 
 def _shape_of(result: Any) -> str:
-    return f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    return f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"

@@ -6,6 +6,8 @@ import os
 import pickle
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import cloudpickle
@@ -13,6 +15,10 @@ import cloudpickle
 from envfleet.errors import EnvfleetError, Failure, InvalidArgument, SubEnvError
 
 MAX_TEXT = 200
+
+_PACKAGE = Path(__file__).parents[1]
+_OWN = (str(_PACKAGE / "core"), str(_PACKAGE / "making"))
+"""Where code lies that runs sub-environments, and whose frames say nothing about what they did."""
 
 
 class StepInterrupted(BaseException):
@@ -34,13 +40,15 @@ def make_failure(
     replay: bytes | str | None = None,
 ) -> Failure:
     """Describe `error` in values that always pickle; `replay` is a replay record, or why there is none."""
+    leave_out_own_frames(error)
+    is_told = error.__traceback__ is None and error.__cause__ is None  # by its text, and that is all there is
     return Failure(
         env_index=env_index,
         worker=worker,
         verb=verb,
         type_name=type(error).__qualname__,
         message=text_of(error),
-        traceback="".join(traceback.format_exception(error)),
+        traceback="" if is_told else "".join(traceback.format_exception(error)),
         pid=os.getpid(),
         seed=seed,
         step=step,
@@ -51,6 +59,34 @@ def make_failure(
         is_timeout=isinstance(error, StepInterrupted),
         error=error,
     )
+
+
+def leave_out_own_frames(error: BaseException) -> None:
+    """Have the tracebacks of an error, and of those it came of, begin where a sub-environment's own code does.
+
+    What the fleet found out itself, about a value that a sub-environment returned, has no such place; then nothing is
+    left of its traceback, nor of errors behind it that are as much the fleet's own.
+    """
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        seen.add(id(one))
+        theirs = _without_own(one.__traceback__)
+        if theirs is not None or isinstance(one, EnvfleetError):
+            one.__traceback__ = theirs
+        if isinstance(one, EnvfleetError):
+            one.__cause__, one.__context__ = _foreign(one.__cause__), _foreign(one.__context__)
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None and id(other) not in seen]
+
+
+def _foreign(error: BaseException | None) -> BaseException | None:
+    return None if error is None or _without_own(error.__traceback__) is None else error
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+    return trace
 
 
 def original_exception(failure: Failure) -> BaseException | None:
