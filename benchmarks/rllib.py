@@ -98,7 +98,7 @@ def measure(contender: str, num_envs: int, batch_size: int, iterations: int, thr
     runner, group = algorithm.env_runner, algorithm.learner_group
     runner.sample = watch.wrap("sampling", runner.sample)
     group.update = watch.wrap("update", group.update)
-    runner.module.forward_exploration = watch.wrap("network", runner.module.forward_exploration)
+    runner.module._forward_exploration = watch.wrap("network", runner.module._forward_exploration)  # noqa: SLF001
     learner = group._learner  # noqa: SLF001
     critic = learner.module[DEFAULT_MODULE_ID].unwrapped()
     learner._learner_connector = TimedConnector(learner._learner_connector, critic, watch)  # noqa: SLF001

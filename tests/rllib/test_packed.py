@@ -1,8 +1,7 @@
-"""Training with packed sub-environments: spaces, modules, metrics, evaluation, checkpoints, what is refused."""
+"""Training with packed sub-environments: spaces, modules, metrics, evaluation, what is refused."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,41 +9,19 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import FlattenObservations as RLlibFlattenObservations
 from ray.rllib.core import DEFAULT_MODULE_ID, Columns
 from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
-from ray.tune.registry import register_env
+from tests.rllib.configs import N, config_of, echo_config
 from tests.rllib.spaces import ACTION_SPACES, Echo
 
 from envfleet.errors import InvalidArgument
 from envfleet.rllib import FlattenObservations, PackedEnvRunner, PackedPPOConfig, PackedRollout
 
 pytestmark = pytest.mark.usefixtures("local_ray")
-
-N = 8
-
-
-def config_of(env: Any = "envfleet/CartPole-v1", **env_config: Any) -> PackedPPOConfig:
-    if callable(env):
-        register_env("created", env)
-        env = "created"
-    return (
-        PackedPPOConfig()
-        .environment(env, env_config=env_config)
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=N)
-        .rl_module(model_config={"fcnet_hiddens": [16]})
-        .training(train_batch_size=20 * N, minibatch_size=10 * N, num_epochs=2)
-        .debugging(seed=1)
-    )
-
-
-def echo_config(actions: str, kind: type[Echo] = Echo) -> PackedPPOConfig:
-    config = config_of(lambda settings: kind(actions)).packing(fleet_options={"backend": "serial"})
-    return config.env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
 
 
 @pytest.mark.parametrize("actions", ACTION_SPACES)
@@ -86,12 +63,17 @@ def test_any_vector_environment_can_be_packed(mode: AutoresetMode) -> None:
 
 
 class Counting(TorchRLModule, ValueFunctionAPI):
-    """A user's module; notes the shapes it sees."""
+    """A user's module; notes the shapes it sees, and counts the steps it acts in."""
 
     seen: ClassVar[set[tuple[int, ...]]] = set()
+    num_steps: ClassVar[int] = 0
 
     def setup(self) -> None:
         self.net = torch.nn.Linear(self.observation_space.shape[0], self.action_space.n + 1)
+
+    def forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> Any:
+        type(self).num_steps += 1
+        return super().forward_exploration(batch, **kwargs)
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         self.seen.add(tuple(batch[Columns.OBS].shape[1:]))
@@ -103,11 +85,12 @@ class Counting(TorchRLModule, ValueFunctionAPI):
 
 def test_a_module_of_yours_sees_flat_batches() -> None:
     Counting.seen.clear()
+    Counting.num_steps = 0
     algorithm = config_of().rl_module(rl_module_spec=RLModuleSpec(module_class=Counting)).build_algo()
     algorithm.train()
     assert isinstance(algorithm.get_module(), Counting)
     algorithm.stop()
-    assert Counting.seen == {(4,)}
+    assert (Counting.seen, Counting.num_steps) == ({(4,)}, 20)
 
 
 def test_evaluation_plays_the_episodes_asked_for() -> None:
@@ -144,31 +127,6 @@ def test_env_runners_start_apart() -> None:
     assert len(np.unique(np.concatenate(starts), axis=0)) == 2 * N
 
 
-class FailsOnce(Echo):
-    """Raises in one step of all that are made."""
-
-    steps_left: ClassVar[int]
-
-    def step(self, action: Any) -> Any:
-        type(self).steps_left -= 1
-        if self.steps_left == 0:
-            raise OSError("the simulator is gone")
-        return super().step(action)
-
-
-def test_a_fleet_that_failed_is_made_again() -> None:
-    FailsOnce.steps_left = 7 * N
-    config = echo_config("discrete", FailsOnce).fault_tolerance(restart_failed_sub_environments=True)
-    runner = PackedEnvRunner(config=config, worker_index=0, num_workers=0)
-    (rollout,) = runner.sample(num_episodes=2 * N)
-    metrics = {name: runner.metrics.peek(name) for name in ("num_episodes", "num_env_steps_sampled")}
-    lengths = runner.get_metrics()["episode_len_mean"]
-    runner.stop()
-    assert FailsOnce.steps_left < 0
-    assert (len(rollout), lengths.peek()) == (5 * N, 5.0)  # the first N episodes count, though their samples are lost
-    assert metrics == {"num_episodes": 2 * N, "num_env_steps_sampled": 5 * N}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_several_env_runners_and_learners() -> None:
@@ -188,19 +146,6 @@ def test_several_env_runners_and_learners() -> None:
     first, second = (item.get()[DEFAULT_MODULE_ID] for item in learners)
     for name, weights in first.items():  # they exchanged gradients
         np.testing.assert_array_equal(weights, second[name])
-
-
-def test_what_was_saved_goes_on(tmp_path: Path) -> None:
-    algorithm = config_of().build_algo()
-    algorithm.train()
-    algorithm.save_to_path(tmp_path)
-    state = algorithm.get_module().get_state()
-    algorithm.stop()
-    restored = Algorithm.from_checkpoint(tmp_path)
-    for name, weights in restored.get_module().get_state().items():
-        np.testing.assert_array_equal(weights, state[name])
-    assert restored.train()["training_iteration"] == 2
-    restored.stop()
 
 
 def test_callbacks_per_sample_get_rollouts() -> None:

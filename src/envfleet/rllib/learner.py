@@ -16,6 +16,7 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 
 from envfleet.agents.dense import fuse_dense_layers
+from envfleet.rllib.passes import memory_as_it_comes
 
 _MEANS = (
     POLICY_LOSS_KEY,
@@ -55,7 +56,8 @@ class PackedPPOLearner(PPOTorchLearner):
             if minibatch_size is None or minibatch_size >= num_samples:
                 minibatch_size = num_samples
                 kwargs["shuffle_batch_per_epoch"] = False
-        return super().update(*args, minibatch_size=minibatch_size, **kwargs)
+        with memory_as_it_comes():
+            return super().update(*args, minibatch_size=minibatch_size, **kwargs)
 
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> Any:
         (module_id, whole), *others = batch.items()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,10 +22,29 @@ def in_parts(forward: Callable[[Any], Any], batch: Any, rows_per_pass: int | Non
         What `forward` returns of the whole batch.
     """
     count = len(tree.flatten(batch)[0])
-    if rows_per_pass is None or count <= rows_per_pass:
-        return forward(batch)
-    parts = [
-        forward(tree.map_structure(lambda column: column[start : start + rows_per_pass], batch))  # noqa: B023
-        for start in range(0, count, rows_per_pass)
-    ]
-    return tree.map_structure(lambda *columns: torch.cat(columns), *parts)
+    with memory_as_it_comes():
+        if rows_per_pass is None or count <= rows_per_pass:
+            return forward(batch)
+        parts = [
+            forward(tree.map_structure(lambda column: column[start : start + rows_per_pass], batch))  # noqa: B023
+            for start in range(0, count, rows_per_pass)
+        ]
+        return tree.map_structure(lambda *columns: torch.cat(columns), *parts)
+
+
+@contextlib.contextmanager
+def memory_as_it_comes() -> Iterator[None]:
+    """Have PyTorch compute into memory without filling it first.
+
+    With a seed RLlib asks PyTorch for deterministic algorithms, which then also fills what it is about to write: a
+    tenth of a pass, and of use only to programs that read what nobody wrote. Deterministic algorithms stay.
+    """
+    settings: Any = torch.utils.deterministic
+    is_filling = settings.fill_uninitialized_memory
+    if is_filling:
+        settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        if is_filling:
+            settings.fill_uninitialized_memory = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,6 +16,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -26,15 +29,17 @@ from ray.rllib.utils.metrics import (
 
 from envfleet.agents.dense import fuse_dense_layers
 from envfleet.core.fleet import Fleet
-from envfleet.errors import InvalidArgument
+from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts
+from envfleet.rllib.pieces import Pieces, Times
 from envfleet.rllib.recorder import Recorder
 from envfleet.rllib.rollout import PackedRollout
 from envfleet.rllib.tally import Tally
 
 _LOGGER = logging.getLogger(__name__)
+_MOST_FAILURES = 10  # of the fleet, each after the one before was made again, in one rollout
 
 
 class _NoEpisode(SingleAgentEpisode):
@@ -64,6 +69,9 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         self._tally = Tally()  # outlives a fleet that is made again
         super().__init__(config=config, **kwargs)
+        self._times = Times()
+        self._before_module = Pieces(self._env_to_module, ENV_TO_MODULE_CONNECTOR, self._times)
+        self._after_module = Pieces(self._module_to_env, MODULE_TO_ENV_CONNECTOR, self._times)
 
     def make_env(self) -> None:
         """Make the fleet, and close an earlier one."""
@@ -105,7 +113,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             )
         if self.module is not None:
             fuse_dense_layers(self.module.unwrapped())
-            self.module.eval()  # it only acts; else RLlib goes through all its parts twice a step
+            self.module.eval()  # for good: it only acts
 
     def get_metrics(self) -> Any:
         """RLlib's metrics; returns and lengths are those of single sub-environments.
@@ -136,17 +144,28 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             quotas = np.full(self.num_envs, num_episodes // self.num_envs)
             quotas[: num_episodes % self.num_envs] += 1
         expected = 256 if num_timesteps is None else -(-num_timesteps // self.num_envs)
-        recorder, num_ended = Recorder(self.num_envs, expected), 0
+        recorder, num_ended, num_failures = Recorder(self.num_envs, expected), 0, 0
         while quotas.any() if quotas is not None else recorder.num_samples < (num_timesteps or 0):
             ended = self._step(recorder, quotas, explore, random_actions)
             if ended is None:  # the fleet failed and was made again; episodes that had ended keep their place
+                num_failures += 1
+                self._require_hope(num_failures)
                 self._reset(explore)
                 recorder = Recorder(self.num_envs, expected)
             else:
                 num_ended += ended
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=recorder.num_samples)
         self._increase_sampled_metrics(recorder.num_samples, num_ended)
+        self._times.log(self.metrics)
         return [recorder.finish(self._seen)] if recorder.num_steps else []
+
+    def _require_hope(self, num_failures: int) -> None:
+        if num_failures == _MOST_FAILURES:
+            raise EnvfleetError(
+                f"the environment of EnvRunner {self.worker_index} failed {num_failures} times within one rollout, and "
+                "was made again each time, as restart_failed_sub_environments=True says: the errors are in the log, "
+                "mend their cause"
+            )
 
     def _reset(self, explore: bool) -> None:
         self._shared_data: dict[str, Any] = {}
@@ -168,36 +187,28 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         self._seen = seen if is_ours else tree.map_structure(np.array, seen)
 
     def _to_module(self, observations: Any, explore: bool) -> dict[str, Any]:
-        batch: dict[str, Any] = self._env_to_module(
-            rl_module=self.module,
-            batch={Columns.OBS: observations},
-            episodes=self._stand_in,
-            explore=explore,
-            shared_data=self._shared_data,
-            metrics=self.metrics,
-            metrics_prefix_key=(ENV_TO_MODULE_CONNECTOR,),
-        )
-        return batch
+        return self._before_module({Columns.OBS: observations}, **self._context(explore))
+
+    def _context(self, explore: bool) -> dict[str, Any]:
+        """What connector pieces are given besides a batch."""
+        return {
+            "rl_module": self.module,
+            "episodes": self._stand_in,
+            "explore": explore,
+            "shared_data": self._shared_data,
+            "metrics": self.metrics,
+        }
 
     def _act(self, num_samples: int, explore: bool) -> dict[str, Any]:
-        with self.metrics.log_time(RLMODULE_INFERENCE_TIMER):
-            if explore:
-                num_runners = self.config.num_env_runners or 1
-                steps = (self.num_env_steps_sampled_lifetime // num_runners + num_samples) * num_runners
-                forward = partial(self.module.forward_exploration, t=steps)
-            else:
-                forward = self.module.forward_inference
-            outputs = in_parts(forward, self._cached_to_module, self.config.rows_per_pass)
-        batch: dict[str, Any] = self._module_to_env(
-            rl_module=self.module,
-            batch=outputs,
-            episodes=self._stand_in,
-            explore=explore,
-            shared_data=self._shared_data,
-            metrics=self.metrics,
-            metrics_prefix_key=(MODULE_TO_ENV_CONNECTOR,),
-        )
-        return batch
+        start_s = time.perf_counter()
+        forward = _forward(self.module, "forward_exploration" if explore else "forward_inference")
+        if explore:
+            num_runners = self.config.num_env_runners or 1
+            steps = (self.num_env_steps_sampled_lifetime // num_runners + num_samples) * num_runners
+            forward = partial(forward, t=steps)
+        outputs = in_parts(forward, self._cached_to_module, self.config.rows_per_pass)
+        self._times.add((RLMODULE_INFERENCE_TIMER,), time.perf_counter() - start_s)
+        return self._after_module(outputs, **self._context(explore))
 
     def _step(
         self, recorder: Recorder, quotas: NDArray[np.int64] | None, explore: bool, random_actions: bool
@@ -231,6 +242,13 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             quotas -= counted
         self._see(observations, explore)
         return int(np.count_nonzero(counted))
+
+
+def _forward(module: Any, name: str) -> Callable[..., Any]:
+    """The pass of that name, without what RLlib does first: it sets the mode of every part, which is set already."""
+    is_rllibs = getattr(type(module), name, None) is getattr(TorchRLModule, name)
+    forward: Callable[..., Any] = getattr(module, f"_{name}" if is_rllibs else name)
+    return forward
 
 
 def _to_numpy(tensors: Any) -> Any:
