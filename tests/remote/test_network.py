@@ -65,6 +65,17 @@ def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: A
         np.testing.assert_array_equal(fleet.step(FLY)[0], local.step(FLY)[0])
 
 
+def test_a_service_that_puts_a_call_off_is_told_from_one_that_does_not_answer(place: Place) -> None:
+    with connect(place, patience_s=0.05) as fleet:
+        network = network_of(fleet)
+        network.tricks = [say_busy] * 9
+        with pytest.raises(
+            ServiceUnreachable, match=r"put the call off, asked .*the last time: 503 stopping\. Try again"
+        ):
+            fleet.step(FLY)
+        network.tricks.clear()
+
+
 def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
     with connect(place, patience_s=0.05) as fleet:
         network = network_of(fleet)

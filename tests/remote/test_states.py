@@ -137,7 +137,7 @@ def test_prices_can_be_read_and_hidden_things_cannot(place: Place) -> None:
 
 @pytest.fixture
 def gallery(tmp_path: Path) -> Iterator[Place]:
-    offers = (make_offer("CartPole-v1", has_pictures=True),)
+    offers = (make_offer("CartPole-v1", backend="serial", has_pictures=True),)
     with serve_here(make_settings(tmp_path, offers=offers)) as (client, service):
         yield Place(str(client.base_url).rstrip("/"), service.tokens.create("ann"), service)
 

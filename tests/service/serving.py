@@ -28,7 +28,8 @@ START_S = 90.0
 
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
-    offers = tuple(make_offer(name) for name in ("Turbofan-v0", "CartPole-v1", "envfleet/CartPole-v1"))
+    names = "Turbofan-v0", "CartPole-v1", "envfleet/CartPole-v1"
+    offers = tuple(make_offer(name, backend="serial") for name in names)
     values = {"database": f"sqlite:///{folder / 'service.db'}", "offers": offers, "tend_every_s": 3600.0}
     return Settings(**{**values, **changes})
 

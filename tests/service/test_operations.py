@@ -134,7 +134,7 @@ def test_a_start_that_fails_makes_no_token(tmp_path: Path) -> None:
 def test_mistakes_are_told_at_the_start(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'nodir' / 'service.db'}"
     for options, clue in (
-        (["--backend", "proces"], "pass one of auto, serial, thread, process, ray"),
+        (["--backend", "proces"], "pass one of process, thread, serial, ray"),
         (["--env", "CartPole-v1"], "does not exist: make it"),
     ):
         result = CliRunner().invoke(app, ["serve", "--database", database, *options])

@@ -72,7 +72,7 @@ def test_saved_states_are_part_of_a_snapshot() -> None:
 
 
 def test_actions_outside_a_discrete_space_are_refused_before_anything_is_stepped() -> None:
-    offer = make_offer("CartPole-v1")
+    offer = make_offer("CartPole-v1", backend="serial")
     config = FleetConfig(env=offer.env, version="", num_envs=3, autoreset_mode="DISABLED", mode="training", options={})
     fleet = HostedFleet("id", 1, offer, config)
     make(fleet, do="reset", rows=None, seeds=5)

@@ -1,4 +1,4 @@
-"""The JSON protocol of an older turbofan service (version 0.4), as its student client speaks it."""
+"""The episode protocol, that of an older turbofan service (version 0.4), as its student client speaks it."""
 
 from __future__ import annotations
 

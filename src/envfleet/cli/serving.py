@@ -35,7 +35,14 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes; more than one needs PostgreSQL.")] = 1,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="Where environments run that are no kernels.")
-    ] = "serial",
+    ] = "process",
+    workers_per_fleet: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of one fleet of environments that are no kernels.")
+    ] = 1,
+    step_timeout: Annotated[
+        float, typer.Option(metavar="S", min=0.1, help="Seconds for a step or reset of an environment that is none.")
+    ] = 10.0,
+    max_processes: Annotated[int, typer.Option(metavar="N", min=1, help="Worker processes of fleets in memory.")] = 128,
     max_num_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one fleet.")] = 16_384,
     max_live_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one user.")] = 20_000,
     max_steps_per_day: Annotated[
@@ -67,11 +74,11 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 
         if workers > 1 and database.startswith("sqlite"):
             raise InvalidArgument(f"workers={workers} with {database}: pass a PostgreSQL database, or one worker")
+        limits = {"workers": workers_per_fleet, "step_timeout_s": step_timeout, "max_num_envs": max_num_envs}
         settings = Settings(
             database=database,
-            offers=tuple(
-                make_offer(name, backend=backend, max_num_envs=max_num_envs, has_pictures=has_pictures) for name in env
-            ),
+            offers=tuple(make_offer(name, backend=backend, has_pictures=has_pictures, **limits) for name in env),
+            max_processes=max_processes,
             max_live_envs=max_live_envs,
             max_steps_per_day=max_steps_per_day,
             idle_timeout_s=idle_minutes * 60.0,

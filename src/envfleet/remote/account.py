@@ -80,7 +80,7 @@ def _fleet(link: Link, plain: Mapping[str, Any], *, is_asked: bool) -> OpenFleet
         return fleet
     try:
         described = link.get(f"/fleets/{fleet.fleet_id}")
-    except ServiceRefused:  # it was closed meanwhile, or is of the JSON protocol and cannot be described
+    except ServiceRefused:  # it was closed meanwhile, or is of the episode protocol and cannot be described
         return fleet
     runs = np.ones(fleet.num_envs, np.bool_) if described["seq"] else np.zeros(fleet.num_envs, np.bool_)
     runs[described["ended"]] = False

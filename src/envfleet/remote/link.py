@@ -121,7 +121,7 @@ class Link:
         while True:
             attempts += 1
             problem, wait_s, response = self._try(method, path, body)
-            if response is not None:
+            if response is not None and response.status_code not in _PASSING:
                 return response
             if problem.startswith(httpx.ReadTimeout.__name__):  # somebody is there, and busy
                 patience_s = whole_s
@@ -130,15 +130,19 @@ class Link:
             waited_s = time.monotonic() - begun
             if waited_s + pause > patience_s or self._closing.wait(pause):
                 times = "once" if attempts == 1 else f"{attempts} times in {waited_s:.1f} s"
+                if response is not None:
+                    told, advice = f"{self.url} put the call off", "Try again later"
+                else:
+                    told, advice = f"no answer from {self.url}", "Check the address, and that the service runs"
                 raise ServiceUnreachable(
-                    f"no answer from {self.url}, asked {times}; the last time: {problem}. Check the address, and that "
-                    "the service runs. A call that is made again is never made twice"
+                    f"{told}, asked {times}; the last time: {problem}. {advice}. A call that is made again is never "
+                    "made twice"
                 )
             pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
             self.retries += 1
 
     def _try(self, method: str, path: str, body: bytes | None) -> tuple[str, float, httpx.Response | None]:
-        """Send a request once: what was wrong, seconds that the service asks to wait, and the response if final."""
+        """Send a request once: what was wrong, seconds that the service asks to wait, and the response if any."""
         self.requests += 1
         self.sent_bytes += len(body or b"")
         headers = {} if body is None else {"Content-Type": MEDIA_TYPE}
@@ -157,7 +161,7 @@ class Link:
             return "", 0.0, response
         _, detail = _refusal(response)
         after = response.headers.get("Retry-After", "")
-        return f"{response.status_code} {detail}", float(after) if after.isdigit() else 0.0, None
+        return f"{response.status_code} {detail}", float(after) if after.isdigit() else 0.0, response
 
     # ------------------------------------------------------------------ reading
 

@@ -22,6 +22,7 @@ from envfleet.service.service import Service
 from envfleet.service.settings import Settings
 
 SETTINGS_VARIABLE = "ENVFLEET_SERVICE_SETTINGS"
+_UNTOLD = "the service failed to do this; its log says why"
 _log = logging.getLogger("envfleet.service")
 _STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
 
@@ -74,14 +75,15 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, OutOfStep):
         return JSONResponse({**body, "seq": error.seq}, error.status)
     if isinstance(error, Refusal):
-        if error.status == 500:  # participants are not told what an environment says of itself
+        if error.status == 500:
             _log.error("%s", error, exc_info=error.__cause__)
         if error.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
         return JSONResponse(body, error.status, headers)
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    if status == 500:
+    if status == 500:  # participants are not told what an environment says of itself
         _log.error("a call failed", exc_info=error)
+        body["detail"] = _UNTOLD
     return JSONResponse(body, status)
 
 

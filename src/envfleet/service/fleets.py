@@ -13,7 +13,7 @@ from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
 from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, Made, shrink_actions
 from envfleet.service.journal import Conflict, Entry, Journal
 from envfleet.service.memory import Memory, unknown
-from envfleet.service.refusals import Busy, Closed, EnvFailed, OutOfStep
+from envfleet.service.refusals import Busy, Closed, EnvFailed, OutOfStep, failed
 from envfleet.service.scores import fleets_that_count
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
@@ -74,6 +74,7 @@ class Fleets:
 
         Raises:
             InvalidArgument: It cannot be made.
+            EnvFailed: Likewise, as its environment raises.
             QuotaSpent: The user would have too many.
         """
         hosted = self._memory.build(secrets.token_hex(12), user_id, config)
@@ -168,7 +169,7 @@ class Fleets:
         """
         if hosted.config.kind != "fleet":
             raise InvalidArgument(
-                f"fleet {hosted.fleet_id!r} holds episodes of the JSON protocol: reset and step them by that protocol"
+                f"fleet {hosted.fleet_id!r} belongs to the episode protocol: reset and step its episodes by that"
             )
         for _ in range(_TRIES):
             if seq > hosted.seq:  # another process may have gone ahead
@@ -219,7 +220,7 @@ class Fleets:
             raise
         except Exception as error:
             self._memory.reload(hosted)
-            raise EnvFailed(f"the environment raised {type(error).__name__}; the service's log says more") from error
+            raise failed(error) from error
         entry.episodes = [{**episode, **hosted.owner} for episode in made.episodes]
         if made.steps:
             entry.steps[user_id] = made.steps
@@ -233,6 +234,10 @@ class Fleets:
             hosted.snapshot_seq = seq
         hosted.last = key, made.reply
         return made
+
+    def mend(self, hosted: HostedFleet) -> None:
+        """Make a fleet in use again, after a failure in which nothing was done."""
+        self._memory.reload(hosted)
 
     # ------------------------------------------------------------------ closing
 

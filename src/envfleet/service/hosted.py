@@ -41,7 +41,7 @@ class FleetConfig(BaseModel):
         autoreset_mode: Gymnasium's name of it.
         mode: `"training"` or `"ranked"`.
         options: Arguments of the environment.
-        kind: `"fleet"`, or `"episodes"` for the JSON protocol's.
+        kind: `"fleet"`, or `"episodes"` for the episode protocol's.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -86,6 +86,7 @@ class HostedFleet:
         is_behind: Whether events in the database are yet to be made again here.
         snapshot_seq: Count at the last snapshot.
         readable: Attributes of its sub-environments that participants may read.
+        num_processes: Worker processes that it has.
     """
 
     def __init__(self, fleet_id: str, user_id: int, offer: Offer, config: FleetConfig) -> None:
@@ -95,7 +96,7 @@ class HostedFleet:
         self.last: tuple[bytes, Any] | None = None
         self.touched_at = 0.0
         self.is_open, self.is_behind = True, False
-        self.can_save, self.readable = offer.is_kernel, offer.readable
+        self.can_save, self.readable, self.num_processes = offer.is_kernel, offer.readable, offer.num_processes
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
         self.meter = Meter(config.num_envs, is_turbofan=offer.is_turbofan, lists_all=lists_all)

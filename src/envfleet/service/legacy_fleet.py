@@ -1,4 +1,4 @@
-"""Turbofan episodes of the JSON protocol: any rows of a fleet are stepped, for any number of flights."""
+"""Episodes of the episode protocol, turbofan engines: any rows of a fleet are stepped, for any number of flights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEED_BITS = 62
 
 
 def legacy_config(offer: Offer, num_envs: int, max_steps: int) -> FleetConfig:
-    """What to make for episodes of the JSON protocol.
+    """What to make for episodes of the episode protocol.
 
     Args:
         offer: The turbofan's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import re
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from envfleet.errors import InvalidArgument
 from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.legacy_fleet import LegacyFleet
 from envfleet.service.offers import Offer, find_offer
@@ -99,10 +101,45 @@ class Memory:
 
         Raises:
             InvalidArgument: It cannot be made.
+            EnvFailed: Likewise, as its environment raises.
         """
         offer: Offer = find_offer(self._settings.offers, config.env)
         kind = LegacyFleet if config.kind == "episodes" else HostedFleet
-        return kind(fleet_id, user_id, offer, config)
+        self._make_room(offer.num_processes)
+        try:
+            return kind(fleet_id, user_id, offer, config)
+        except InvalidArgument:
+            raise
+        except Exception as error:
+            raise EnvFailed(
+                f"{config.env} cannot be made ({type(error).__name__}; the service's log says more)"
+            ) from error
+
+    def _make_room(self, num_processes: int) -> None:
+        """Put fleets out of memory until there may be so many worker processes more.
+
+        They are those of whoever has most processes, first what was used longest ago; none that is in use.
+        """
+        while num_processes:
+            held = [hosted for hosted in self.all() if hosted.num_processes]
+            by_user: collections.Counter[int] = collections.Counter()
+            for hosted in held:
+                by_user[hosted.user_id] += hosted.num_processes
+            if by_user.total() + num_processes <= self._settings.max_processes:
+                return
+            held.sort(key=lambda hosted: (-by_user[hosted.user_id], hosted.touched_at))
+            if not any(self._drop_unused(hosted) for hosted in held):
+                return
+
+    def _drop_unused(self, hosted: HostedFleet) -> bool:
+        """Put a fleet out of memory, unless it is in use; whether it was done."""
+        if not hosted.lock.acquire(blocking=False):
+            return False
+        try:
+            self.drop(hosted)
+        finally:
+            hosted.lock.release()
+        return True
 
     def _restore(self, user_id: int | None, fleet_id: str) -> HostedFleet:
         stored = self._store.load_fleet(fleet_id)

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import envfleet
 from envfleet.errors import InvalidArgument
-from envfleet.make import BACKENDS
 from envfleet.making.kernels import kernel_spec
 from envfleet.service.engines import LONG_BLOCK, SHORT_BLOCK, EngineFleet
 
 TURBOFAN = "envfleet/Turbofan-v0"
 _PRICES = ("profit", "repair_cost", "failure_cost", "sale_value")
-_BACKENDS = tuple(name for name in BACKENDS if name != "kernel")
+_BACKENDS = ("process", "thread", "serial", "ray")
+_START_TIMEOUT_S = 60.0
 AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 
 
@@ -58,6 +58,9 @@ class Offer(BaseModel):
     Attributes:
         env: Gymnasium's id.
         backend: That of `envfleet.make`, for environments that are no kernels.
+        workers: Of one fleet, for them.
+        step_timeout_s: Seconds that one of them may take for a step or a reset. `"serial"` cannot hold it, and
+            `"thread"` not against native code.
         max_num_envs: Of one fleet.
         max_episode_steps: Upper limit; `None` for the registered one.
         options: Arguments that participants may give.
@@ -69,7 +72,9 @@ class Offer(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     env: str
-    backend: str = "serial"
+    backend: str = "process"
+    workers: int = Field(default=1, ge=1)
+    step_timeout_s: float = Field(default=10.0, gt=0)
     max_num_envs: int = 16_384
     max_episode_steps: int | None = None
     options: dict[str, Option] = Field(default_factory=dict)
@@ -85,6 +90,11 @@ class Offer(BaseModel):
     def is_kernel(self) -> bool:
         """Whether its state can be saved."""
         return kernel_spec(self.env) is not None
+
+    @property
+    def num_processes(self) -> int:
+        """Worker processes of a fleet on this machine."""
+        return self.workers if self.backend == "process" and not self.is_kernel else 0
 
     @property
     def spec(self) -> EnvSpec:
@@ -127,8 +137,13 @@ class Offer(BaseModel):
             return EngineFleet(
                 num_envs, size, bool(is_whole), {**kwargs, "autoreset_mode": AutoresetMode[autoreset_mode]}
             )
-        backend: Any = "kernel" if self.is_kernel else self.backend
-        return envfleet.make(self.env, num_envs, backend=backend, autoreset_mode=autoreset_mode, seed=0, **kwargs)
+        kwargs |= {"autoreset_mode": autoreset_mode, "seed": 0}
+        if self.is_kernel:
+            return envfleet.make(self.env, num_envs, backend="kernel", **kwargs)
+        if self.backend != "serial":
+            kwargs |= {"workers": min(self.workers, num_envs), "step_timeout_s": self.step_timeout_s}
+        backend: Any = self.backend
+        return envfleet.make(self.env, num_envs, backend=backend, start_timeout_s=_START_TIMEOUT_S, **kwargs)
 
 
 def find_env_id(name: str) -> str:
@@ -146,14 +161,14 @@ def find_env_id(name: str) -> str:
     raise InvalidArgument(f"env={name!r} is not registered: `envfleet envs` lists what is")
 
 
-def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384, has_pictures: bool = False) -> Offer:
+def make_offer(name: str, *, backend: str = "process", has_pictures: bool = False, **limits: Any) -> Offer:
     """The usual offer of an environment.
 
     Args:
         name: Its id; the namespace `envfleet/` may be left out.
         backend: That of `envfleet.make`, for environments that are no kernels.
-        max_num_envs: Of one fleet.
         has_pictures: Whether participants may see its pictures.
+        **limits: Others of the offer's: `workers`, `step_timeout_s`, `max_num_envs`.
 
     Raises:
         InvalidArgument: There is no such environment, or no such backend.
@@ -170,10 +185,10 @@ def make_offer(name: str, *, backend: str = "serial", max_num_envs: int = 16_384
     return Offer(
         env=env,
         backend=backend,
-        max_num_envs=max_num_envs,
         max_episode_steps=limit,
         options=options,
         readable=_PRICES if env == TURBOFAN else (),
+        **limits,
     )
 
 

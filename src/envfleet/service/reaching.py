@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.errors import InvalidArgument, ResetNeeded, StepTimeout, WorkerDied
 from envfleet.service.fast import BINARY, bearer, read, reply_with, service_of
 from envfleet.service.hosted import HostedFleet, check_rows
-from envfleet.service.refusals import EnvFailed
+from envfleet.service.refusals import failed
 from envfleet.service.routing import BinaryRoute
 from envfleet.service.schemas import LoadRows, SaveRows
 from envfleet.transports.packing import pack
@@ -80,9 +80,9 @@ async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
             except (InvalidArgument, ResetNeeded):
                 raise
             except Exception as error:
-                raise EnvFailed(
-                    f"the environment raised {type(error).__name__}; the service's log says more"
-                ) from error
+                if isinstance(error, (StepTimeout, WorkerDied)):
+                    service.fleets.mend(hosted)
+                raise failed(error) from error
 
     return reply_with(await service.run(identity, verb, work))
 

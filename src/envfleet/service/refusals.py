@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from envfleet.errors import EnvfleetError
+from envfleet.errors import EnvfleetError, StepTimeout, WorkerDied
 
 
 class Refusal(EnvfleetError):
@@ -93,6 +93,18 @@ class EnvFailed(Refusal):
 
     status = 500
     code = "env_failed"
+
+
+def failed(error: Exception) -> EnvFailed:
+    """What its user is told of an environment that failed: nothing that it says of itself, which is for the log."""
+    if isinstance(error, StepTimeout):
+        return EnvFailed(
+            f"sub-environment {error.env_index} took longer than the {error.timeout_s:g} s that it may take here, and "
+            "was ended; the fleet stands where it stood before the call"
+        )
+    if isinstance(error, WorkerDied):
+        return EnvFailed("the process of the environment ended; the fleet stands where it stood before the call")
+    return EnvFailed(f"the environment raised {type(error).__name__}; the service's log says more")
 
 
 class Stopping(Refusal):

@@ -23,6 +23,7 @@ from envfleet.service.refusals import Forbidden, Unauthorized
 from envfleet.service.scores import Scores
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
+from envfleet.transports.launch import hold_nursery
 
 _log = logging.getLogger("envfleet.service")
 _T = TypeVar("_T")
@@ -60,9 +61,12 @@ class Service:
         self.fleets = Fleets(self.store, Journal(self.store), settings)
         self._stop_tending = threading.Event()
         self._tending: threading.Thread | None = None
+        self._until_stop = contextlib.ExitStack()
 
     async def start(self) -> None:
         """Take calls."""
+        if any(offer.num_processes for offer in self.settings.offers):
+            self._until_stop.enter_context(hold_nursery())
         self._turns = Turns(self.settings)
         self._limiter = anyio.CapacityLimiter(self.settings.max_running + _THREADS_FOR_OTHERS)
         self.metrics.watch("fleets", "Fleets in memory.", lambda: self.fleets.num_held)
@@ -82,6 +86,7 @@ class Service:
         if self._tending is not None:
             self._tending.join(60.0)
         self.fleets.close()
+        self._until_stop.close()
         self.store.close()
 
     def _tend(self) -> None:

@@ -18,6 +18,8 @@ class Settings(BaseModel):
         requests_per_s: Calls of one token, on the average; those above wait.
         max_body_bytes: Of a request.
         queue_timeout_s: How long a call may wait for its turn.
+        max_processes: Worker processes of fleets in memory, for environments that are no kernels; beyond it the fleets
+            that were used longest ago leave the memory.
         max_running: Calls that run at the same time; the others wait.
         idle_timeout_s: Fleets that nobody used for so long are closed.
         evict_after_s: Fleets that nobody used for so long leave the memory, and come back when they are used.
@@ -37,6 +39,7 @@ class Settings(BaseModel):
     requests_per_s: float = Field(default=500.0, gt=0)
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024)
     queue_timeout_s: float = Field(default=20.0, gt=0)
+    max_processes: int = Field(default=128, ge=1)
     max_running: int = Field(default=32, ge=1)
     idle_timeout_s: float = Field(default=3600.0, gt=0)
     evict_after_s: float = Field(default=600.0, gt=0)

@@ -16,12 +16,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.envs.turbofan.plots import EngineLog
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied
 from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, restore_actions
 from envfleet.service.legacy_fleet import LegacyFleet
 from envfleet.service.models import Event, FleetRow
 from envfleet.service.offers import find_offer
-from envfleet.service.refusals import Closed
+from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
 from envfleet.transports.packing import unpack
@@ -106,6 +106,8 @@ class Replays:
                 if event["do"] == "step" and seq > episode["first_seq"]:
                     tape.add(event, reply)
             return tape.finish()
+        except (StepTimeout, SubEnvError, WorkerDied) as error:
+            raise EnvFailed(f"the episode could not be made again ({type(error).__name__})") from error
         finally:
             hosted.close()
 
@@ -117,7 +119,7 @@ class Replays:
             raise Closed("the events of this episode are no longer kept")
         config = FleetConfig.model_validate(stored)
         try:
-            offer = find_offer(self._offers, config.env).model_copy(update={"backend": "serial"})
+            offer = find_offer(self._offers, config.env)
         except InvalidArgument as error:
             raise Closed(f"{config.env} is no longer hosted here") from error
         if offer.version() != config.version:

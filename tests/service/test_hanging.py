@@ -1,0 +1,88 @@
+"""Environments that hang or cannot be made: their owner is told, others go on, and nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import httpx
+import pytest
+from tests.service.conftest import Caller
+from tests.service.serving import make_settings, serve_here
+from tests.service.test_fleets import process
+
+from envfleet.service.offers import make_offer
+from envfleet.service.service import Service
+
+HANGING, FAILING = "Hanging-v0", "FailingConstructor-v0"
+LIMIT_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def fired(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that is there from the moment in which the environment hangs."""
+    return tmp_path_factory.mktemp("hanging") / "fired"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, fired: Path) -> Iterator[tuple[httpx.Client, Service]]:
+    faulty = "envfleet.testing.faults:FaultyEnv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+        kwargs: dict[str, Any] = {"fault": "native_loop", "when": "step", "once": str(fired)}
+        gym.register(HANGING, faulty, disable_env_checker=True, kwargs=kwargs)
+        gym.register(FAILING, faulty, disable_env_checker=True, kwargs={"fault": "raise", "when": "constructor"})
+        offers = tuple(make_offer(name, step_timeout_s=LIMIT_S) for name in (HANGING, FAILING))
+        with serve_here(make_settings(tmp_path_factory.mktemp("service"), offers=offers)) as both:
+            yield both
+
+
+@pytest.mark.timeout(60)
+def test_what_hangs_is_ended_while_others_go_on(ann: Caller, bob: Caller, service: Service, fired: Path) -> None:
+    fleet = ann.create(HANGING, 2)
+    ann.call(f"/fleets/{fleet}/reset", seq=0, seeds=1)
+    hosted = service.fleets.held(fleet)
+    assert hosted is not None
+    pid = hosted.fleet.stats().workers[0].pid
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(ann.post, f"/fleets/{fleet}/step", seq=1, actions=[1, 0])
+        while not fired.exists() and not hanging.done():
+            time.sleep(0.01)
+        other = bob.create(HANGING, 2)
+        bob.call(f"/fleets/{other}/reset", seq=0)
+        assert bob.call(f"/fleets/{other}/step", seq=1, actions=[0, 1])["seq"] == 2
+        answer = hanging.result()
+    assert (answer.status_code, answer.json()["code"]) == (500, "env_failed")
+    assert "took longer than the 1 s that it may take here" in answer.json()["detail"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert ann.call(f"/fleets/{fleet}/step", seq=1, actions=[1, 0])["seq"] == 2
+    assert ann.post(f"/fleets/{fleet}/close").status_code == 200
+    assert service.fleets.num_held == 1
+    assert bob.post(f"/fleets/{other}/close").status_code == 200
+
+
+def test_participants_are_not_told_what_a_constructor_raised(
+    ann: Caller, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = ann.post("/fleets", env=FAILING, num_envs=1)
+    assert (answer.status_code, answer.json()["code"]) == (500, "env_failed")
+    assert answer.json()["detail"] == f"{FAILING} cannot be made (SubEnvError; the service's log says more)"
+    assert "Traceback" in caplog.text
+    assert service.fleets.num_held == 0
+
+
+def test_what_is_used_least_leaves_the_memory_where_there_is_no_room_for_its_process(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, offers=(make_offer("CartPole-v1"),), max_processes=2)
+    with process(settings) as here:
+        ann, bob = here.user("ann"), here.user("bob")
+        others = here.create(bob, num_envs=1)
+        first = here.create(ann, num_envs=1)
+        here.reset(ann, first, seeds=3)
+        second = here.create(ann, num_envs=1)
+        assert [here.fleets.held(fleet) is None for fleet in (others, first, second)] == [True, False, False]
