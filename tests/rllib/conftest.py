@@ -1,4 +1,4 @@
-"""One small local Ray for every module that trains."""
+"""One small local Ray for all modules that train."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ OVERRIDING = "ignore:.*Overriding environment rllib-single-agent-env-v0:UserWarn
 DEPRECATED = r"ignore:`use_\w+` is deprecated:DeprecationWarning"
 
 
+IS_OURS = pytest.StashKey[bool]()  # whether Ray was started here
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/rllib" in item.path.as_posix():
@@ -25,18 +28,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """A Ray of this process, or the one that other tests keep."""
+def local_ray(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A Ray of this process, or the one that there is; it stays as long as tests of this folder follow."""
     import ray
 
-    threads, is_ours = torch.get_num_threads(), not ray.is_initialized()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    if is_ours:
+    if not ray.is_initialized():
+        request.config.stash[IS_OURS] = True
         ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
-    if is_ours:
-        ray.shutdown()
     torch.set_num_threads(threads)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End it with the last of them."""
+    stays = nextitem is not None and nextitem.path.parent == item.path.parent
+    if not stays and item.config.stash.get(IS_OURS, False):
+        import ray
+
+        item.config.stash[IS_OURS] = False
+        ray.shutdown()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,6 +71,7 @@ def _nothing_leaks(_warm_nursery: None) -> Iterator[None]:
 def _without_ray(resources: Resources) -> Resources:
     return dataclasses.replace(
         resources,
+        threads=frozenset(name for name in resources.threads if not name.startswith(("PythonGCThread", "ray_"))),
         children=frozenset(name for name in resources.children if "ray" not in name),
         shared_memory=frozenset(),
         descriptors=frozenset(name for name in resources.descriptors if "envfleet" in name or "pipe:" in name),
