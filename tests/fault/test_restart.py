@@ -116,6 +116,34 @@ def test_elsewhere(backend: Backend, when: When, fault: str) -> None:
     fleet.close()
 
 
+@pytest.mark.parametrize("fault", ["raise", "wrong_shape"])
+def test_the_last_step_stands_whatever_becomes_of_the_autoreset(fault: str, autoreset_mode: AutoresetMode) -> None:
+    """An episode that ended has ended: its reward, flags, last observation and statistics are its own."""
+    if autoreset_mode == AutoresetMode.DISABLED:
+        pytest.skip("nobody resets")
+    env_fns = env_fns_with(fault, "reset", nth=2, once=once_marker(), length=2, vary=False, ends="terminated")
+    rows, all_infos = run(SERIAL, env_fns, 4, autoreset_mode, on_failure="restart")
+    is_same = autoreset_mode == AutoresetMode.SAME_STEP
+    assert [row[1:] for row in rows[FAULTY]][:2] == [row[1:] for row in healthy_pairs(autoreset_mode)[:2]]
+    assert rows[FAULTY][1][2:] == (True, False)
+    assert all_infos[1]["episode"]["l"].tolist() == [2] * NUM_ENVS
+    if is_same:
+        assert all_infos[1]["final_obs"][FAULTY][0] == 2
+        assert all_infos[1]["final_info"]["draw"][FAULTY] == all_infos[1]["final_obs"][FAULTY][2]
+    reset = 1 if is_same else 2
+    assert all_infos[reset]["_restarted"].tolist() == [index == FAULTY for index in range(NUM_ENVS)]
+    assert "in reset" in all_infos[reset]["env_error"][FAULTY]
+    assert rows[FAULTY][reset][0][0] == 0
+    assert [row[2:] for row in rows[FAULTY][2:]] == [row[2:] for row in healthy_pairs(autoreset_mode)[2:]]
+    assert "episode" not in all_infos[2]
+
+
+@functools.cache
+def healthy_pairs(mode: AutoresetMode) -> list[Any]:
+    env_fns = env_fns_with("raise", faulty=(), length=2, vary=False, ends="terminated")
+    return run(SERIAL, env_fns, 4, mode)[0][FAULTY]
+
+
 def test_constructor_fails_when_rebuilt(backend: Backend, tmp_path: Path) -> None:
     """The step fails, and so does the rebuild: an error that tells of the rebuild."""
     marker = tmp_path / "built-once"

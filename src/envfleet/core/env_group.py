@@ -51,7 +51,6 @@ class EnvGroup:
         self._lost: list[str | None] = [options.lost] * self.num_envs
         self._reply: Reply | None = None
         self._is_watched = not options.is_inline or options.step_timeout_s is not None
-        self._verb = "step"  # "reset" while one is under way, for the report of a failure
 
     def describe(self) -> GroupInfo:
         """Check that the sub-environments fit together, and tell what the fleet must know.
@@ -180,12 +179,10 @@ class EnvGroup:
         why = self._lost[row]
         if why is not None:
             self._lost[row] = None
-            self._write_truncated(row, generation, why, whole)
+            self._write_truncated(row, generation, {"env_error": why, "restarted": True}, whole)
             return
-        observation, info = self._autoreset(row)
-        out = self._outputs[generation]
-        self._writers[generation](row, observation)
-        out.flat[0][row] = 0.0  # the flags are down since the step began
+        info = self._autoreset(row, generation)
+        self._outputs[generation].flat[0][row] = 0.0  # the flags are down since the step began
         self._add_info(row, info)
 
     def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
@@ -198,22 +195,14 @@ class EnvGroup:
             index = self._options.first_index + row
             self._report().final_objects[index] = [leaf[row] for leaf in self._final_objects]
         final_info = own_info(info)
-        observation, info = self._autoreset(row)
-        self._writers[generation](row, observation)
-        return {"final_info": final_info, **info}
+        return {"final_info": final_info, **self._autoreset(row, generation)}
 
-    def _autoreset(self, row: int) -> tuple[Any, dict[str, Any]]:
-        seed = self._rows.next_seeds[row]
-        if self._spares is None or seed is not None:
-            return self._reset_env(row, seed, None)
-        self._verb = "reset"
-        observation, info = self._spares.swap_in(row)
-        self._begin_episode(row)
-        return observation, info
+    def _autoreset(self, row: int, generation: int) -> dict[str, Any]:
+        """Begin the next episode of a row, whose last step stands whatever comes of this; returns the infos."""
+        return self._renew(row, generation, self._rows.next_seeds[row], None, self._spares)
 
     def _reset_env(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         env = self._rows.envs[row]
-        self._verb = "reset"
         self._rows.next_seeds[row] = None
         self._rows.trace.begin(row, env, seed, options)
         result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
@@ -226,12 +215,7 @@ class EnvGroup:
         if self.is_abandoned:
             raise StepInterrupted
         self._rows.direct.begin(row)
-        self._begin_episode(row)
         return observation, info
-
-    def _begin_episode(self, row: int) -> None:
-        self._verb = "step"
-        self._awaiting[row], self._lost[row] = False, None
 
     def _finish(self, rows: Sequence[int] | None) -> Reply | None:
         reply, self._reply = self._reply, None
@@ -263,50 +247,56 @@ class EnvGroup:
         for row, seed, options in zip(*payload, strict=True):
             self._turn_to(row)
             effective = self._rows.next_seeds[row] if seed is None else seed
-            try:
-                self._reset_row(row, generation, effective, options)
-            except self._rows.caught as error:
-                self._reset_again(row, generation, effective, options, error)
+            info = self._renew(row, generation, effective, options, None)
+            self._outputs[generation].clear(row)
+            self._add_info(row, info)
         self._progress[_ROW] = 0
         return self._finish(payload.indices)
 
-    def _reset_row(self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None) -> None:
-        observation, info = self._reset_env(row, seed, options)
-        self._writers[generation](row, observation)
-        self._outputs[generation].clear(row)
-        self._add_info(row, info)
-
-    def _reset_again(
-        self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None, error: BaseException
-    ) -> None:
-        """Give a sub-environment whose reset raised a second chance after a rebuild, if failures restart."""
-        if self.is_abandoned:
-            raise error
-        failure = self._rows.describe_failure(row, "reset", error)
+    def _renew(
+        self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None, spares: Spares | None
+    ) -> dict[str, Any]:
+        """Reset a row; one that fails gets a second chance after a rebuild, if failures restart. Returns the infos."""
+        try:
+            return self._reset_row(row, generation, seed, options, spares)
+        except self._rows.caught as error:
+            if self.is_abandoned:
+                raise
+            failure = self._rows.describe_failure(row, "reset", error)
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
             try:
-                self._reset_row(row, generation, seed, options)
+                again = self._rows.next_seeds[row] if seed is None else seed
+                return self._reset_row(row, generation, again, options, None) | _told(failure)
             except self._rows.caught as second:
+                if self.is_abandoned:
+                    raise
                 self._report().failures.append(self._rows.describe_failure(row, "reset", second))
+        return {}
+
+    def _reset_row(
+        self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None, spares: Spares | None
+    ) -> dict[str, Any]:
+        if spares is None or seed is not None:
+            observation, info = self._reset_env(row, seed, options)
+        else:
+            observation, info = spares.swap_in(row)
+        self._writers[generation](row, observation)
+        self._awaiting[row], self._lost[row] = False, None
+        return info
 
     # ------------------------------------------------------------------ failures
 
     def _handle_failure(self, row: int, generation: int, error: BaseException, action: Any, whole: bool) -> None:
         if self.is_abandoned:
             raise error
-        verb, self._verb = self._verb, "step"
-        failure = self._rows.describe_failure(row, verb, error, action)
+        failure = self._rows.describe_failure(row, "step", error, action)
         self._outputs[generation].clear(row)
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
-            try:
-                why = f"{failure.summary()}\n{failure.traceback}" if failure.is_timeout else failure.summary()
-                self._write_truncated(row, generation, why, whole)
-            except self._rows.caught as second:
-                self._report().failures.append(self._rows.describe_failure(row, "reset", second))
+            self._write_truncated(row, generation, _told(failure), whole)
 
     def _rebuild(self, row: int, failure: Failure) -> bool:
         """Rebuild a sub-environment that failed; False, and one more failure to report, if that fails too."""
@@ -316,7 +306,7 @@ class EnvGroup:
             self._report().failures.append(second)
         return second is None
 
-    def _write_truncated(self, row: int, generation: int, why: str, whole: bool) -> None:
+    def _write_truncated(self, row: int, generation: int, told: dict[str, Any], whole: bool) -> None:
         """Answer a step of a sub-environment that was lost: its last observation again, reward 0, truncated."""
         out = self._outputs[generation]
         # A step of all rows alternates generations, so the last observation lies in the other one.
@@ -328,13 +318,12 @@ class EnvGroup:
         out.truncated[row] = True
         if self._rows.next_seeds[row] is None:
             self._rows.next_seeds[row] = self._rows.derive_seed(row)
-        info: dict[str, Any] = {"env_error": why, "restarted": True}
         if self._is_same_step:
             observation = self._layout.row(out.observations, self._objects, row)
-            info = self._end_episode(row, generation, observation, {}) | info
+            told = self._end_episode(row, generation, observation, {}) | told
         else:
             self._awaiting[row] = True
-        self._add_info(row, info)
+        self._add_info(row, told)
 
     # ------------------------------------------------------------------ everything else
 
@@ -397,3 +386,9 @@ class EnvGroup:
         """Close every sub-environment, also after one of them raised; returns what they raised. See `Group.close`."""
         spare_failures = self._spares.close(timeout_s / 2) if self._spares is not None else []
         return self._rows.close() + spare_failures
+
+
+def _told(failure: Failure) -> dict[str, Any]:
+    """What the infos tell of a failure that was repaired."""
+    text = f"{failure.summary()}\n{failure.traceback}" if failure.is_timeout else failure.summary()
+    return {"env_error": text, "restarted": True}
