@@ -33,6 +33,12 @@ class InvalidArgument(EnvfleetError, ValueError):
     code = "invalid_argument"
 
 
+class UnknownEnv(InvalidArgument, gymnasium.error.UnregisteredEnv):
+    """No environment is registered under the id given; the message names those that are near."""
+
+    code = "unknown_env"
+
+
 class SpacesDiffer(InvalidArgument):
     """Sub-environments do not share their spaces.
 

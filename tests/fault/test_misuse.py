@@ -20,7 +20,7 @@ from gymnasium import spaces
 from tests.conftest import Backend
 
 import envfleet
-from envfleet.errors import EnvfleetError, FleetClosed, InvalidArgument, SubEnvError
+from envfleet.errors import EnvfleetError, FleetClosed, InvalidArgument, SubEnvError, UnknownEnv
 from envfleet.testing import CountingEnv
 from envfleet.testing.envs import AttributeEnv, SpaceEnv
 
@@ -72,8 +72,10 @@ def test_unknown_backend_and_environment() -> None:
     with no_new_process():
         with pytest.raises(InvalidArgument, match="serial"):
             envfleet.make(one, num_envs=2, backend="quantum")  # type: ignore[call-overload]  # that is the point
-        with pytest.raises((EnvfleetError, gymnasium.error.Error), match="NoSuchEnv"):
+        with pytest.raises(UnknownEnv, match=r"NoSuchEnv.*envfleet envs"):
             envfleet.make("NoSuchEnv-v0", num_envs=2, backend="process")
+        with pytest.raises(gymnasium.error.UnregisteredEnv, match=r"v9.*close to it: CartPole-v1"):
+            envfleet.make("CartPole-v9", num_envs=2, backend="process")
 
 
 def test_the_same_object_twice(backend: Backend) -> None:

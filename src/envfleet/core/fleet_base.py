@@ -95,7 +95,10 @@ class FleetBase(VectorEnv[Any, Any, Any]):
 
     @property
     def episode_ids(self) -> NDArray[np.int64]:
-        """Number of each running episode, `(num_envs,)`; fleet-wide, in the order they began; -1 before the first."""
+        """Number of each running episode, `(num_envs,)`, unique in the fleet; -1 before the first reset.
+
+        The `k`-th episode of sub-environment `i`, counted from 0, has the number `i + k * num_envs`, whatever the others do.
+        """
         return self._rows.episodes.ids
 
     @property

@@ -15,7 +15,7 @@ from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import StepPayload, Verb
 from envfleet.core.origins import Origins
 from envfleet.core.replay import DEATH, NO_BEGINNING, TOO_LONG, UNTOLD, ReplayRecord
-from envfleet.core.trace import MIN_ENTRIES, ActionLog
+from envfleet.core.trace import MAX_BYTES, MIN_ENTRIES, ActionLog
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import Failure, StepTimeout, WorkerDied
 
@@ -31,15 +31,23 @@ class SentLog(ActionLog):
         layout: Of one action.
         origins: Where the worker notes how its episodes begin.
         num_envs: How many sub-environments it has.
+        size_bytes: What the actions may take.
     """
 
-    def __init__(self, actions: list[NDArray[Any]], layout: SpaceLayout, origins: Origins, num_envs: int) -> None:
+    def __init__(
+        self,
+        actions: list[NDArray[Any]],
+        layout: SpaceLayout,
+        origins: Origins,
+        num_envs: int,
+        size_bytes: int = MAX_BYTES,
+    ) -> None:
         super().__init__(num_envs)
         self._num_envs, self._actions, self._layout, self._origins = num_envs, actions, layout, origins
         is_single = len(actions) == 1 and not layout.num_objects
         self._single: Callable[[], bytes] | None = actions[0].tobytes if is_single else None
         self._prune_at = MIN_ENTRIES
-        self.limit(sum(leaf.nbytes for leaf in actions))
+        self.limit(sum(leaf.nbytes for leaf in actions), size_bytes)
 
     def note(self, payload: StepPayload | None) -> None:
         """Keep what the worker was sent just now."""
@@ -111,7 +119,7 @@ class Recorder:
     def _new_log(self, worker: int) -> SentLog:
         rows = self._groups[worker].rows
         actions = [leaf[rows.start : rows.stop] for leaf in self._actions]
-        return SentLog(actions, self._layout, self._origins[worker], len(rows))
+        return SentLog(actions, self._layout, self._origins[worker], len(rows), MAX_BYTES // len(self._groups))
 
     def restart(self, worker: int) -> None:
         """Begin anew for a worker that takes the place of another; before it is sent anything."""

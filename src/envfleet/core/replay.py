@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import signal
 import tempfile
 import threading
 import traceback
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import cloudpickle
 import numpy as np
 
+from envfleet.core.alarms import borrowed_alarm
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.failures import StepInterrupted
 from envfleet.core.origins import Origin
@@ -44,8 +44,7 @@ class ReplayRecord:
     """One episode up to a failure. A pickle: only open files you trust.
 
     Attributes:
-        builder: Builds the sub-environment.
-        shared: Not kept; the names are in the builder. A sub-environment that needs shared data cannot be replayed.
+        builder: Builds the sub-environment; one that needs shared data, whose names it has, cannot be replayed.
         origin: How the episode began.
         actions: Every action of it, the failing one last.
         verb: What failed: `"reset"` or `"step"`.
@@ -110,7 +109,7 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
         handle, path = tempfile.mkstemp(prefix=f"{PREFIX}env{failure.env_index}-", suffix=".pkl", dir=folder)
         with os.fdopen(handle, "wb") as file:
             file.write(failure.replay)
-        _forget_old(folder)
+        _forget_old(folder, Path(path))
     except OSError as error:
         if path is not None:
             Path(path).unlink(missing_ok=True)
@@ -119,15 +118,15 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
     return failure, path
 
 
-def _forget_old(folder: Path) -> None:
-    """Remove all but the newest replay files of this user."""
+def _forget_old(folder: Path, newest: Path) -> None:
+    """Remove all but the newest replay files of this user; many may have been written at the same time by the clock."""
     mine = []
-    for path in folder.glob(f"{PREFIX}*.pkl"):
+    for path in set(folder.glob(f"{PREFIX}*.pkl")) - {newest}:
         with contextlib.suppress(FileNotFoundError):  # another process may be forgetting it, too
             found = path.stat()
             if found.st_uid == os.getuid():
                 mine.append((found.st_mtime_ns, path))
-    for _, path in sorted(mine)[:-MAX_FILES]:
+    for _, path in sorted(mine)[: 1 - MAX_FILES]:
         path.unlink(missing_ok=True)
 
 
@@ -213,15 +212,8 @@ def _deadline(timeout_s: float | None) -> Iterator[Callable[[], None]]:
         return
     limit_s = timeout_s
 
-    def restart_clock() -> None:
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
-
     def interrupt(signum: int, frame: Any) -> NoReturn:
         raise StepInterrupted(f"ran longer than step_timeout_s={limit_s:g}")
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        yield restart_clock
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with borrowed_alarm(interrupt) as set_timer:
+        yield lambda: set_timer(limit_s, 0)

@@ -15,7 +15,7 @@ MAX_ENTRIES = 20_000
 """Group steps remembered. An episode longer than this cannot be replayed from its start."""
 
 MAX_BYTES = 32 << 20
-"""Actions remembered of one worker, where they lie in arrays."""
+"""Actions remembered where they lie in arrays: by each worker of its own, and by the fleet of all of them together."""
 
 MIN_ENTRIES = 64
 """Group steps that are not worth dropping."""
@@ -37,9 +37,9 @@ class ActionLog:
         self._num_partial = 0  # of them, those that were not for all rows
         self._partial = [0] * num_envs  # of those, the ones that were for this row
 
-    def limit(self, size_bytes: int) -> None:
-        """Keep no more than `MAX_BYTES`, of group steps of `size_bytes` each."""
-        self._entries = collections.deque(self._entries, min(MAX_ENTRIES, MAX_BYTES // max(size_bytes, 1)))
+    def limit(self, step_bytes: int, size_bytes: int = MAX_BYTES) -> None:
+        """Keep no more than `size_bytes`, of group steps of `step_bytes` each."""
+        self._entries = collections.deque(self._entries, min(MAX_ENTRIES, size_bytes // max(step_bytes, 1)))
 
     def add(self, rows: Sequence[int] | None, actions: Any) -> None:
         """Note the actions of one group step; `rows` is `None` if they are for all sub-environments."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, UnknownEnv
 
 
 def find_spec(source: str | EnvSpec) -> EnvSpec:
@@ -18,14 +19,22 @@ def find_spec(source: str | EnvSpec) -> EnvSpec:
 
     Raises:
         InvalidArgument: There is no such module.
-        gymnasium.error.UnregisteredEnv: There is no such id; says which are near.
+        UnknownEnv: There is no such id; says which are near.
     """
     if isinstance(source, EnvSpec):
         return source
     module, _, env_id = source.rpartition(":")
     if module:
         _import(module, source)
-    return gym.spec(env_id)
+    try:
+        return gym.spec(env_id)
+    except gym.error.Error as error:
+        near = difflib.get_close_matches(env_id, gym.registry, n=3)
+        advice = f"close to it: {', '.join(near)}" if near else "`envfleet envs` lists what is registered"
+        raise UnknownEnv(
+            f"env={source!r}, expected the id of a registered environment ({str(error).rstrip('.')}): {advice}; where "
+            "a package has to be imported first, write 'module:id'"
+        ) from error
 
 
 def find_callable(source: str) -> Callable[..., gym.Env[Any, Any]] | None:

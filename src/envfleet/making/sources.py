@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from envfleet.core.arguments import check_whole
 from envfleet.core.builders import EnvBuilder
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import Kernel
@@ -111,19 +112,12 @@ def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) ->
 
 
 def count_envs(source: EnvSource, num_envs: int | None, workers: int | None, envs_per_worker: int | None) -> int:
-    """How many sub-environments there are to be.
+    """How many sub-environments there are to be; `workers` and `envs_per_worker` are whole numbers from 1, if given.
 
     Raises:
         InvalidArgument: Not at least one, or numbers that contradict each other.
     """
-    counts: tuple[tuple[str, Any], ...] = (
-        ("num_envs", num_envs),
-        ("workers", workers),
-        ("envs_per_worker", envs_per_worker),
-    )
-    for name, value in counts:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InvalidArgument(f"{name}={value!r}: pass a whole number of at least 1")
+    num_envs = None if num_envs is None else check_whole("num_envs", num_envs, 1)
     if isinstance(source, Sequence) and not isinstance(source, str):
         if not source:
             raise InvalidArgument("the list of callables is empty: pass one callable per sub-environment")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from envfleet.core.alarms import borrowed_alarm
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted
@@ -104,18 +104,10 @@ class InlineTransport:
             elif now - seen_s >= timeout_s:
                 raise StepInterrupted
 
-        start_s = time.monotonic()
-        before = signal.signal(signal.SIGALRM, look)
         look_s = max(timeout_s / 4, 0.005)
-        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, look_s, look_s)
-        try:
+        with borrowed_alarm(look) as set_timer:
+            set_timer(look_s, look_s)
             yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            if left_s:  # the caller's own alarm, which is due as before, or overdue
-                left_s = max(left_s - (time.monotonic() - start_s), 1e-6)
-                signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
     def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
         """Never needed: the caller's thread does not end on its own."""

@@ -1,5 +1,6 @@
 """A failed episode can be run again from its file."""
 
+import signal
 from pathlib import Path
 
 import gymnasium as gym
@@ -7,12 +8,13 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet.core.builders import EnvBuilder
 from envfleet.core.layout import SpaceLayout
-from envfleet.core.origins import ORIGIN_BYTES, ORIGIN_WORDS, Origins
+from envfleet.core.origins import ORIGIN_BYTES, ORIGIN_WORDS, Origin, Origins
 from envfleet.core.recorder import SentLog
-from envfleet.core.replay import ReplayUnavailable, replay
+from envfleet.core.replay import MAX_FILES, ReplayRecord, ReplayUnavailable, replay, write_replay
 from envfleet.core.trace import MAX_ENTRIES, MIN_ENTRIES, Trace
-from envfleet.errors import SubEnvError
+from envfleet.errors import Failure, SubEnvError
 from envfleet.make import Backend
 from envfleet.testing.envs import CountingEnv
 
@@ -66,6 +68,36 @@ def test_no_file_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert error.replay_file is None
     assert f"There is no file to run it again: {folder} takes no file (No such file or directory)" in str(error)
     assert not folder.exists()
+
+
+def test_old_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
+    other = tmp_path / "notes.pkl"
+    other.touch()
+    for number in range(MAX_FILES + 5):
+        failure = Failure(number, 0, "step", "Error", "", "", 1, replay=b"")
+        path = write_replay(failure)[1]
+        assert path is not None
+        assert Path(path).exists()
+    assert len(list(tmp_path.iterdir())) == MAX_FILES + 1
+    assert other.exists()
+
+
+def test_somebody_elses_alarm_still_comes(tmp_path: Path) -> None:
+    """A replay with a deadline takes the one timer of the process, and gives it back."""
+    origin = Origin(0, None, None, None, 0)
+    data = ReplayRecord(EnvBuilder(CountingEnv), origin, [1], "step", "Error", "", 0, timeout_s=30.0).pack()
+    assert isinstance(data, bytes)
+    path = tmp_path / "one.pkl"
+    path.write_bytes(data)
+    before = signal.setitimer(signal.ITIMER_REAL, 500, 7)
+    try:
+        assert not replay(str(path)).reproduced
+        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, 0)
+        assert 0 < left_s <= 500
+        assert interval_s == 7
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
 
 
 def test_a_file_that_is_none_is_explained(tmp_path: Path) -> None:
