@@ -97,7 +97,7 @@ class FleetBase(VectorEnv[Any, Any, Any]):
     def episode_ids(self) -> NDArray[np.int64]:
         """Number of each running episode, `(num_envs,)`, unique in the fleet; -1 before the first reset.
 
-        The `k`-th episode of sub-environment `i`, counted from 0, has the number `i + k * num_envs`, whatever the others do.
+        The `k`-th episode of sub-environment `i`, counted from 0, is `i + k * num_envs`, whatever the others do.
         """
         return self._rows.episodes.ids
 

@@ -1,4 +1,4 @@
-"""From the `agent` section to the agent's own configuration, with the names of the public files."""
+"""From the `agent` section to the agent's own configuration, with the names of older files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ALIASES: dict[AgentName, dict[str, str]] = {
         "vf_coef": "value_weight",
     },
 }
-"""Names of the public files (left) and ours."""
+"""Names of older files, which are those of `rl_hockey` (left), and ours."""
 
 _FIXED: dict[str, tuple[Any, str]] = {
     "use_huber_loss": (True, "the loss of DDDQN is always Huber's"),
@@ -69,7 +69,7 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "priority_replay": (False, "only DDDQN draws by priority"),
     "normalize_obs": (False, "only PPO normalises observations"),
 }
-"""Names of the public files for what an agent here always does: the value that says just that, and the reason."""
+"""Names of older files for what an agent here always does: the value that says just that, and the reason."""
 
 _COLOURS = {"normal": 0.0, "white": 0.0, "pink": 1.0, "red": 2.0}
 _ELSEWHERE = {"warmup": "training.warmup_steps"}
@@ -128,7 +128,7 @@ def _named(kind: AgentName, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _special(kind: AgentName, name: str, value: Any, place: str) -> dict[str, Any] | None:
-    """What names of the public files mean that are more than another word for one of ours; `None` for all else."""
+    """What names of older files mean that are more than another word for one of ours; `None` for all else."""
     if name == "noise" and kind == "SAC":
         if value not in _COLOURS:
             raise InvalidArgument(f"{place} is {value!r}, expected one of {', '.join(_COLOURS)}")

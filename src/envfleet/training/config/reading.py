@@ -23,7 +23,7 @@ def read_config(path: str | Path) -> RunConfig:
     """Read a configuration file.
 
     Args:
-        path: A JSON file. Keys of the public files that never did anything are dropped with a warning.
+        path: A JSON file. Keys of older files that never did anything are dropped with a warning.
 
     Raises:
         InvalidArgument: There is no such file, it is no JSON, or it says something that cannot be; the message has the

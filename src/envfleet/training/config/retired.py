@@ -1,4 +1,4 @@
-"""Keys of the public files that are not kept: those that never did anything are dropped, others are refused."""
+"""Keys of older files that are not kept: those that never did anything are dropped, others are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PRIORITISED = {"DDQN_PER": "DDDQN"}
 
 
 def modernise(data: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Bring the content of a file of the public shape into the present one.
+    """Bring the content of a file of the older form into the present one.
 
     Args:
         data: The content; it is left as it is.

@@ -139,7 +139,7 @@ def evaluate(
     meet the same starts.
 
     Args:
-        player: An agent, the path of a checkpoint, `"weak"` or `"strong"`.
+        player: An agent, the path of a checkpoint, `"weak"`, `"strong"` or `"champion"`.
         opponent: Likewise.
         games: How many.
         seed: Of the games.

@@ -97,7 +97,7 @@ def play(
     """Play games between two players, without exploration.
 
     Args:
-        player: `"weak"`, `"strong"`, the path of a checkpoint, or anything with `act_batch`.
+        player: `"weak"`, `"strong"`, `"champion"`, the path of a checkpoint, or anything with `act_batch`.
         opponent: Likewise.
         games: How many.
         seed: All games derive theirs from it; the first ones are the same for any number of games.
