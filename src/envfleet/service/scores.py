@@ -106,7 +106,8 @@ def _board(env: str, limit: int, worst: float | None) -> sa.Select[Any]:
         .limit(1)
         .scalar_subquery()
     )
-    users = sa.select(User.id, User.name, sa.func.coalesce(begun, 0.0).label("since")).subquery()
+    users = sa.select(User.id, User.name, sa.func.coalesce(begun, 0.0).label("since")).cte("since")
+    users = users.prefix_with("MATERIALIZED", dialect="postgresql")  # else it is asked for every episode
     is_late = sa.and_(Episode.user_id == users.c.id, Episode.started_at >= users.c.since, *_is_ranked(env))
     place = sa.func.row_number().over(partition_by=users.c.id, order_by=_LAST_BEGUN)
     late = sa.select(users.c.name, Episode.ended_at, _counted(worst), place.label("place"))
