@@ -1,4 +1,4 @@
-"""A Ray cluster for each module, and the backend in both its ways."""
+"""A Ray cluster for modules that want the same, and the backend in both its ways."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -49,15 +49,47 @@ def way(request: pytest.FixtureRequest) -> RayBackend:
     return request.param
 
 
+class Kept(NamedTuple):
+    """A cluster that modules share, and the options of its head."""
+
+    options: dict[str, Any]
+    cluster: Cluster
+
+    def end(self) -> None:
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+KEPT = pytest.StashKey[Kept]()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A head, to which this process is connected, as the module's `HEAD_OPTIONS` have it; tests may add nodes."""
-    options = getattr(request.module, "HEAD_OPTIONS", {})
-    cluster = Cluster(initialize_head=True, head_node_args={**HEAD, **options})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    """A head, to which this process is connected, as the module's `HEAD_OPTIONS` have it; tests may add nodes.
+
+    It stays for the next module, if that wants the same.
+    """
+    stash = request.config.stash
+    options = {**HEAD, **getattr(request.module, "HEAD_OPTIONS", {})}
+    if KEPT in stash and stash[KEPT].options != options:
+        stash[KEPT].end()
+        del stash[KEPT]
+    if KEPT not in stash:
+        stash[KEPT] = Kept(options, Cluster(initialize_head=True, head_node_args=options))
+        ray.init(address=stash[KEPT].cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    cluster = stash[KEPT].cluster
     yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    for node in list(cluster.worker_nodes):
+        cluster.remove_node(node)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the cluster with the last test of this folder."""
+    stays = nextitem is not None and nextitem.path.parent == item.path.parent
+    if not stays and KEPT in item.config.stash:
+        item.config.stash[KEPT].end()
+        del item.config.stash[KEPT]
 
 
 @pytest.fixture(scope="module", autouse=True)

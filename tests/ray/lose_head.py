@@ -1,6 +1,7 @@
 """A program whose cluster loses its head while fleets live; run by `test_head_lost.py`.
 
-Prints one JSON object per thing tried: what it was, what came of it, and how many seconds it took.
+Takes the name of a file that is not there yet. Prints one JSON object per thing tried: what it was, what came of it,
+and how many seconds it took.
 """
 
 from __future__ import annotations
@@ -10,23 +11,37 @@ import json
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from tests.fault.builders import actions, env_fns_with
 from tests.ray.conftest import HEAD, NEAR, REMOTE, no_actor_stays
 
 import envfleet
 from envfleet.testing import CountingEnv
 from envfleet.transports.ray import connection
 
-LOST_S = 3.0
-HANG_S = 8.0
+LOST_S = 1.0
 ENV_FNS = [functools.partial(CountingEnv, 1000)] * 2
+
+
+class StuckEnv(CountingEnv):
+    """Its step takes until there is a file, or a minute."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(1000)
+        self._file = Path(file)
+
+    def step(self, action: Any) -> Any:
+        deadline_s = time.monotonic() + 60.0
+        while not self._file.exists() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return super().step(action)
 
 
 def attempt(what: str, action: Callable[[], Any]) -> None:
@@ -47,7 +62,7 @@ def kill_worker(fleet: Any) -> None:
     os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
 
 
-def main() -> None:
+def main(file: str) -> None:
     connection.LOST_S = LOST_S
     cluster = Cluster(initialize_head=True, head_node_args=HEAD)
     head: Any = cluster.head_node  # Ray types it as what it is before the start
@@ -57,7 +72,7 @@ def main() -> None:
         for way, on_failure in ((NEAR, "restart"), (REMOTE, "raise"), (REMOTE, "restart"))
     }
     bystanders = {f"{way} bystander": way(ENV_FNS, workers=1) for way in (NEAR, REMOTE)}
-    stuck = REMOTE(env_fns_with("hang", duration_s=HANG_S), workers=1)
+    stuck = REMOTE([functools.partial(StuckEnv, file)] * 2, workers=1)
     for fleet in (*fleets.values(), *bystanders.values(), stuck):
         fleet.reset(seed=0)
     for kind in ("gcs_server", "raylet"):
@@ -68,16 +83,18 @@ def main() -> None:
         kill_worker(fleet)
         attempt(f"lost {name}", functools.partial(step, fleet))
         attempt(f"again {name}", functools.partial(step, fleet))
-    attempt("stuck", lambda: stuck.step(actions(0)))
+    attempt("stuck", functools.partial(step, stuck))
+    Path(file).touch()
     attempt("make", lambda: envfleet.make(CountingEnv, 2, backend="ray"))
     for name, fleet in bystanders.items():
         attempt(f"step {name}", functools.partial(step, fleet))
     for name, fleet in {**fleets, **bystanders, "stuck": stuck}.items():
         attempt(f"close {name}", fleet.close)
     print(json.dumps({"what": "actors", "outcome": "gone" if no_actor_stays() else "left", "took_s": 0}), flush=True)
-    ray.shutdown()
-    cluster.shutdown()
+    head.kill_all_processes(check_alive=False, allow_graceful=False)
+    sys.stdout.flush()
+    os._exit(0)  # Ray's own end would look for the head for five seconds
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

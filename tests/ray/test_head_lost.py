@@ -14,11 +14,16 @@ from tests.ray.lose_head import LOST_S
 SLACK_S = 15.0
 
 
+@pytest.fixture(scope="module", autouse=True)
+def ray_cluster() -> None:
+    """None: the program starts its own."""
+
+
 @pytest.mark.timeout(170)
-def test_head_is_lost() -> None:
+def test_head_is_lost(tmp_path: Path) -> None:
     """In a program of its own: Ray ends a program that was without a head for a minute."""
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.ray.lose_head"],
+        [sys.executable, "-m", "tests.ray.lose_head", str(tmp_path / "go on")],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "600"},  # a slow machine may take its time
         capture_output=True,
