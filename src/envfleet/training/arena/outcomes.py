@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from envfleet.agents.saving import as_array
 from envfleet.envs.hockey.constants import Mode
+from envfleet.errors import InvalidArgument
 from envfleet.training.events import Results
 
 _MODES = {int(mode): mode.name for mode in Mode}
@@ -48,11 +49,27 @@ def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDAr
 
 
 def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A number of all sub-environments as it was in the step; where one `ended`, `infos` are of the next episode."""
+    """A number of all sub-environments as it was in the step; where one `ended`, `infos` are of the next episode.
+
+    Raises:
+        InvalidArgument: The environment does not tell that number.
+    """
+    _check_told(infos, name)
+    if len(ended):
+        _check_told(infos.get("final_info", {}), name)
     numbers = np.array(infos[name], np.float64)
     if len(ended):
         numbers[ended] = column(infos, name, ended)
     return numbers
+
+
+def _check_told(infos: Mapping[str, Any], name: str) -> None:
+    if name not in infos:
+        known = ", ".join(sorted(key for key in infos if not key.startswith(("_", "final_")))) or "nothing"
+        raise InvalidArgument(
+            f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
+            "without it, or let the environment tell it in every step"
+        )
 
 
 class Running:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envfleet.errors import InvalidArgument
+from envfleet.training.arena.outcomes import in_step
 from envfleet.training.arena.shaping import RewardShaper, Schedule
 from envfleet.training.config import Phase
 
@@ -88,3 +90,14 @@ def test_a_state_is_taken_up_again() -> None:
         shaper.begin_episodes(rows(1))
     terms = np.ones((2, 3))
     assert second.shape(np.zeros(2), terms, won).tolist() == first.shape(np.zeros(2), terms, won).tolist()
+
+
+def test_a_term_that_the_environment_does_not_tell_is_not_taken_for_nought() -> None:
+    last = {"touch": np.array([0.0, 7.0])}
+    infos = {"touch": np.array([1.0, 2.0]), "puck": np.ones(2), "_puck": np.ones(2, bool), "final_info": last}
+    assert in_step(infos, "touch", rows(1)).tolist() == [1.0, 7.0]
+    assert in_step(infos, "puck", rows()).tolist() == [1.0, 1.0]
+    with pytest.raises(InvalidArgument, match=r"made of 'touhc', .* they have puck, touch: "):
+        in_step(infos, "touhc", rows())
+    with pytest.raises(InvalidArgument, match=r"made of 'puck', .* they have touch: "):
+        in_step(infos, "puck", rows(1))
