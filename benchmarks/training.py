@@ -66,7 +66,8 @@ def make_trainer(path: Path, updates: float | None, num_envs: int, args: argpars
         config["hyperparameters"]["batch_size"] = args.batch_size
     if args.hidden is not None:
         config["agent"]["hyperparameters"]["hidden"] = args.hidden
-    return Trainer(parse_config(config), RunOptions(num_envs=num_envs, engine="box2d"))
+    workers = None if num_envs == 1 else args.workers
+    return Trainer(parse_config(config), RunOptions(num_envs=num_envs, engine="box2d", workers=workers))
 
 
 def measure(path: Path, updates: float | None, num_envs: int, args: argparse.Namespace) -> Cell:
@@ -149,6 +150,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="likewise")
     parser.add_argument("--configs", type=Path, nargs="+", default=[CONFIGS / "sac.json", CONFIGS / "dddqn.json"])
     parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="with 1")
+    parser.add_argument("--workers", type=int, help="of more than one sub-environment; chosen if not given")
     args = parser.parse_args()
     torch.set_num_threads(1)
     cells = [
@@ -164,6 +166,7 @@ def main() -> None:
         "hidden": args.hidden,
         "batch_size": args.batch_size,
         "seconds": args.seconds,
+        "workers": args.workers,
         "cells": [dataclasses.asdict(cell) for cell in cells],
     }
     (args.out / "training.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
