@@ -7,6 +7,8 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import gymnasium as gym
 import pytest
@@ -16,7 +18,8 @@ from envfleet.core.memory import SharedBlock
 
 pytest.importorskip("ray")
 
-from envfleet.transports.ray.watcher import Watched, Watcher
+from envfleet.transports.ray.placing import Placed
+from envfleet.transports.ray.watcher import Watched, Watcher, Watchers
 
 SPACE = gym.spaces.MultiBinary(1000)
 SPEC = ArraysSpec(SPACE, gym.spaces.Discrete(2), 3, 2, has_finals=False, has_columns=False)
@@ -56,3 +59,31 @@ def test_watcher_keeps_nothing_of_a_worker(interrupts: list[int]) -> None:
         del arrays
         assert maps_and_descriptors() == before
     assert len(interrupts) == 3
+
+
+class _Asked:
+    """Stands for a connection, with a head or without."""
+
+    def __init__(self, *, has_head: bool) -> None:
+        self._has_head = has_head
+
+    def can_ask(self) -> bool:
+        return self._has_head
+
+    def is_open(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("has_head", [True, False])
+def test_nobody_is_ended_by_a_head_that_is_gone(has_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would wait for it: watchers are let go, workers that were placed are asked to leave."""
+    ended: list[Any] = []
+    monkeypatch.setattr("ray.kill", ended.append)
+    connection: Any = _Asked(has_head=has_head)
+    watchers, watcher, worker = Watchers(connection), object(), MagicMock()
+    watchers._by_node["node"] = watcher
+    watchers.forget("node")
+    watchers.close()
+    Placed(worker, MagicMock(), None, connection).give_up()
+    assert ended == ([watcher, worker] if has_head else [])
+    assert worker.leave.remote.called == (not has_head)

@@ -31,14 +31,18 @@ class Placed:
         link: Its link through shared memory, if it has that.
     """
 
-    def __init__(self, actor: Any, seat: Seat, link: Link | None) -> None:
+    def __init__(self, actor: Any, seat: Seat, link: Link | None, connection: Connection) -> None:
         self.actor, self.seat, self.link = actor, seat, link
+        self._connection = connection
 
     def give_up(self) -> None:
-        """End it again."""
+        """End it again; without the head of the cluster, have it end."""
         if self.link is not None:
             self.link.close()
-        cluster.end_actor(self.actor)
+        if self._connection.can_ask():
+            cluster.end_actor(self.actor)
+        elif self._connection.is_open():
+            self.actor.leave.remote()
 
 
 class Placing:
@@ -96,7 +100,7 @@ class Placing:
             if link is not None and not seats[worker].has_memory:  # it was handed over too late
                 link.close()
                 link = None
-            placed.append(Placed(actor, seats[worker], link))
+            placed.append(Placed(actor, seats[worker], link, self._connection))
         return placed
 
     def _await_seats(self, refs: dict[Any, int], rendezvous: Rendezvous | None) -> dict[int, Seat]:

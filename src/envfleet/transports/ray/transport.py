@@ -57,12 +57,12 @@ class RayTransport(ProcessTransport):
     def __init__(self, plans: Sequence[GroupPlan], shared: SharedArrays, options: RayOptions) -> None:
         super().__init__(plans, shared)
         self._options = options
-        self._watchers = Watchers()
         self._actors: dict[int, Any] = {}  # held, for Ray ends an actor that nobody holds
         self._runs: dict[int, Any] = {}  # the calls in which workers serve through shared memory
         self._num_restarts: collections.Counter[int] = collections.Counter()
         self._shared_ref: Any = None
         self._connection = Connection()
+        self._watchers = Watchers(self._connection)
         self._held = contextlib.ExitStack()
 
     def start(self, timeout_s: float) -> list[GroupInfo]:
@@ -215,8 +215,7 @@ class RayTransport(ProcessTransport):
         try:
             return super().close(timeout_s)
         finally:
-            if self._connection.can_ask():
-                self._watchers.close()
+            self._watchers.close()
             self._held.close()
 
 

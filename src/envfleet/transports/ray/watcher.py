@@ -16,6 +16,7 @@ from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.memory import SharedBlock
 from envfleet.transports.link import read_stack
 from envfleet.transports.ray.cluster import end_actor
+from envfleet.transports.ray.connection import Connection
 
 
 class Watched(NamedTuple):
@@ -79,9 +80,14 @@ def _signal(pid: int, number: int) -> None:
 
 
 class Watchers:
-    """The driver's side: a watcher per node, made when it is first asked for."""
+    """The driver's side: a watcher per node, made when it is first asked for.
 
-    def __init__(self) -> None:
+    Args:
+        connection: The connection to Ray.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._by_node: dict[str, Any] = {}
 
     def on(self, node_id: str) -> Any:
@@ -92,9 +98,12 @@ class Watchers:
         return self._by_node[node_id]
 
     def forget(self, node_id: str) -> None:
-        """End the watcher of a node; another is made if it is asked for again."""
+        """End the watcher of a node; another is made if it is asked for again.
+
+        Without the head of the cluster, which would be waited for, it ends when Ray finds that nobody holds it.
+        """
         watcher = self._by_node.pop(node_id, None)
-        if watcher is not None:
+        if watcher is not None and self._connection.can_ask():
             end_actor(watcher)
 
     def close(self) -> None:
