@@ -150,8 +150,9 @@ def require_descriptors(count: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
             return
     raise InvalidArgument(
-        f"{count} more file descriptors are needed, {max(0, soft - num_open)} are available ({num_open} of {soft} are "
-        f"open): use fewer workers, or raise the limit before starting Python with `ulimit -n {needed}`."
+        f"{count} more file descriptors are needed, besides {_SPARE_DESCRIPTORS} for what else a program opens; "
+        f"{max(0, soft - num_open)} are available ({num_open} of {soft} are open): use fewer workers, or raise the "
+        f"limit before starting Python with `ulimit -n {needed}`."
     )
 
 
