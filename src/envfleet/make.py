@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
-from envfleet.core.engine import EngineOptions
+from envfleet.core.arguments import check_choice, check_seconds, check_whole
 from envfleet.core.fleet import Fleet
-from envfleet.core.shared import SharedArrays
-from envfleet.errors import InvalidArgument, MissingDependency
-from envfleet.making.assembly import Blueprint
-from envfleet.making.kernels import make_kernel_fleet, names_kernel
-from envfleet.making.keywords import check_keywords
-from envfleet.making.planning import choose, fixed_plan
-from envfleet.making.ray import make_ray_fleet
+from envfleet.errors import MissingDependency
+from envfleet.making.fleets import make_fleet
+from envfleet.making.options import Options, read_autoreset_mode
 from envfleet.making.registered import find_callable
-from envfleet.making.sources import EnvSource, builders_of, count_envs
-from envfleet.transports.ray.options import RayOptions
+from envfleet.making.sources import EnvSource, count_envs
 
 if TYPE_CHECKING:
     from envfleet.kernels.fleet import KernelFleet
@@ -30,7 +22,6 @@ if TYPE_CHECKING:
     from envfleet.remote.fleet import RemoteFleet
 
 Backend = Literal["auto", "serial", "thread", "process", "ray"]
-BACKENDS = ("auto", "serial", "thread", "process", "ray", "kernel")
 
 
 @overload
@@ -113,8 +104,8 @@ def make(
             (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only: returns a `KernelFleet`), or
             `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others it measures which
             of the first three is fastest here. `fleet.plan` says why.
-        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. With that backend only `workers`, `autoreset_mode`, `copy`,
-            `seed` and `env_kwargs` mean something.
+        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. Besides it, that backend takes `workers`, `autoreset_mode`,
+            `copy`, `seed` and `env_kwargs`. Options that mean nothing with the backend that is named are refused.
         workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster.
         envs_per_worker: Sub-environments of each.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
@@ -163,82 +154,30 @@ def make(
     """
     if isinstance(env, str):
         env = find_callable(env) or env
-    _check_choice("backend", backend, BACKENDS)
-    _check_choice("device", device, ("cpu", "cuda"))
-    python_option = _first_given(
+    options = Options(
+        backend=backend,
+        device=device,
+        workers=workers,
         envs_per_worker=envs_per_worker,
+        autoreset_mode=autoreset_mode,
+        copy=copy,
         batch_size=batch_size,
-        on_failure=None if on_failure == "raise" else on_failure,
+        on_failure=on_failure,
+        max_restarts=max_restarts,
         step_timeout_s=step_timeout_s,
+        start_timeout_s=start_timeout_s,
         start_method=start_method,
         ray_options=ray_options,
+        seed=seed,
         shared=shared,
         recycle_episodes=recycle_episodes,
         recycle_bytes=recycle_bytes,
-        spares=spares or None,
-    )
-    if backend == "kernel" and python_option is not None:
-        raise InvalidArgument(
-            f'{python_option} means nothing with backend="kernel", which has no Python to run in workers: leave it out'
-        )
-    if backend == "kernel" or (backend == "auto" and python_option is None and names_kernel(env)):
-        return make_kernel_fleet(
-            env,
-            count_envs(env, num_envs, None, None),
-            device=device,
-            workers=workers,
-            autoreset_mode=_autoreset_mode(autoreset_mode),
-            copy=copy,
-            seed=seed,
-            env_kwargs=env_kwargs,
-        )
-    if device != "cpu":
-        raise InvalidArgument(f'device={device!r} needs a kernel and backend="kernel", got backend={backend!r}')
-    check_keywords(env, env_kwargs, inspect.signature(make).parameters)
-    local = SharedArrays.local(shared)
-    root_seed = secrets.randbits(32) if seed is None else seed
-    num_envs = count_envs(env, num_envs, workers, envs_per_worker)
-    _check_choice("on_failure", on_failure, ("raise", "restart"))
-    _check_choice("observation_mode", observation_mode, ("same", "different"))
-    _check_choice("start_method", start_method, (None, "forkserver", "spawn", "fork"))
-    _check_seconds(step_timeout_s=step_timeout_s, start_timeout_s=start_timeout_s)
-    if max_restarts < 0:
-        raise InvalidArgument(f"max_restarts={max_restarts}: pass 0 or more")
-    _check_batch_size(batch_size, num_envs)
-    is_recycled = recycle_episodes is not None or recycle_bytes is not None
-    if is_recycled and backend not in ("auto", "process"):
-        raise InvalidArgument(
-            f'recycling replaces worker processes, but backend={backend!r}: pass backend="process" or leave it out'
-        )
-    blueprint = Blueprint(
-        builders=builders_of(env, num_envs, root_seed, tuple(local.arrays), env_kwargs),
-        shared=local,
-        options=EngineOptions(
-            autoreset_mode=_autoreset_mode(autoreset_mode),
-            copy=copy,
-            batch_size=num_envs if batch_size is None else batch_size,
-            on_failure=on_failure,
-            max_restarts=max_restarts,
-            step_timeout_s=step_timeout_s,
-            start_timeout_s=start_timeout_s,
-            recycle_episodes=recycle_episodes,
-            recycle_bytes=recycle_bytes,
-            has_spares=spares,
-            record_episodes=record_episodes,
-            root_seed=root_seed,
-        ),
-        start_method=start_method,
-        same_bounds=observation_mode == "same",
-        ray_options=_ray_options(ray_options, backend),
-    )
-    if backend == "ray":
-        return make_ray_fleet(blueprint, workers, envs_per_worker)
-    if backend == "auto" and is_recycled:
-        plan = fixed_plan("process", num_envs, workers, envs_per_worker, start_method, "recycling needs processes")
-        return blueprint.build(plan)
-    if backend == "auto":
-        return choose(blueprint, workers, envs_per_worker)
-    return blueprint.build(fixed_plan(backend, num_envs, workers, envs_per_worker, start_method, "as asked for"))
+        spares=spares,
+        record_episodes=record_episodes,
+        observation_mode=observation_mode,
+    ).checked()
+    num_envs = count_envs(env, num_envs, options.workers, options.envs_per_worker)
+    return make_fleet(env, num_envs, options, env_kwargs)
 
 
 def connect(
@@ -282,54 +221,19 @@ def connect(
         from envfleet.remote.connecting import connect_fleet
     except ModuleNotFoundError as error:
         raise MissingDependency(f"connect() needs {error.name}: pip install 'envfleet[client]'") from error
-    _check_choice("mode", mode, ("training", "ranked"))
-    _check_seconds(timeout_s=timeout_s, patience_s=patience_s)
+    check_choice("mode", mode, ("training", "ranked"))
+    check_seconds("timeout_s", timeout_s)
+    check_seconds("patience_s", patience_s)
     num_envs = count_envs(env, num_envs, None, None)
-    _check_batch_size(batch_size, num_envs)
+    if batch_size is not None:
+        batch_size = check_whole("batch_size", batch_size, 1, num_envs, most_name="num_envs")
     return connect_fleet(
         [url] if isinstance(url, str) else list(url),
         num_envs,
         {"env": env, "mode": mode, "options": options},
         token=token,
-        autoreset_mode=_autoreset_mode(autoreset_mode),
+        autoreset_mode=read_autoreset_mode(autoreset_mode),
         batch_size=batch_size,
         timeout_s=timeout_s,
         patience_s=patience_s,
     )
-
-
-def _check_batch_size(batch_size: int | None, num_envs: int) -> None:
-    if batch_size is not None and not 1 <= batch_size <= num_envs:
-        raise InvalidArgument(f"batch_size={batch_size}: pass a whole number from 1 to num_envs={num_envs}")
-
-
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise InvalidArgument(f"{name}={value!r}: pass one of {', '.join(repr(choice) for choice in choices)}")
-
-
-def _check_seconds(**durations: float | None) -> None:
-    for name, value in durations.items():
-        if value is not None and not 0 < value < math.inf:
-            raise InvalidArgument(f"{name}={value!r}: pass a number of seconds above 0")
-
-
-def _ray_options(given: Mapping[str, Any] | None, backend: str) -> RayOptions:
-    if given is not None and backend != "ray":
-        raise InvalidArgument(f'ray_options need backend="ray", got backend={backend!r}: leave them out')
-    return RayOptions.read(given)
-
-
-def _first_given(**options: Any) -> str | None:
-    """The first option that is not `None`, as it would be written."""
-    return next((f"{name}={value!r}" for name, value in options.items() if value is not None), None)
-
-
-def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    if isinstance(mode, AutoresetMode):
-        return mode
-    for known in AutoresetMode:
-        if mode in (known.name, known.value, known.name.lower()):
-            return known
-    names = ", ".join(repr(known.name) for known in AutoresetMode)
-    raise InvalidArgument(f"autoreset_mode={mode!r}: pass one of {names}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Self
@@ -18,6 +17,7 @@ from envfleet.core.stats import FleetStats, Plan, WorkerStats
 from envfleet.errors import CallPending, FleetClosed, InvalidArgument, ResetNeeded
 from envfleet.kernels.batches import make_batch
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.requests import read_first_seed
 
 
 class KernelFleetBase(VectorEnv[Any, Any, Any]):
@@ -40,7 +40,7 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
     ) -> None:
         self._state, self.closed = Lifecycle.CLOSED, True  # until everything is there
         self._kernel = spec
-        self._first_seed = secrets.randbits(63) if seed is None else seed
+        self._first_seed = read_first_seed(seed, num_envs)
         self._batch = make_batch(
             spec,
             num_envs,

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.core.arguments import check_whole
 from envfleet.core.requests import check_seeds
 from envfleet.errors import InvalidArgument
 
 _TOO_LARGE = 2**64
+
+
+def read_first_seed(seed: int | None, num_envs: int) -> int:
+    """The seed of the first of `num_envs` sub-environments, whose others follow it; drawn, if it is `None`.
+
+    Raises:
+        InvalidArgument: It is no seed that leaves room for the others below 2**64.
+    """
+    if seed is None:
+        return secrets.randbits(63)
+    return check_whole("seed", seed, 0, _TOO_LARGE - num_envs, most_name="2**64 - num_envs")
 
 
 def read_seeds(

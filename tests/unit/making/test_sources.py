@@ -1,6 +1,7 @@
 """What may be given as an environment, and how its mistakes are explained."""
 
 import functools
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -120,13 +121,72 @@ def test_the_number_of_sub_environments(arguments: tuple, expected: int) -> None
         ({"num_envs": 2, "step_timeout_s": 0}, "step_timeout_s=0"),
         ({"num_envs": 2, "max_restarts": -1}, "max_restarts=-1"),
         ({"num_envs": 2, "autoreset_mode": "sometimes"}, "pass one of 'NEXT_STEP', 'SAME_STEP', 'DISABLED'"),
-        ({"num_envs": 2, "backend": "serial", "recycle_episodes": 3}, "recycling replaces worker processes"),
+        ({"num_envs": True}, "num_envs=True"),
+        ({"num_envs": 2, "batch_size": 1.5}, r"batch_size=1\.5"),
+        ({"num_envs": 2, "step_timeout_s": "3"}, "step_timeout_s='3': pass a number of seconds"),
+        ({"num_envs": 2, "start_timeout_s": "3"}, "start_timeout_s='3': pass a number of seconds"),
+        ({"num_envs": 2, "start_timeout_s": None}, "start_timeout_s=None"),
+        ({"num_envs": 2, "max_restarts": 1.5}, r"max_restarts=1\.5 \(type float\): pass a whole number of at least 0"),
+        ({"num_envs": 2, "recycle_episodes": 0}, "recycle_episodes=0: pass a whole number of at least 1"),
+        ({"num_envs": 2, "recycle_bytes": -5}, "recycle_bytes=-5"),
+        ({"num_envs": 2, "seed": -3}, "seed=-3: pass a whole number of at least 0"),
+        ({"num_envs": 2, "seed": 1.5}, r"seed=1\.5"),
+        ({"num_envs": 2, "seed": "x"}, "seed='x'"),
+        ({"num_envs": 2, "copy": "no"}, r"copy='no' \(type str\): pass True or False"),
         ({"num_envs": 2, "shared": {"x": object()}}, r"shared\['x'\] is object, expected an array of numbers"),
     ],
 )
 def test_arguments_are_checked_before_anything_starts(options: dict, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         envfleet.make("CartPole-v1", **options)
+
+
+@pytest.mark.parametrize(
+    ("backend", "option", "advice"),
+    [
+        ("serial", {"workers": 2}, "which steps every sub-environment in this thread: leave it out"),
+        ("serial", {"envs_per_worker": 2}, "leave it out"),
+        ("serial", {"start_method": "spawn"}, 'pass backend="process" or leave it out'),
+        ("serial", {"recycle_episodes": 3}, 'pass backend="process" or leave it out'),
+        ("thread", {"start_method": "spawn"}, 'pass backend="process" or leave it out'),
+        ("thread", {"ray_options": {}}, 'pass backend="ray" or leave it out'),
+        ("ray", {"recycle_bytes": 10**9}, 'pass backend="process" or leave it out'),
+        ("auto", {"device": "cuda"}, 'pass backend="kernel" or leave it out'),
+        ("kernel", {"max_restarts": 3}, "which has no Python to run in workers: leave it out"),
+        ("kernel", {"record_episodes": False}, "leave it out"),
+        ("kernel", {"observation_mode": "different"}, "leave it out"),
+        ("kernel", {"start_timeout_s": 3}, "leave it out"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(backend: Any, option: dict[str, Any], advice: str) -> None:
+    name = "envfleet/CartPole-v1" if backend == "kernel" else "CartPole-v1"
+    (given,) = [f"{key}={value!r}" for key, value in option.items()]
+    with pytest.raises(InvalidArgument, match=re.escape(f'{given} means nothing with backend="{backend}"')) as caught:
+        envfleet.make(name, 4, backend=backend, **option)
+    assert str(caught.value).endswith(advice)
+
+
+def test_one_worker_is_what_serial_is() -> None:
+    with envfleet.make("CartPole-v1", 2, backend="serial", workers=1) as fleet:
+        assert fleet.plan.num_workers == 1
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.uint8])
+def test_numbers_may_be_numpys(integer: Any) -> None:
+    with envfleet.make("CartPole-v1", integer(4), backend="thread", workers=integer(2), seed=integer(3)) as fleet:
+        assert fleet.plan.envs_per_worker == (2, 2)
+        assert fleet.reset()[0].shape == (4, 4)
+
+
+@pytest.mark.parametrize("seed", [-3, 2**64 - 1])
+def test_a_kernels_seed_leaves_room_for_those_of_the_others(seed: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"seed={seed}"):
+        envfleet.make("envfleet/CartPole-v1", 2, backend="kernel", seed=seed)
+
+
+def test_a_kernel_is_not_chosen_where_episodes_are_not_to_be_recorded() -> None:
+    with envfleet.make("envfleet/CartPole-v1", 1, record_episodes=False) as fleet:
+        assert fleet.plan.backend == "serial"
 
 
 def test_a_list_and_a_number_that_disagree() -> None:

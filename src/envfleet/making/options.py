@@ -1,0 +1,145 @@
+"""What `make` may be told beside the environment, and the check of all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.core.arguments import check_choice, check_flag, check_seconds, check_whole
+from envfleet.errors import InvalidArgument
+
+BACKENDS = ("auto", "serial", "thread", "process", "ray", "kernel")
+
+_RECYCLING = frozenset({"recycle_episodes", "recycle_bytes"})
+_PERMITTING = frozenset({"max_restarts", "start_timeout_s", "observation_mode"})
+"""Options that only allow something; a kernel, which does nothing of the kind, can be chosen in spite of them."""
+
+_OF_PYTHON = frozenset(
+    {
+        "envs_per_worker",
+        "batch_size",
+        "on_failure",
+        "step_timeout_s",
+        "start_method",
+        "ray_options",
+        "shared",
+        "spares",
+        "record_episodes",
+    }
+    | _RECYCLING
+)
+"""Options that ask for what a kernel's fleet does not have."""
+
+_IGNORED: dict[str, tuple[str, frozenset[str]]] = {
+    "auto": ("which chooses among what the CPUs of this machine can run", frozenset({"device", "ray_options"})),
+    "serial": (
+        "which steps every sub-environment in this thread",
+        frozenset({"device", "workers", "envs_per_worker", "start_method", "ray_options"}) | _RECYCLING,
+    ),
+    "thread": (
+        "whose workers are threads of this process",
+        frozenset({"device", "start_method", "ray_options"}) | _RECYCLING,
+    ),
+    "process": ("whose workers are processes of this machine", frozenset({"device", "ray_options"})),
+    "ray": ("whose workers are started by Ray", frozenset({"device", "start_method"}) | _RECYCLING),
+    "kernel": ("which has no Python to run in workers", _OF_PYTHON | _PERMITTING),
+}
+"""Of each backend: what it is, and the options that would mean nothing with it."""
+
+_LEAST = {"workers": 1, "envs_per_worker": 1, "seed": 0, "recycle_episodes": 1, "recycle_bytes": 1}
+"""The smallest value of whole numbers that may be left out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of `make`, which explains them, with its defaults."""
+
+    backend: str = "auto"
+    device: str = "cpu"
+    workers: int | None = None
+    envs_per_worker: int | None = None
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP
+    copy: bool = True
+    batch_size: int | None = None
+    on_failure: Literal["raise", "restart"] = "raise"
+    max_restarts: int = 10
+    step_timeout_s: float | None = None
+    start_timeout_s: float = 300.0
+    start_method: Literal["forkserver", "spawn", "fork"] | None = None
+    ray_options: Mapping[str, Any] | None = None
+    seed: int | None = None
+    shared: Mapping[str, Any] | None = None
+    recycle_episodes: int | None = None
+    recycle_bytes: int | None = None
+    spares: bool = False
+    record_episodes: bool = True
+    observation_mode: Literal["same", "different"] = "same"
+
+    @property
+    def is_recycled(self) -> bool:
+        """Whether worker processes are replaced now and then."""
+        return self.recycle_episodes is not None or self.recycle_bytes is not None
+
+    @property
+    def suits_kernel(self) -> bool:
+        """Whether nothing is asked for that a kernel's fleet does not have."""
+        return not any(name in _OF_PYTHON for name in self._given())
+
+    def checked(self) -> Options:
+        """The same after a check of each option, and of whether it means something with the backend.
+
+        Raises:
+            InvalidArgument: An option cannot be used; says what was given, what was expected and what to do.
+        """
+        check_choice("backend", self.backend, BACKENDS)
+        check_choice("device", self.device, ("cpu", "cuda"))
+        check_choice("on_failure", self.on_failure, ("raise", "restart"))
+        check_choice("observation_mode", self.observation_mode, ("same", "different"))
+        check_choice("start_method", self.start_method, (None, "forkserver", "spawn", "fork"))
+        for name in ("copy", "spares", "record_episodes"):
+            check_flag(name, getattr(self, name))
+        check_seconds("start_timeout_s", self.start_timeout_s)
+        if self.step_timeout_s is not None:
+            check_seconds("step_timeout_s", self.step_timeout_s)
+        counts: dict[str, Any] = {"max_restarts": check_whole("max_restarts", self.max_restarts, 0)}
+        for name, least in _LEAST.items():
+            if getattr(self, name) is not None:
+                counts[name] = check_whole(name, getattr(self, name), least)
+        self._refuse_ignored()
+        return dataclasses.replace(self, autoreset_mode=read_autoreset_mode(self.autoreset_mode), **counts)
+
+    def _refuse_ignored(self) -> None:
+        what, ignored = _IGNORED[self.backend]
+        for name, value in self._given().items():
+            if name not in ignored or (name == "workers" and value == 1):  # one worker is what "serial" is
+                continue
+            users = [one for one, (_, unused) in _IGNORED.items() if name not in unused and one != "auto"]
+            advice = f'pass backend="{users[0]}" or leave it out' if len(users) == 1 else "leave it out"
+            raise InvalidArgument(f'{name}={value!r} means nothing with backend="{self.backend}", {what}: {advice}')
+
+    def _given(self) -> dict[str, Any]:
+        """Options that are not at their defaults, by name."""
+        given = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None if field.default is None else value != field.default:
+                given[field.name] = value
+        return given
+
+
+def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """Gymnasium's mode, or the one of this name or value.
+
+    Raises:
+        InvalidArgument: There is no such mode.
+    """
+    if isinstance(mode, AutoresetMode):
+        return mode
+    for known in AutoresetMode:
+        if mode in (known.name, known.value, known.name.lower()):
+            return known
+    names = ", ".join(repr(known.name) for known in AutoresetMode)
+    raise InvalidArgument(f"autoreset_mode={mode!r}: pass one of {names}")
