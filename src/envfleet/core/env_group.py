@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from gymnasium.vector import AutoresetMode
 
 from envfleet.core.arrays import FleetArrays, Progress
 from envfleet.core.builders import EnvBuilder
-from envfleet.core.checks import UNSET, explain_reset, explain_result
+from envfleet.core.checks import UNSET, explain_result, read_reset
 from envfleet.core.env_rows import EnvRows
-from envfleet.core.failures import StepInterrupted
+from envfleet.core.failures import StepInterrupted, tell_repair
 from envfleet.core.group import CLOSE_TIMEOUT_S, GroupInfo, GroupOptions, RowState
 from envfleet.core.info_columns import ColumnWriter
 from envfleet.core.infos import own_info
@@ -26,6 +26,9 @@ from envfleet.errors import Failure
 # A class's attributes are slow to look up, and these are for every step.
 _ROW, _TURN, _BEGUN = Progress.ROW, Progress.TURN, Progress.BEGUN
 _STEPS, _BUSY_NS = Progress.STEPS, Progress.BUSY_NS
+
+Turns: TypeAlias = Iterator[tuple[Any, ...]]
+"""What is needed to step each row, one after the other."""
 
 
 class EnvGroup:
@@ -51,6 +54,8 @@ class EnvGroup:
         self._lost: list[str | None] = [options.lost] * self.num_envs
         self._reply: Reply | None = None
         self._is_watched = not options.is_inline or options.step_timeout_s is not None
+        self._guard: Callable[[Turns], Turns] | None = None
+        self._is_handling = False  # a failure is being dealt with
 
     def describe(self) -> GroupInfo:
         """Check that the sub-environments fit together, and tell what the fleet must know.
@@ -76,17 +81,19 @@ class EnvGroup:
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
-        no_buffers = [None] * self.num_envs
-        self._buffers = [self._layout.buffers(out.observations) or no_buffers for out in self._outputs]
+        bare: list[Any] = [None] * self.num_envs
+        self._buffers = [self._layout.buffers(out.observations) or bare for out in self._outputs]
         self._final_writers = []
         if self._is_same_step:
             self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in self._outputs]
         self._has_flags = [True] * len(self._outputs)  # a worker that was here before may have left some
-        self._columns = None
         values = [out.info_values for out in self._outputs if out.info_values is not None]
         present = [out.info_present for out in self._outputs if out.info_present is not None]
-        if values:
-            self._columns = ColumnWriter(values, present)
+        self._columns = ColumnWriter(values, present) if values else None
+
+    def guard(self, line: Any, guard: Callable[[Turns], Turns]) -> None:
+        """Tell by `line` where it is, and take turns through `guard`: they keep an interrupt to the row it is for."""
+        self._progress, self._guard = line, guard
 
     # ------------------------------------------------------------------ step
 
@@ -120,31 +127,41 @@ class EnvGroup:
                     columns.begin(generation, row)
             self._outputs[generation].clear(list(rows))
         trace.add(rows, actions)
+        # What a row steps by changes in its own turn at most, so all of them can be looked up ahead.
+        turns: Turns = zip(*self._plan_rows(rows, actions, generation), strict=True)
         if self._is_watched:
             self._turn += 1
             progress[_TURN], progress[_BEGUN] = self._turn, trace.count
-            self._step_rows(rows, actions, generation)
+            self._step_watched(turns if self._guard is None else self._guard(turns), generation, rows is None)
             progress[_ROW] = 0
         else:
-            self._step_rows(rows, actions, generation)
+            self._step_rows(turns, generation, rows is None)
         self._num_steps += len(actions)
         self._busy_ns += time.perf_counter_ns() - start_ns
         progress[_STEPS], progress[_BUSY_NS] = self._num_steps, self._busy_ns
         return self._finish(rows)
 
-    def _step_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> None:
+    def _step_watched(self, turns: Turns, generation: int, whole: bool) -> None:
+        self._is_handling = False
+        while True:
+            try:
+                return self._step_rows(turns, generation, whole)
+            except StepInterrupted:  # between two rows: too late for the one it was meant for, and not for the next
+                if self.is_abandoned or self._is_handling:
+                    raise
+
+    def _step_rows(self, turns: Turns, generation: int, whole: bool) -> None:
         write, columns = self._writers[generation], self._columns
         rewards, terminated_out, truncated_out = self._outputs[generation].flat
         awaiting, progress, is_watched = self._awaiting, self._progress, self._is_watched
         caught = self._rows.caught
-        # What a row steps by changes in its own turn at most, so all of them can be looked up ahead.
-        for row, action, step, buffer in zip(*self._plan_rows(rows, actions, generation), strict=True):
+        for row, action, step, buffer in turns:
             if is_watched:
                 progress[_ROW] = row + 1
             result = UNSET
             try:
                 if awaiting[row]:
-                    self._step_ended(row, generation, whole=rows is None)
+                    self._step_ended(row, generation, whole)
                     continue
                 result = step(action)
                 if is_watched and self.is_abandoned:
@@ -165,7 +182,9 @@ class EnvGroup:
                 if info and (columns is None or not columns.write(row, info)):
                     self._add_info(row, info)
             except caught as error:
-                self._handle_failure(row, generation, explain_result(error, result), action, whole=rows is None)
+                self._is_handling = True
+                self._handle_failure(row, generation, explain_result(error, result), action, whole)
+                self._is_handling = False
 
     def _plan_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> tuple[Any, ...]:
         """What there is for each row to be stepped: its index, its action, its `step`, and its buffer or `None`."""
@@ -194,24 +213,18 @@ class EnvGroup:
         if self._final_objects:
             index = self._options.first_index + row
             self._report().final_objects[index] = [leaf[row] for leaf in self._final_objects]
-        final_info = own_info(info)
-        return {"final_info": final_info, **self._autoreset(row, generation)}
+        # First the infos of the step: of that everything stands, whatever comes of the reset.
+        return {"final_info": own_info(info), **self._autoreset(row, generation)}
 
     def _autoreset(self, row: int, generation: int) -> dict[str, Any]:
-        """Begin the next episode of a row, whose last step stands whatever comes of this; returns the infos."""
         return self._renew(row, generation, self._rows.next_seeds[row], None, self._spares)
 
     def _reset_env(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         env = self._rows.envs[row]
         self._rows.next_seeds[row] = None
         self._rows.trace.begin(row, env, seed, options)
-        result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
-        try:
-            observation, info = result
-        except (TypeError, ValueError) as error:
-            raise explain_reset(result) from error
-        if not isinstance(info, dict):
-            raise explain_reset(result)
+        plain = seed is None and options is None
+        observation, info = read_reset(env.reset() if plain else env.reset(seed=seed, options=options))
         if self.is_abandoned:
             raise StepInterrupted
         self._rows.direct.begin(row)
@@ -231,8 +244,7 @@ class EnvGroup:
         return reply
 
     def _report(self) -> Reply:
-        if self._reply is None:
-            self._reply = Reply()
+        self._reply = self._reply or Reply()
         return self._reply
 
     def _add_info(self, row: int, info: dict[str, Any]) -> None:
@@ -268,7 +280,7 @@ class EnvGroup:
         elif self._rebuild(row, failure):
             try:
                 again = self._rows.next_seeds[row] if seed is None else seed
-                return self._reset_row(row, generation, again, options, None) | _told(failure)
+                return self._reset_row(row, generation, again, options, None) | tell_repair(failure)
             except self._rows.caught as second:
                 if self.is_abandoned:
                     raise
@@ -296,7 +308,7 @@ class EnvGroup:
         if self._options.on_failure == "raise":
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
-            self._write_truncated(row, generation, _told(failure), whole)
+            self._write_truncated(row, generation, tell_repair(failure), whole)
 
     def _rebuild(self, row: int, failure: Failure) -> bool:
         """Rebuild a sub-environment that failed; False, and one more failure to report, if that fails too."""
@@ -386,9 +398,3 @@ class EnvGroup:
         """Close every sub-environment, also after one of them raised; returns what they raised. See `Group.close`."""
         spare_failures = self._spares.close(timeout_s / 2) if self._spares is not None else []
         return self._rows.close() + spare_failures
-
-
-def _told(failure: Failure) -> dict[str, Any]:
-    """What the infos tell of a failure that was repaired."""
-    text = f"{failure.summary()}\n{failure.traceback}" if failure.is_timeout else failure.summary()
-    return {"env_error": text, "restarted": True}

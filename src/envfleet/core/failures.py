@@ -89,6 +89,12 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
+def tell_repair(failure: Failure) -> dict[str, Any]:
+    """What the infos tell of a failure that was repaired."""
+    text = f"{failure.summary()}\n{failure.traceback}" if failure.is_timeout else failure.summary()
+    return {"env_error": text, "restarted": True}
+
+
 def original_exception(failure: Failure) -> BaseException | None:
     """The exception as it was raised, or `None` where it came from elsewhere and did not survive pickling."""
     if failure.error is not None:

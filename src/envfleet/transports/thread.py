@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays
+from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.checks import check_distinct
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted, build_error, make_failure
@@ -26,6 +26,79 @@ from envfleet.errors import EnvfleetError, Failure, StartTimeout, SubEnvError
 
 IDLE_WAIT_S = 0.2
 """What an idle thread may take to end, however short the time its fleet was given to close."""
+
+RAISING_WAIT_S = 0.0005
+"""How often a thread looks whether the exception that the fleet decided to raise has been raised."""
+
+
+class _GuardedLine:
+    """A progress line whose row cannot be left while an exception for it is on its way.
+
+    Whoever takes the token of a row decides: the thread that leaves it, after which nobody may raise, or the fleet that
+    raises, whom the thread then waits for. Nothing here is a `with`: the exception may come between any two calls.
+
+    Args:
+        line: The progress line.
+    """
+
+    def __init__(self, line: Any) -> None:
+        self._line = line
+        self._tokens: list[None] = []
+        self._is_raised = False
+        self.is_abandoned = False  # another thread writes this line now
+
+    def __setitem__(self, word: int, value: int) -> None:
+        if self.is_abandoned:
+            return
+        if word == Progress.ROW and self._line[word]:
+            self._leave()
+        self._line[word] = value
+        if word == Progress.ROW and value:
+            self._is_raised = False
+            self._tokens.append(None)
+
+    def _leave(self) -> None:
+        try:
+            self._tokens.pop()
+        except IndexError:
+            while not self._is_raised:
+                time.sleep(RAISING_WAIT_S)
+            _raise_in(threading.get_ident(), None)  # if it is not here yet, it is too late
+
+    def guard(self, turns: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Leave each row before the next turn is taken, so that an exception until then costs no turn."""
+        return _GuardedTurns(self, turns)
+
+    def interrupt(self, ident: int) -> None:
+        """Raise `StepInterrupted` in the thread at its next bytecode, if it still is where the fleet saw it."""
+        try:
+            self._tokens.pop()
+        except IndexError:
+            return
+        if Progress.place(self._line) == self._line[Progress.INTERRUPT]:
+            _raise_in(ident, StepInterrupted)
+        self._is_raised = True
+
+
+class _GuardedTurns:
+    """See `_GuardedLine.guard`; no generator, which would end with the first exception."""
+
+    def __init__(self, line: _GuardedLine, turns: Iterator[tuple[Any, ...]]) -> None:
+        self._line, self._turns = line, turns
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        self._line[Progress.ROW] = 0
+        return next(self._turns)
+
+
+def _raise_in(ident: int, error: type[BaseException] | None) -> None:
+    """Raise `error` in a thread at its next bytecode; `None` takes one back that has not come yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(ident), None if error is None else ctypes.py_object(error)
+    )
 
 
 class _Worker:
@@ -42,6 +115,7 @@ class _Worker:
         self.inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.is_abandoned = False
         self._group: EnvGroup | None = None
+        self._line: _GuardedLine | None = None
         self.thread = threading.Thread(target=self._run, name=f"envfleet-{self.index}", daemon=True)
 
     def _run(self) -> None:
@@ -62,8 +136,12 @@ class _Worker:
         """Give the group, which is built and waits, its arrays."""
         rows = slice(self.plan.rows.start, self.plan.rows.stop)
         layouts = (SpaceLayout(spec.observation_space), SpaceLayout(spec.action_space))
+        arrays = FleetArrays.bind(spec, buffer, rows)
         if self._group is not None:
-            self._group.attach(FleetArrays.bind(spec, buffer, rows), layouts)
+            self._group.attach(arrays, layouts)
+            if self.plan.options.step_timeout_s is not None:
+                self._line = _GuardedLine(arrays.progress[self.index])
+                self._group.guard(self._line, self._line.guard)
 
     def _complete(self, seq: int, row: int, reply: Reply | None) -> None:
         self.outbox.put((self, Completion(self.index, seq, row, reply)))
@@ -73,14 +151,15 @@ class _Worker:
         self.is_abandoned = True
         if self._group is not None:
             self._group.is_abandoned = True
+        if self._line is not None:
+            self._line.is_abandoned = True
         self.inbox.put(None)
-        self.raise_inside()
+        _raise_in(self.thread.ident or 0, StepInterrupted)
 
-    def raise_inside(self) -> None:
-        """Raise `StepInterrupted` in the thread, at its next bytecode."""
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(self.thread.ident or 0), ctypes.py_object(StepInterrupted)
-        )
+    def interrupt(self) -> None:
+        """Raise inside the sub-environment that the fleet wants interrupted, if it still runs."""
+        if self._line is not None:
+            self._line.interrupt(self.thread.ident or 0)
 
 
 class ThreadTransport:
@@ -182,7 +261,7 @@ class ThreadTransport:
 
     def interrupt(self, worker: int) -> None:
         """Raise inside the stuck sub-environment; takes effect when it next runs Python code."""
-        self._workers[worker].raise_inside()
+        self._workers[worker].interrupt()
 
     def kill(self, worker: int, why: EnvfleetError) -> None:
         """Abandon the thread."""
