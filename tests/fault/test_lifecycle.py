@@ -105,7 +105,7 @@ class _SlowResetEnv(CountingEnv):
 def test_spares_hide_slow_resets() -> None:
     """A reset that takes 0.3 s costs a step nothing while a spare stands ready."""
     env_fns = [functools.partial(_SlowResetEnv, 3)] * 2
-    with Backend("process", 2)(env_fns, spares=1, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
+    with Backend("process", 2)(env_fns, spares=True, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
         fleet.reset(seed=0)
         slowest = 0.0
         for _ in range(12):
@@ -119,7 +119,7 @@ def test_spares_hide_slow_resets() -> None:
 
 @needs("spares")
 def test_spares_are_closed(tmp_path: Path) -> None:
-    with Backend("process", 1)([functools.partial(_TallyEnv, str(tmp_path))] * 2, spares=1) as fleet:
+    with Backend("process", 1)([functools.partial(_TallyEnv, str(tmp_path))] * 2, spares=True) as fleet:
         fleet.reset(seed=0)
         for _ in range(8):
             fleet.step(np.zeros(2, int))
