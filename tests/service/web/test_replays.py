@@ -134,6 +134,13 @@ def test_lines_of_all_sorts(values: list[float]) -> None:
     assert chart.y_ticks
 
 
+@pytest.mark.parametrize("value", [0.372, 1_366_107.0, -4.0, 0.0])
+def test_a_value_that_stands_alone_is_seen_with_numbers_of_its_size(value: float) -> None:
+    chart = draw("one", [value], Look())
+    assert chart.dots
+    assert max(len(text) for _, text in chart.y_ticks) <= len("1,366k")
+
+
 def test_ticks_are_where_the_values_are() -> None:
     chart = draw("line", np.linspace(1_340_000.0, 1_380_000.0, 50), Look())
     heights = {text: y for y, text in chart.y_ticks}

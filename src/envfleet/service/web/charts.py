@@ -147,6 +147,7 @@ def draw(
     plane = _Plane(look.size, (0.0, right), (low, high))
     kept, kept_dots = _thin(y), _thin(cloud)
     draw_line = plane.bars if look.is_bars else plane.line
+    shown, points = (x[kept_dots], cloud[kept_dots]) if len(cloud) or len(y) > 1 else (x, y)  # one point is no line
     return Chart(
         title=title,
         unit=look.unit,
@@ -155,7 +156,7 @@ def draw(
         height=look.size[1],
         frame=plane.frame,
         line=draw_line(x[kept].tolist(), y[kept].tolist()),
-        dots=plane.dots(x[kept_dots].tolist(), cloud[kept_dots].tolist()),
+        dots=plane.dots(shown.tolist(), points.tolist()),
         marks=tuple((plane.x(mark.at), mark.kind) for mark in marks),
         x_ticks=tuple((plane.x(tick), text) for tick, text in _ticks(0.0, right, 4, is_whole=True)),
         y_ticks=tuple((plane.y(tick), text) for tick, text in y_ticks),
@@ -168,7 +169,8 @@ def _scale(values: NDArray[np.float64], count: int) -> tuple[float, float, list[
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1.0):
-        low, high = low - 0.5, high + 0.5
+        half = 0.05 * abs(low) or 0.5
+        low, high = low - half, high + half
     margin = 0.05 * (high - low)
     low, high = low - margin, high + margin
     return low, high, _ticks(low, high, count)
