@@ -47,7 +47,8 @@ def test_train_shows_a_table_and_writes_a_gif(tmp_path: Path) -> None:
 
 
 def test_compare_writes_figures_and_plots(tmp_path: Path) -> None:
-    run("compare", "-n", "4,16", "-b", "64", "-i", 1, "--epochs", 1, "--out", tmp_path)
+    output = run("compare", "-n", "4,16,65", "-b", "64", "-i", 1, "--epochs", 1, "--out", tmp_path)
+    assert "left out: batches of 64 with 65 sub-environments, less than a step" in output
     found = json.loads((tmp_path / "compare.json").read_text())
     assert [(one["way"], one["num_envs"]) for one in found] == [
         ("vec", 4), ("packed_vec", 4), ("vec", 16), ("packed_vec", 16),

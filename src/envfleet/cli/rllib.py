@@ -82,13 +82,14 @@ def compare(
         from envfleet.rllib.training import WAYS, TrainingPlan, quiet_ray
 
         chosen = choose_names(ways, "--ways", WAYS, WAYS)
-        plans = grid(
-            TrainingPlan(env=_registered(env), backend=backend, num_epochs=epochs),
-            chosen,
-            split_counts(num_envs, "--num-envs"),
-            split_counts(batch_sizes, "--batch-sizes"),
-        )
+        counts, sizes = split_counts(num_envs, "--num-envs"), split_counts(batch_sizes, "--batch-sizes")
+        plans = grid(TrainingPlan(env=_registered(env), backend=backend, num_epochs=epochs), chosen, counts, sizes)
         console = make_console()
+        for size in sizes:
+            if many := [f"{count:,}" for count in counts if count > size]:
+                console.print(
+                    f"left out: batches of {size:,} with {', '.join(many)} sub-environments, less than a step"
+                )
         heading = "".join(f"{part:>11}" for part in _PARTS)
         console.print(f"{'':10} {'sub-envs':>9} {'batch':>10} {'samples/s':>10}{heading}  s")
         found: list[Any] = []

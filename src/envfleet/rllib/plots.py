@@ -9,6 +9,7 @@ from typing import Any
 from envfleet.rllib.compare import Comparison
 
 _COLOURS = {"vec": "#c2571a", "packed_vec": "#1f6f8b"}
+_STYLES = {"vec": {"marker": "s", "linestyle": "--"}, "packed_vec": {"marker": "o", "linestyle": "-"}}
 _PIECES = 8  # of the breakdown; what is left is drawn as one
 
 
@@ -28,12 +29,16 @@ def plot_throughput(comparisons: Sequence[Comparison], file: Path) -> None:
                 axes.plot(
                     [found.num_envs for found in line],
                     [found.samples_per_s for found in line],
-                    marker="o",
                     color=colour,
+                    **_STYLES[way],
                     alpha=0.35 + 0.65 * (rank + 1) / len(sizes),
                     label=f"{way}, batches of {batch_size:,}",
                 )
-    axes.set(xscale="log", yscale="log", xlabel="sub-environments", ylabel="samples per second, whole iterations")
+    axes.set(xscale="log", yscale="log", xlabel="sub-environments", ylabel="samples per second of whole iterations")
+    counts = sorted({found.num_envs for found in comparisons})
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(visible=True, which="both", alpha=0.2)
     axes.legend(frameon=False)
     _write(figure, file)
@@ -57,13 +62,17 @@ def plot_breakdown(comparisons: Sequence[Comparison], file: Path) -> None:
     heights = [0.0] * len(bars)
     for rank, piece in enumerate([*shown, "all others"]):
         parts = [_seconds(found, piece, shown) for found in bars]
-        axes.bar(range(len(bars)), parts, bottom=heights, label=piece, color=f"C{rank}", width=0.7)
+        axes.bar(range(len(bars)), parts, bottom=heights, label=piece.replace("_", " "), color=f"C{rank}", width=0.7)
         heights = [height + part for height, part in zip(heights, parts, strict=True)]
     for place, height in enumerate(heights):
         axes.annotate(f"{height:.2f}", (place, height), ha="center", va="bottom", fontsize=8)
-    axes.set_xticks(range(len(bars)), [f"{found.way}\n{found.num_envs:,}" for found in bars])
-    axes.set(ylabel=f"seconds in connectors per iteration of {largest:,} samples", ylim=(0, max(heights) * 1.08))
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_xticks(range(len(bars)), [f"{found.way}\n{found.num_envs:,}" for found in bars], fontsize=8)
+    axes.set(
+        xlabel="way and sub-environments",
+        ylabel=f"seconds in connectors per iteration of {largest:,} samples",
+        ylim=(0, max(heights) * 1.08),
+    )
+    figure.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=2)
     _write(figure, file)
 
 

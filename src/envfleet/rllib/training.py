@@ -97,7 +97,7 @@ class TrainingPlan:
         )
         if self.hidden is not None:
             config.rl_module(model_config={"fcnet_hiddens": list(self.hidden)})
-        config.debugging(seed=self.seed)
+        config.debugging(seed=self.seed, log_level="ERROR")
         return config
 
 
