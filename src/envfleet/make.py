@@ -102,8 +102,8 @@ def make(
         num_envs: How many; may be left out for a list, or if `workers` and `envs_per_worker` are given.
         backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"ray"`
             (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only: returns a `KernelFleet`), or
-            `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others it measures which
-            of the first three is fastest here. `fleet.plan` says why.
+            `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others it measures
+            whether `"serial"` or `"process"` is faster here, and builds that one anew. `fleet.plan` says why.
         device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. Besides it, that backend takes `workers`, `autoreset_mode`,
             `copy`, `seed` and `env_kwargs`. Options that mean nothing with the backend that is named are refused.
         workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster.

@@ -1,29 +1,18 @@
 """Which backend and how many workers."""
 
-import time
+import functools
+import os
+import re
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import envfleet
+from envfleet.making import planning
 from envfleet.making.planning import fixed_plan
 from envfleet.testing.envs import CountingEnv
-
-
-class Sleeping(gym.Env):
-    """A step that waits without using the processor: any second worker helps."""
-
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        time.sleep(0.002)
-        return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
 @pytest.mark.parametrize(
@@ -38,20 +27,87 @@ def test_serial_has_one_worker() -> None:
     assert fixed_plan("serial", 5, 3, None, None, "").envs_per_worker == (5,)
 
 
-def test_auto_keeps_cheap_environments_in_one_thread_and_says_why() -> None:
-    with envfleet.make(CountingEnv, num_envs=2) as fleet:
+def test_auto_keeps_cheap_environments_in_one_thread_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "CHEAP_STEP_S", 0.1)  # on a machine that is busy, too
+    with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == "serial"
         assert "too short for processes to help" in fleet.plan.reason
+        assert [name for name, _ in fleet.plan.trials] == ["serial"]
         assert "serial" in repr(fleet)
 
 
-def test_auto_measures_that_workers_help_and_says_so() -> None:
-    with envfleet.make(Sleeping, num_envs=4, workers=4) as fleet:
-        assert fleet.plan.backend == "process"
+@pytest.mark.parametrize(("process_s", "chosen"), [(0.001, "process"), (0.0039, "serial")])
+def test_auto_takes_processes_that_are_clearly_faster(
+    process_s: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"serial": 0.004, "process": process_s}
+    monkeypatch.setattr(planning, "_step_s", lambda fleet: seconds[fleet.plan.backend])
+    with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == chosen
         assert "× as fast as serial" in fleet.plan.reason
-        names, rates = zip(*fleet.plan.trials, strict=True)
-        assert names == ("serial", "process, 4 workers × 1")
-        assert rates[1] > rates[0]
+        assert fleet.plan.trials == (("serial", 500.0), ("process, 2 workers × 1", 2 / process_s))
+
+
+@pytest.mark.parametrize("is_first_step_enough", [True, False])
+def test_auto_does_not_wait_for_slow_environments(is_first_step_enough: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of 64 steps of 100 ms in one thread, several times over, would take a minute."""
+    monkeypatch.setattr(planning, "SLOW_STEP_S", 0.0)
+    if is_first_step_enough:
+        monkeypatch.setattr(planning, "NOT_REPEATED_S", 0.0)
+        monkeypatch.setattr(planning, "_step_s", None)
+    with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == "process"
+        assert re.search(r"one step of all takes .* s in one thread, too long to try both", fleet.plan.reason)
+        assert [name for name, _ in fleet.plan.trials] == ["serial"]
+
+
+class Fussy(CountingEnv):
+    """Raises on what random actions do."""
+
+    def step(self, action: Any) -> Any:
+        raise ValueError("a draw bridge must be lowered first\nand more")
+
+
+class MainProcessOnly(CountingEnv):
+    """Cannot be built in a worker process."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        if os.getpid() != pid:
+            raise RuntimeError("no licence here")
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (Fussy, "ValueError: a draw bridge must be lowered first"),
+        (functools.partial(MainProcessOnly, pid=os.getpid()), "RuntimeError: no licence here"),
+    ],
+)
+def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
+    env: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "CHEAP_STEP_S", 0.0)
+    monkeypatch.setattr(planning, "SLOW_STEP_S", 100.0)
+    with envfleet.make(env, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == "serial"
+        assert fleet.plan.reason.startswith("auto: the trial with random actions failed: sub-environment ")
+        assert words in fleet.plan.reason
+        assert "\n" not in fleet.plan.reason
+        fleet.reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "workers", "cores", "words"),
+    [(1, None, 2, "one sub-environment"), (4, 1, 2, "one worker"), (4, 2, 1, "one usable core")],
+)
+def test_auto_tries_nothing_where_there_is_no_choice(
+    num_envs: int, workers: int | None, cores: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "whole_cores", lambda: cores)
+    with envfleet.make(CountingEnv, num_envs, workers=workers) as fleet:
+        assert fleet.plan.reason == f"auto: there is {words}"
+        assert not fleet.plan.trials
 
 
 def test_auto_hands_over_a_fleet_that_has_done_nothing() -> None:
