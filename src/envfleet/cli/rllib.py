@@ -9,6 +9,7 @@ import typer
 
 from envfleet.cli.console import make_console, readable_errors
 from envfleet.cli.parsing import choose_names, split_counts
+from envfleet.cli.training import set_threads
 from envfleet.errors import InvalidArgument
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ EnvId = Annotated[str, typer.Option("--env", help="A Gymnasium id.")]
 BackendName = Annotated[str, typer.Option(help="Of the fleet: auto, serial, thread, process, kernel.")]
 Epochs = Annotated[int, typer.Option(min=1, help="Times a batch is gone through.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of environments, networks and draws.")]
+Threads = Annotated[int, typer.Option(min=1, help="Of the networks on a CPU, in this process.")]
 _PARTS = ("iteration", "sampling", "connectors", "learner")
 
 
@@ -37,6 +39,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
     iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="How long.")] = 30,
     episodes: Annotated[int, typer.Option(min=1, help="To evaluate with the best actions.")] = 20,
     seed: Seed = 0,
+    threads: Threads = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the GIF.")] = Path("results/rllib"),
 ) -> None:
     """Train PPO, evaluate it with its best actions, and write a GIF of them."""
@@ -50,6 +53,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
             batch_size=batch_size, minibatch_size=minibatch_size, num_epochs=epochs, learning_rate=learning_rate,
             seed=seed,
         )  # fmt: skip
+        set_threads(threads)
         console = make_console()
         console.print(f"{plan.way} on {plan.env}: {plan.num_envs:,} sub-environments, {plan.batch_size:,} samples")
         console.print(f"{'':>5} {'return':>10} {'loss':>10} {'samples/s':>10}" + "".join(f"{p:>11}" for p in _PARTS))
@@ -63,7 +67,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
 
 
 @app.command()
-def compare(
+def compare(  # noqa: PLR0913 (one parameter per option)
     *,
     env: EnvId = "envfleet/Pendulum-v1",
     backend: BackendName = "auto",
@@ -72,6 +76,7 @@ def compare(
     batch_sizes: Annotated[str, typer.Option("--batch-sizes", "-b", help="In samples, with commas.")] = "10000,100000",
     epochs: Epochs = 5,
     iterations: Annotated[int, typer.Option("--iterations", "-i", min=1, help="To measure, after a first.")] = 2,
+    threads: Threads = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for figures and plots.")] = Path("results/rllib"),
 ) -> None:
     """Measure vec and packed_vec over sub-environments × batch sizes; one minibatch per epoch."""
@@ -84,6 +89,7 @@ def compare(
         chosen = choose_names(ways, "--ways", WAYS, WAYS)
         counts, sizes = split_counts(num_envs, "--num-envs"), split_counts(batch_sizes, "--batch-sizes")
         plans = grid(TrainingPlan(env=_registered(env), backend=backend, num_epochs=epochs), chosen, counts, sizes)
+        set_threads(threads)
         console = make_console()
         for size in sizes:
             if many := [f"{count:,}" for count in counts if count > size]:
