@@ -8,9 +8,9 @@ from gymnasium.vector import AutoresetMode
 from tests.service.conftest import TURBOFAN
 
 import envfleet
+from envfleet.envs.turbofan import engines
+from envfleet.envs.turbofan.engines import EngineFleet
 from envfleet.errors import InvalidArgument
-from envfleet.service import engines
-from envfleet.service.engines import EngineFleet
 from envfleet.service.offers import make_offer
 
 

@@ -205,4 +205,4 @@ def test_the_fleet_protocol_does_not_reach_into_episodes(ann: Caller, verb: str,
     fleet = group(ann, 2)[0].partition("-")[0]
     response = ann.post(f"/fleets/{fleet}/{verb}", seq=1, **body)
     assert response.status_code == 422
-    assert "episodes of the JSON protocol" in response.text
+    assert "belongs to the episode protocol" in response.text

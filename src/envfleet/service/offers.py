@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode
 from pydantic import BaseModel, ConfigDict, Field
 
 import envfleet
+from envfleet.envs.turbofan.engines import LONG_BLOCK, has_program, make_engines
 from envfleet.errors import InvalidArgument
 from envfleet.making.kernels import kernel_spec
-from envfleet.service.engines import LONG_BLOCK, SHORT_BLOCK, EngineFleet
 
 TURBOFAN = "envfleet/Turbofan-v0"
 _PRICES = ("profit", "repair_cost", "failure_cost", "sale_value")
@@ -130,13 +130,8 @@ class Offer(BaseModel):
             InvalidArgument: It cannot be made with these options.
         """
         kwargs: dict[str, Any] = {**self.kwargs, **options}
-        size, is_whole = kwargs.get("step_size", SHORT_BLOCK), kwargs.get("return_all_states", True)
-        if self.is_turbofan and not (is_whole and size in (SHORT_BLOCK, LONG_BLOCK)):
-            kwargs = {name: value for name, value in kwargs.items() if name not in ("step_size", "return_all_states")}
-            kwargs = {"max_episode_steps": self.spec.max_episode_steps, "env_spec": self.spec, "seed": 0, **kwargs}
-            return EngineFleet(
-                num_envs, size, bool(is_whole), {**kwargs, "autoreset_mode": AutoresetMode[autoreset_mode]}
-            )
+        if self.is_turbofan and not has_program(kwargs):
+            return make_engines(self.spec, num_envs, AutoresetMode[autoreset_mode], kwargs)
         kwargs |= {"autoreset_mode": autoreset_mode, "seed": 0}
         if self.is_kernel:
             return envfleet.make(self.env, num_envs, backend="kernel", **kwargs)

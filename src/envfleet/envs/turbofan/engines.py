@@ -1,8 +1,9 @@
 """Fleets of turbofan engines whose decisions are for any number of flights, all on programs that are compiled already.
 
-Compiling the kernel takes about half a minute, and the shape of an observation is part of what is compiled. So the
-service has two programs, for blocks of at most 10 and at most 50 flights, and cuts their observations to what was asked
-for: rows of a block that were not flown repeat the last one, as they do in the kernel for that very number.
+Compiling the kernel takes about half a minute, and the shape of an observation is part of what is compiled. For those
+who host engines for many people, each with blocks of their own, there are two programs, for blocks of at most 10 and at
+most 50 flights, and observations are cut to what was asked for: rows of a block that were not flown repeat the last
+one, as they do in the kernel for that very number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
@@ -80,6 +83,31 @@ class EngineFleet(KernelFleet):
     def set_state(self, state: Any, indices: Sequence[int] | NDArray[np.integer[Any]] | None = None) -> NDArray[Any]:
         """As `KernelFleet.set_state`."""
         return super().set_state(state, indices)[:, self._seen]
+
+
+def has_program(options: Mapping[str, Any]) -> bool:
+    """Whether one of the two programs is that of the very kernel for some options, so that nothing is to be cut."""
+    size, is_whole = options.get("step_size", SHORT_BLOCK), options.get("return_all_states", True)
+    return is_whole is True and size in (SHORT_BLOCK, LONG_BLOCK)
+
+
+def make_engines(
+    spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]
+) -> KernelFleet:
+    """Make a fleet of engines on one of the two programs.
+
+    Args:
+        spec: Of the registered environment.
+        num_envs: How many engines.
+        autoreset_mode: Gymnasium's.
+        options: Of the fleet and the kernel, `step_size` and `return_all_states` among them.
+
+    Raises:
+        InvalidArgument: An option that cannot be.
+    """
+    rest = {"max_episode_steps": spec.max_episode_steps, "env_spec": spec, "seed": 0, **options}
+    size, is_whole = rest.pop("step_size", SHORT_BLOCK), rest.pop("return_all_states", True)
+    return EngineFleet(num_envs, size, is_whole, {**rest, "autoreset_mode": autoreset_mode})
 
 
 _OWN_OPTIONS = ("max_episode_steps", "autoreset_mode", "copy", "seed", "env_spec", "render_mode")
