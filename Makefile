@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+# One more than CI has cores, as tests often wait. The order of the files is that of tests/conftest.py.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test programs lint types imports docs check bench clean
@@ -15,8 +17,8 @@ demo: $(READY) ## Train a hockey player for a minute, and see what it has learne
 	@$(BIN)/envfleet demo
 
 test: $(READY) programs ## Run all tests
-	@$(BIN)/pytest -n 2 --dist loadfile --ignore tests/ray --ignore tests/rllib
-	@$(BIN)/pytest -n 2 --dist loadfile tests/ray tests/rllib  # apart: processes cannot fork safely once Ray was in them
+	@$(PYTEST) --ignore tests/ray --ignore tests/rllib
+	@$(PYTEST) tests/ray tests/rllib  # apart: processes cannot fork safely once Ray was in them
 
 programs:
 	@tests/service/programs.sh
@@ -28,7 +30,7 @@ lint: $(READY) ## Check format and style
 
 types: $(READY) ## Check types
 	@echo "types"
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers auto
 
 imports: $(READY) ## Check that imports run one way
 	@echo "imports"
@@ -46,11 +48,13 @@ bench: $(READY) ## Run all benchmarks (minutes)
 clean: ## Remove .venv and everything built
 	rm -rf .venv site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-# hatchling goes in first and pinned, so that the package is built by a known version too.
+# pip goes in first, as the one that Python brings takes twice as long to choose; hatchling, so that the package is built
+# by a known version too. Bytecode is compiled at the end, by all cores; some packages have files that cannot be.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("envfleet needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2])'
 	@echo "setting up .venv (about a minute, once)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@$(PIP) pip hatchling editables
+	@$(PIP) --no-compile --no-build-isolation --editable '.[dev]'
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 	@touch $@

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_S = 5.0
+LONGEST = ("test_examples.py", "test_head_lost.py", "test_simulator.py", "test_policies.py", "test_chaos.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,12 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first, then the others by number of tests: workers, which get whole files, end together."""
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.name not in LONGEST, -sizes[item.path]))
 
 
 # ------------------------------------------------------------------------------------------------ leaks
