@@ -16,8 +16,8 @@ from envfleet.errors import Failure
 _Built: TypeAlias = tuple[gym.Env[Any, Any], int | None]
 """A sub-environment, and the seed it was built with where that is not its builder's own."""
 
-_Reset: TypeAlias = tuple[_Built, Any, dict[str, Any]]
-"""A spare, and what its reset returned."""
+_Reset: TypeAlias = tuple[_Built, int, Any, dict[str, Any]]
+"""A spare, the seed it was reset with, and what its reset returned."""
 
 
 class Spares:
@@ -49,16 +49,15 @@ class Spares:
         Returns:
             The observation and the info of the spare's reset; what that raised is raised here.
         """
-        episode = self._episodes[row]
         try:
-            (env, build_seed), observation, info = self._next[row].result()
+            (env, build_seed), seed, observation, info = self._next[row].result()
         except BaseException:
             self._next[row] = self._prepare(row)
             raise
         trace = self._rows.trace
         self._spares[row] = self._rows.envs[row], trace.build_seeds[row]
         trace.build_seeds[row] = build_seed
-        trace.begin(row, env, self._rows.derive_seed(row, episode), None)
+        trace.begin(row, env, seed, None)
         self._rows.install(row, env)
         self._next[row] = self._prepare(row)
         return observation, info
@@ -92,7 +91,7 @@ class Spares:
             with contextlib.suppress(*self._rows.caught):  # it is broken already, and its reset's failure is reported
                 built[0].close()
             raise
-        return built, observation, info
+        return built, seed, observation, info
 
     def close(self, timeout_s: float) -> list[Failure]:
         """Wait for the background thread, at most `timeout_s`, and close the spares; returns what went wrong."""

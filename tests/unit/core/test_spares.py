@@ -93,3 +93,30 @@ def _hanging_spare(backend: Any) -> Iterator[tuple[Any, threading.Event]]:
     for thread in threading.enumerate():
         if thread.name == "envfleet-spares":
             thread.join()
+
+
+def test_a_failure_names_the_seed_that_was_used() -> None:
+    """Also of a spare that was reset before its row was rebuilt, when other seeds were due."""
+    seeds: list[int | None] = []
+
+    class Failing(CountingEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.seed = seed
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action: Any) -> Any:
+            if action == 1:
+                seeds.append(self.seed)
+                raise ArithmeticError
+            return super().step(action)
+
+    with envfleet.make(lambda: Failing(1), 1, backend="serial", spares=True, on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        told = []
+        for action in (1, 0, 0, 0, 1):
+            infos = fleet.step([action])[4]
+            if "env_error" in infos:
+                told.append(infos["env_error"][0])
+    assert len(told) == 2
+    for seed, text in zip(seeds, told, strict=True):
+        assert f"seeded with {seed}," in text
