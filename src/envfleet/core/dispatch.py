@@ -30,14 +30,22 @@ Inbox: TypeAlias = collections.deque[Completion]
 
 
 class RestartBudget:
-    """At most `limit` restarts within any hour."""
+    """At most `limit` restarts within any hour.
+
+    Args:
+        limit: How many.
+
+    Attributes:
+        spent: Restarts so far, by worker.
+    """
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.spent = limit, 0
+        self.limit = limit
+        self.spent: collections.Counter[int] = collections.Counter()
         self._times: collections.deque[float] = collections.deque()
 
-    def spend(self, cause: EnvfleetError) -> None:
-        """Count one restart.
+    def spend(self, cause: EnvfleetError, worker: int) -> None:
+        """Count one restart of a worker, or of a sub-environment of it.
 
         Raises:
             RestartBudgetSpent: It was one too many.
@@ -51,7 +59,7 @@ class RestartBudget:
                 f"or raise max_restarts. The last failure: {cause}"
             ) from cause
         self._times.append(now)
-        self.spent += 1
+        self.spent[worker] += 1
 
 
 @dataclasses.dataclass(slots=True)
@@ -176,7 +184,7 @@ class Dispatcher:
         if isinstance(death, (WorkerDied, StepTimeout)):
             self._blame(worker, next((pending.request.verb for pending in undone.values()), Verb.STEP), death)
         if self._on_failure == "restart":
-            self.budget.spend(death)
+            self.budget.spend(death, worker)
             self.restarts[worker] += 1
             self._restart(worker, death.summary)
             if isinstance(death, WorkerDied):

@@ -276,7 +276,7 @@ class Engine:
             for index, info in reply.infos:
                 if again and index == failure.env_index and "env_error" in info:
                     info["env_error"] += f"\n{again}"
-            self.budget.spend(SubEnvError([failure], path))
+            self.budget.spend(SubEnvError([failure], path), failure.worker)
 
     def learn_columns(self, worker: int, specs: Sequence[ColumnSpec]) -> None:
         """Take in the info columns a worker announced; one that took another's place begins anew."""

@@ -13,7 +13,7 @@ from envfleet.core.engine import NOTHING_TO_SAY, Call
 from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.messages import Reply, ResetPayload, Verb
 from envfleet.core.reaching import ReachableFleet
-from envfleet.core.requests import check_indices, check_mask, check_options, check_seeds
+from envfleet.core.requests import check_each_seed, check_indices, check_mask, check_options, check_seeds
 from envfleet.core.rows import StepResult, cut
 from envfleet.core.sending import Batch
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending
@@ -93,10 +93,7 @@ class Fleet(ReachableFleet):
         self._check("reset_envs", is_idle=self._step_call is not None)
         chosen = check_indices(indices, self.num_envs)
         self._queue.check_idle(chosen)
-        if seeds is not None and len(seeds) != len(chosen):
-            raise InvalidArgument(
-                f"seeds has {len(seeds)} entries, expected one per index ({len(chosen)}): pass a seed or None for each"
-            )
+        each_seed = [None] * len(chosen) if seeds is None else check_each_seed(seeds, len(chosen), "indices", "seeds")
         if len(chosen) < self.num_envs:
             self._check("reset_envs of some", is_idle=False, is_started=True)
         each = tuple(options) if isinstance(options, (Sequence, np.ndarray)) else options
@@ -106,7 +103,7 @@ class Fleet(ReachableFleet):
             raise InvalidArgument(
                 f"options has {len(each)} entries, expected one per index ({len(chosen)}): or pass one dict for all"
             )
-        call = self._start_reset_rows(chosen, list(seeds or [None] * len(chosen)), each)
+        call = self._start_reset_rows(chosen, each_seed, each)
         replies = self._finish_reset_rows(call, chosen, None)
         return self._rows.take(np.asarray(chosen)), self._rows.infos(replies, chosen)
 
@@ -136,7 +133,7 @@ class Fleet(ReachableFleet):
     def _finish_reset_rows(
         self, call: Call, indices: Sequence[int], timeout_s: float | None
     ) -> list[tuple[int, Reply]]:
-        replies = self._engine.finish(call, timeout_s)
+        replies = self._rows.finish(call, timeout_s)
         self._rows.store(replies)
         is_whole = len(indices) == self.num_envs
         if is_whole:
@@ -182,7 +179,7 @@ class Fleet(ReachableFleet):
 
     def _finish_step(self, call: Call, timeout_s: float | None = None) -> StepResult:
         engine, rows = self._engine, self._rows
-        replies = [] if call is NOTHING_TO_SAY else engine.finish(call, timeout_s)
+        replies = [] if call is NOTHING_TO_SAY else rows.finish(call, timeout_s)
         start_s = time.perf_counter()
         if replies:
             rows.store(replies)

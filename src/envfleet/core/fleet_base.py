@@ -143,17 +143,19 @@ class FleetBase(VectorEnv[Any, Any, Any]):
         """What the fleet did so far, and where the time went."""
         workers = tuple(self._engine.worker_stats(worker) for worker in self._rows.workers)
         busy_s = sum(worker.busy_s for worker in workers)
-        wait_s = self._engine.wait_s
+        steps, wait_s = self._rows.clock.steps, self._rows.clock.wait_s
         is_inline = self.plan.backend == "serial"
-        total_s = self._rows.clock.copy_s + (busy_s if is_inline else wait_s)
+        # Of the one worker that the parts of a serial fleet share, each has its share of the steps.
+        step_s = busy_s * min(steps / max(sum(worker.steps for worker in workers), 1), 1.0) if is_inline else 0.0
+        total_s = self._rows.clock.copy_s + (step_s if is_inline else wait_s)
         return FleetStats(
-            steps=self._rows.clock.steps,
-            steps_per_s=self._rows.clock.steps / total_s if total_s else 0.0,
-            step_s=busy_s if is_inline else 0.0,
+            steps=steps,
+            steps_per_s=steps / total_s if total_s else 0.0,
+            step_s=step_s,
             wait_s=0.0 if is_inline else wait_s,
             copy_s=self._rows.clock.copy_s,
             busy_s=busy_s,
-            restarts=self._engine.budget.spent,
+            restarts=sum(self._engine.budget.spent[worker] for worker in self._rows.workers),
             workers=workers,
         )
 

@@ -38,7 +38,7 @@ class ReachableFleet(FleetBase):
         return self._engine.start(self._rows.workers, Verb.CALL, self._rows.generation, payloads)
 
     def _finish_call(self, call: Call, timeout_s: float | None = None) -> tuple[Any, ...]:
-        values = {worker: reply.value for worker, reply in self._engine.finish(call, timeout_s)}
+        values = {worker: reply.value for worker, reply in self._rows.finish(call, timeout_s)}
         return tuple(value for worker in self._rows.workers for value in values[worker])
 
     def apply(
@@ -71,7 +71,7 @@ class ReachableFleet(FleetBase):
         payloads, places = {}, {}
         for worker, positions, local in self._rows.locate(chosen):
             payloads[worker], places[worker] = payload_of(local, positions), positions
-        replies = dict(self._engine.exchange(list(payloads), verb, self._rows.generation, list(payloads.values())))
+        replies = dict(self._rows.exchange(list(payloads), verb, list(payloads.values())))
         values: list[Any] = [None] * len(chosen)
         for worker, positions in places.items():
             for k, value in zip(positions, replies[worker].value, strict=True):
@@ -104,14 +104,14 @@ class ReachableFleet(FleetBase):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise InvalidArgument(
-                "Values must be a list or tuple with length equal to the number of environments. "
-                f"Got `{len(values)}` values for {self.num_envs} environments."
+                f"set_attr({name!r}) was given {len(values)} values, expected num_envs={self.num_envs}: pass a list or "
+                "tuple of one value per sub-environment, or one value for all"
             )
         payloads = [
             (name, values[span.start : span.stop], local)
             for span, local in zip(self._rows.worker_spans, self._rows.local_rows, strict=True)
         ]
-        self._engine.exchange(self._rows.workers, Verb.SET_ATTR, self._rows.generation, payloads)
+        self._rows.exchange(self._rows.workers, Verb.SET_ATTR, payloads)
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every sub-environment; one frame each, as its `render_mode` says."""
@@ -158,9 +158,7 @@ class ReachableFleet(FleetBase):
         payloads = {}
         for worker, positions, local in self._rows.locate(chosen):
             payloads[worker] = tuple((row, states[k][0]) for row, k in zip(local, positions, strict=True))
-        self._rows.store(
-            self._engine.exchange(list(payloads), Verb.SET_STATE, self._rows.generation, list(payloads.values()))
-        )
+        self._rows.store(self._rows.exchange(list(payloads), Verb.SET_STATE, list(payloads.values())))
         for index, state in zip(chosen, states, strict=True):
             self._rows.episodes.set(index, state[1])
         self._state = Lifecycle.READY

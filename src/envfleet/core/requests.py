@@ -28,16 +28,32 @@ def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int, offset: 
         if seed < 0:
             raise InvalidArgument(f"seed={seed}: pass an int of 0 or more")
         return [int(seed) + offset + i for i in range(num_envs)]
-    if not isinstance(seed, (Sequence, np.ndarray)) or isinstance(seed, (str, bytes)):
-        raise InvalidArgument(f"seed={seed!r}: pass None, an int, or one seed per sub-environment")
-    if len(seed) != num_envs:
+    return check_each_seed(seed, num_envs, "num_envs", "seed")
+
+
+def check_each_seed(seeds: Any, count: int, count_name: str, name: str) -> list[int | None]:
+    """Seeds that are given one by one.
+
+    Args:
+        seeds: A sequence or array of ints or `None`.
+        count: How many there must be.
+        count_name: What there must be one for each of.
+        name: What they were given as.
+
+    Raises:
+        InvalidArgument: Another number of them, or something that is no seed.
+    """
+    if not isinstance(seeds, (Sequence, np.ndarray)) or isinstance(seeds, (str, bytes)):
+        one_int = "an int, " if name == "seed" else ""
+        raise InvalidArgument(f"{name}={seeds!r}: pass None, {one_int}or one seed per sub-environment")
+    if len(seeds) != count:
         raise InvalidArgument(
-            f"seed has {len(seed)} entries, expected num_envs={num_envs}: pass one int or None per sub-environment"
+            f"{name} has {len(seeds)} entries, expected one for each of {count_name} ({count}): "
+            "pass one int or None per sub-environment"
         )
-    seeds = [None if one is None else int(one) for one in seed]
-    if any(one is not None and one < 0 for one in seeds):
-        raise InvalidArgument(f"seed={seeds}: pass ints of 0 or more, or None")
-    return seeds
+    if any(one is not None and (not isinstance(one, (int, np.integer)) or one < 0) for one in seeds):
+        raise InvalidArgument(f"{name}={seeds}: pass ints of 0 or more, or None")
+    return [None if one is None else int(one) for one in seeds]
 
 
 def check_options(options: Any, name: str = "options") -> None:

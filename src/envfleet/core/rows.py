@@ -11,12 +11,12 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.core.arrays import Outputs
-from envfleet.core.engine import Engine, rows_by_worker
+from envfleet.core.engine import Call, Engine, rows_by_worker
 from envfleet.core.episodes import EndedEpisodes, Episodes
 from envfleet.core.info_columns import ColumnReader, ColumnSnapshot, build_infos
 from envfleet.core.infos import SparseInfos
 from envfleet.core.lazy_infos import LazyInfos
-from envfleet.core.messages import Reply, StepPayload
+from envfleet.core.messages import Reply, StepPayload, Verb
 from envfleet.core.stats import Clock
 from envfleet.errors import ResetNeeded
 
@@ -203,6 +203,19 @@ class Rows:
         if self.options.copy:
             finals = [leaf.copy() for leaf in finals]
         return self.layout.batch(finals, self.final_objects)
+
+    def finish(self, call: Call, timeout_s: float | None = None) -> list[tuple[int, Reply]]:
+        """`Engine.finish`, with the time it waits on this clock, too."""
+        engine = self.engine
+        before_s = engine.wait_s
+        try:
+            return engine.finish(call, timeout_s)
+        finally:
+            self.clock.wait_s += engine.wait_s - before_s
+
+    def exchange(self, workers: Sequence[int], verb: Verb, payloads: Sequence[Any]) -> list[tuple[int, Reply]]:
+        """Ask workers for something and wait for all of them."""
+        return self.finish(self.engine.start(workers, verb, self.generation, payloads))
 
     def turn(self, num_rows: int) -> None:
         """Go on to the other generation, for a call that writes `num_rows` of the rows."""

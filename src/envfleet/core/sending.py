@@ -131,7 +131,9 @@ class SendQueue:
             engine.tear(self._inbox)
             raise
         finally:
-            engine.wait_s += time.perf_counter() - start_s
+            waited_s = time.perf_counter() - start_s
+            engine.wait_s += waited_s
+            self._rows.clock.wait_s += waited_s
 
     def _gather(self) -> None:
         """Take in what the workers completed."""

@@ -40,6 +40,7 @@ class Clock:
     """Where a fleet's own time went so far; see `FleetStats`."""
 
     steps: int = 0
+    wait_s: float = 0.0
     copy_s: float = 0.0
 
 
@@ -69,6 +70,8 @@ class WorkerStats:
 @dataclasses.dataclass(frozen=True)
 class FleetStats:
     """What a fleet did since it was made, and where the time went.
+
+    Of a part of a fleet: what it did, and what its workers did, which may be those of its neighbours, too.
 
     Attributes:
         steps: Sub-environment steps taken.
