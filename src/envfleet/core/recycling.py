@@ -87,6 +87,7 @@ class Recycler:
         if rows.options.autoreset_mode is AutoresetMode.SAME_STEP:
             payload = ResetPayload(tuple(i for i, _ in begun), (None,) * len(begun), (None,) * len(begun))
             replies = engine.exchange([worker], Verb.RESET, generation, [payload])
+            rows.store(replies)
         for array, kept in zip((out.rewards, out.flags[0], out.flags[1]), flags, strict=True):
             array[rows_slice] = kept
         return replies
@@ -101,5 +102,9 @@ def make_recycler(engine: Engine) -> Recycler | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory a process holds in RAM, from `/proc`."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Memory a process holds in RAM, from `/proc`; 0 if it has just ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from gymnasium.vector import AutoresetMode
@@ -109,6 +110,11 @@ class Options:
             if getattr(self, name) is not None:
                 counts[name] = check_whole(name, getattr(self, name), least)
         self._refuse_ignored()
+        if self.recycle_bytes is not None and not Path("/proc/self/statm").exists():
+            raise InvalidArgument(
+                f"recycle_bytes={self.recycle_bytes}: this system has no /proc to read from what a process holds; "
+                "pass recycle_episodes"
+            )
         return dataclasses.replace(self, autoreset_mode=read_autoreset_mode(self.autoreset_mode), **counts)
 
     def _refuse_ignored(self) -> None:
