@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_is_said(place: Place) -> None:
             _ = fleet.final_observations
         assert "2 sub-environments" in repr(fleet)
         assert place.url in repr(fleet)
-        assert fleet.stats().requests >= 4
+        assert fleet.stats().requests >= 3  # made, reset and stepped; what cannot be was not even sent
         assert fleet.plan.describe() == "remote, 1 worker × 2"
     fleet.close()
     with pytest.raises(FleetClosed):
