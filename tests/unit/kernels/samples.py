@@ -191,3 +191,8 @@ class Switches(Kernel):
 
 
 SAMPLES: tuple[type[Kernel], ...] = (Walker, Painter, Drifter, Switches)
+
+
+def ones(fleet: Any) -> Any:
+    """The action 1 for every sub-environment."""
+    return np.ones(fleet.num_envs, np.int64)

@@ -5,29 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker
+from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker, ones
 
 import envfleet
 from envfleet.errors import FleetClosed, InvalidArgument, KernelError, ResetNeeded
-
-
-@pytest.fixture
-def walkers() -> Iterator[Any]:
-    with envfleet.make(Walker, 4, backend="kernel") as fleet:
-        fleet.reset(seed=0)
-        yield fleet
-
-
-def ones(fleet: Any) -> Any:
-    return np.ones(fleet.num_envs, np.int64)
-
 
 # ---------------------------------------------------------------------------------------- arrays that are handed out
 
@@ -336,22 +323,8 @@ def test_actions_that_wrap_around_are_refused_wherever_they_are_given() -> None:
             fleet.rollout(wrong[None], 1)
 
 
-def test_after_an_interrupted_rollout_a_reset_is_needed(walkers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(work: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(walkers._batch._crew, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            walkers.rollout("random", 2)
-    with pytest.raises(ResetNeeded):
-        walkers.step(ones(walkers))
-
-
-class PatientWalker(Walker):
-    """Walks as `Walker`, and is compiled for parameters of its own at once."""
-
-    has_own_params = True
+PatientWalker = type("Walker", (Walker,), {"has_own_params": True})
+"""Walks as `Walker`, and is compiled for parameters of its own at once."""
 
 
 def test_a_kernel_with_own_params_is_compiled_once() -> None:

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.kernels.samples import Walker
+from tests.unit.kernels.samples import Walker, ones
 
 import envfleet
 from envfleet.errors import CallPending, FleetClosed, InvalidArgument, NothingPending, ResetNeeded
-
-
-@pytest.fixture
-def walkers() -> Iterator[Any]:
-    with envfleet.make(Walker, 4, backend="kernel") as fleet:
-        fleet.reset(seed=0)
-        yield fleet
-
-
-def ones(fleet: Any) -> Any:
-    return np.ones(fleet.num_envs, np.int64)
 
 
 def test_send_and_recv_take_turns(walkers: Any) -> None:
@@ -82,3 +70,18 @@ def test_messages_name_the_call_that_was_made() -> None:
     fleet.close()
     with pytest.raises(FleetClosed, match=r"^reset\(\) on a fleet that was closed"):
         fleet.reset()
+
+
+def test_what_only_objects_have_is_refused_in_words(walkers: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"get_attr\(\) and set_attr\(\)"):
+        walkers.apply(len)
+    with pytest.raises(InvalidArgument, match="no Python stack"):
+        walkers.stacks()
+    assert (walkers.env_indices, walkers.batch_size) == (range(4), 4)
+
+
+def test_nothing_is_active_before_the_first_reset() -> None:
+    with envfleet.make(Walker, 4, backend="kernel") as fleet:
+        assert fleet.active_count == 0
+        fleet.reset(seed=0)
+        assert fleet.active_count == 4

@@ -278,3 +278,16 @@ def test_rollout_needs_a_reset_and_autoreset() -> None:
         fleet.rollout("random", 3)
     with make(Drift, 2, DISABLED) as fleet, pytest.raises(InvalidArgument, match=r"AutoresetMode\.DISABLED"):
         fleet.rollout("random", 3)
+
+
+def test_after_an_interruption_a_reset_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(work: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with make(Drift, 4) as fleet:
+        with monkeypatch.context() as patch:
+            patch.setattr(fleet._batch._crew, "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fleet.rollout("random", 2)
+        with pytest.raises(ResetNeeded):
+            fleet.step(np.full(4, 2))
