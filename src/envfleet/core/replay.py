@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import cloudpickle
+import gymnasium as gym
 import numpy as np
 
 from envfleet.core.alarms import borrowed_alarm
 from envfleet.core.builders import EnvBuilder
-from envfleet.core.failures import StepInterrupted
+from envfleet.core.failures import StepInterrupted, leave_out_own_frames
 from envfleet.core.origins import Origin
-from envfleet.errors import EnvfleetError, Failure, InvalidArgument
+from envfleet.core.results import Taker
+from envfleet.errors import EnvfleetError, Failure
 
 FORMAT = 2
 PREFIX = "envfleet-replay-"
@@ -124,7 +126,7 @@ def _forget_old(folder: Path, newest: Path) -> None:
     for path in set(folder.glob(f"{PREFIX}*.pkl")) - {newest}:
         with contextlib.suppress(FileNotFoundError):  # another process may be forgetting it, too
             found = path.stat()
-            if found.st_uid == os.getuid():
+            if not hasattr(os, "getuid") or found.st_uid == os.getuid():  # there is none on Windows
                 mine.append((found.st_mtime_ns, path))
     for _, path in sorted(mine)[: 1 - MAX_FILES]:
         path.unlink(missing_ok=True)
@@ -167,41 +169,36 @@ def replay(path: str, announce: Callable[[str], None] = lambda text: None) -> Re
     if record.builder.shared_names:
         raise ReplayUnavailable(f"{path} needs shared data {list(record.builder.shared_names)}, which no file holds")
     announce(record.describe())
+    env = record.builder.build({}, record.origin.build_seed)
     try:
-        done = _run(record)
-    except InvalidArgument:
-        raise
+        _run(record, env)
     except (Exception, StepInterrupted) as error:  # noqa: BLE001 - the failure that is being looked for
+        leave_out_own_frames(error)
         text = "".join(traceback.format_exception(error))
         same = type(error).__qualname__ == record.type_name
         return ReplayReport(same, f"{_verdict(same, record)}:\n{text}")
-    return ReplayReport(False, f"not reproduced: {done} steps ran without an error")
+    finally:
+        env.close()
+    return ReplayReport(False, f"not reproduced: {len(record.actions)} steps ran without an error")
 
 
 def _verdict(same: bool, record: ReplayRecord) -> str:
     return "reproduced" if same else f"a different error than the recorded {record.type_name}"
 
 
-def _run(record: ReplayRecord) -> int:
-    origin = record.origin
-    env = record.builder.build({}, origin.build_seed)
-    try:
-        if origin.rng_state is not None:
-            rng = np.random.Generator(getattr(np.random, origin.rng_state["bit_generator"])())
-            rng.bit_generator.state = origin.rng_state
-            env.unwrapped.np_random = rng
-        with _deadline(record.timeout_s) as restart_clock:
+def _run(record: ReplayRecord, env: gym.Env[Any, Any]) -> None:
+    origin, taker = record.origin, Taker(env.observation_space)
+    if origin.rng_state is not None:
+        rng = np.random.Generator(getattr(np.random, origin.rng_state["bit_generator"])())
+        rng.bit_generator.state = origin.rng_state
+        env.unwrapped.np_random = rng
+    with _deadline(record.timeout_s) as restart_clock:
+        restart_clock()
+        is_bare = origin.seed is None and origin.options is None
+        taker.take_reset(env.reset() if is_bare else env.reset(seed=origin.seed, options=origin.options))
+        for action in record.actions:
             restart_clock()
-            if origin.seed is None and origin.options is None:
-                env.reset()
-            else:
-                env.reset(seed=origin.seed, options=origin.options)
-            for action in record.actions:
-                restart_clock()
-                env.step(action)
-    finally:
-        env.close()
-    return len(record.actions)
+            taker.take_step(env.step(action))
 
 
 @contextlib.contextmanager

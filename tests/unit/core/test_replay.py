@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -83,6 +84,40 @@ def test_old_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert other.exists()
 
 
+class Wrong(CountingEnv):
+    """Returns something else than an environment does."""
+
+    def __init__(self, result: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.result = result
+
+    def step(self, action: Any) -> Any:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        (np.zeros(9), 0.0, False, False, {}),
+        (np.zeros(5), "much", False, False, {}),
+        (np.zeros(5), 0.0, False, {}),
+        (np.zeros(5), 0.0, False, False, ["note"]),
+    ],
+    ids=["observation", "reward", "length", "info"],
+)
+def test_what_a_fleet_refuses_is_refused_again(
+    result: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
+    with envfleet.make(lambda: Wrong(result), 1, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(SubEnvError) as caught:
+            fleet.step([0])
+    assert caught.value.replay_file is not None
+    report = replay(caught.value.replay_file)
+    assert report.reproduced, report.text
+
+
 def test_somebody_elses_alarm_still_comes(tmp_path: Path) -> None:
     """A replay with a deadline takes the one timer of the process, and gives it back."""
     origin = Origin(0, None, None, None, 0)
@@ -98,6 +133,12 @@ def test_somebody_elses_alarm_still_comes(tmp_path: Path) -> None:
         assert interval_s == 7
     finally:
         signal.setitimer(signal.ITIMER_REAL, *before)
+
+
+def test_a_system_without_user_numbers_keeps_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.getuid")
+    (tmp_path / "envfleet-replay-env9-older.pkl").touch()
+    assert failing_run("serial", tmp_path, monkeypatch).replay_file is not None
 
 
 def test_a_file_that_is_none_is_explained(tmp_path: Path) -> None:
