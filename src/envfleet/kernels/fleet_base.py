@@ -124,8 +124,18 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
 
     @property
     def active_count(self) -> int:
-        """Sub-environments whose episode is running."""
-        return self.num_envs - self._batch.count_awaiting()
+        """How many sub-environments are in the middle of an episode."""
+        return 0 if self._state is Lifecycle.NEW else self.num_envs - self._batch.count_awaiting()
+
+    @property
+    def env_indices(self) -> range:
+        """Which sub-environments these are: all."""
+        return range(self.num_envs)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows that `recv` returns: all."""
+        return self.num_envs
 
     @property
     def device(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,20 @@ class ReachableKernelFleet(KernelFleetBase):
     def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]  # as above
         """The seed that every sub-environment's generator was last given."""
         return (None,) * self.num_envs if self._seeds is None else tuple(self._seeds.tolist())
+
+    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> NoReturn:
+        """Is refused: there is no environment object to give to a function."""
+        raise InvalidArgument(
+            f"apply() on a fleet of the kernel {self._kernel.name}: its sub-environments are rows of arrays, no "
+            "objects; use get_attr() and set_attr() for their parameters and state"
+        )
+
+    def stacks(self) -> NoReturn:
+        """Is refused: compiled code has no Python stack."""
+        raise InvalidArgument(
+            f"stacks() on a fleet of the kernel {self._kernel.name}: compiled code has no Python stack; stats() tells "
+            "how long it took"
+        )
 
     def render(self) -> tuple[Any, ...] | None:
         """Render every sub-environment: one frame each, uint8 `(height, width, 3)`."""
