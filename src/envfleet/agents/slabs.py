@@ -151,14 +151,13 @@ class SlabWriter:
         Args:
             last_observations: Of all sub-environments after the last step, `(N, …)`.
         """
-        if not self._step:
-            return
-        step, columns = self._step - 1, self._columns
-        rows = np.flatnonzero(self._lengths)
-        rows = rows[~columns["is_reset"][step, rows]]
-        columns["truncated"][step, rows] = True
-        finals = np.array(last_observations)[rows]
-        self._ended.append((np.full(len(rows), step), rows, finals, self._returns[rows], self._lengths[rows]))
+        if self._step:  # else their last step lies in a slab that was taken
+            step, columns = self._step - 1, self._columns
+            rows = np.flatnonzero(self._lengths)
+            rows = rows[~columns["is_reset"][step, rows]]
+            columns["truncated"][step, rows] = True
+            finals = np.array(last_observations)[rows]
+            self._ended.append((np.full(len(rows), step), rows, finals, self._returns[rows], self._lengths[rows]))
         self._returns[:], self._lengths[:] = 0.0, 0
 
     def take(self, last_observations: NDArray[Any]) -> Slab:
