@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from envfleet.training.events import Event, Observer
@@ -52,14 +53,20 @@ class Announcer:
         return self._speed
 
     def state_dict(self) -> dict[str, Any]:
-        """Of those observers that have a state, by the names of their classes."""
-        states = {type(observer).__name__: observer.state_dict() for observer in self._observers}
+        """Of those observers that have a state, by the names of their classes and their places among those of one."""
+        states = {name: observer.state_dict() for name, observer in self._named()}
         return {name: state for name, state in states.items() if state}
+
+    def _named(self) -> Iterator[tuple[str, Observer]]:
+        counts: collections.Counter[str] = collections.Counter()
+        for observer in self._observers:
+            name = type(observer).__name__
+            counts[name] += 1
+            yield (name if counts[name] == 1 else f"{name}.{counts[name]}"), observer
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring back the state of those that are here again."""
-        for observer in self._observers:
-            name = type(observer).__name__
+        for name, observer in self._named():
             if name in state:
                 observer.load_state_dict(state[name])
 

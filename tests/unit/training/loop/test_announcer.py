@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from envfleet.training.events import Event
 from envfleet.training.loop.announcer import Announcer
 
 
@@ -11,3 +15,29 @@ def test_evaluations_and_checkpoints_do_not_count_as_slow_training() -> None:
     assert announcer.take_speed(1100, worked_s=2.0) == 50
     assert announcer.take_speed(1100, worked_s=2.0) == 50  # nothing but an evaluation since
     assert announcer.take_speed(1150, worked_s=2.5) == 100
+
+
+class Counter:
+    """An observer with a number for a state."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def on_event(self, event: Event) -> None:
+        self.count += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_two_observers_of_one_class_keep_a_state_each() -> None:
+    state = Announcer([Counter(3), Counter(5)]).state_dict()
+    again = [Counter(), Counter()]
+    Announcer(again).load_state_dict(state)
+    assert [one.count for one in again] == [3, 5]
