@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import random
@@ -229,17 +230,26 @@ def hold(url: str, tokens: list[str], service: psutil.Process, count: int) -> di
     """Open many sessions of one engine, each of which was used; then step some of them."""
     before, begun = service.memory_info().rss, time.monotonic()
 
+    def work(token: str) -> list[float]:
+        try:
+            return open_some(token)
+        except BaseException:
+            barrier.abort()  # the others wait for this one
+            raise
+
     def open_some(token: str) -> list[float]:
         mine, taken = [], []
         with httpx.Client(base_url=f"{url}/api/v2", headers={"Authorization": f"Bearer {token}"}) as http:
 
             def call(path: str, **body: Any) -> Any:
+                packed = pack({**body, "key": secrets.token_bytes(8)})  # the same in all tries: it is made once
                 for _ in range(60):
-                    response = http.post(path, content=pack({**body, "key": secrets.token_bytes(8)}), timeout=300.0)
-                    if response.status_code != 429:
-                        break
-                response.raise_for_status()
-                return unpack(response.content)
+                    with contextlib.suppress(httpx.TransportError):
+                        response = http.post(path, content=packed, timeout=300.0)
+                        if response.status_code != 429:
+                            response.raise_for_status()
+                            return unpack(response.content)
+                raise SystemExit(f"{path} was not answered in 60 tries")
 
             for _ in range(count // len(tokens)):
                 mine.append(call("/fleets", env=ENV, num_envs=1)["fleet"])
@@ -253,8 +263,12 @@ def hold(url: str, tokens: list[str], service: psutil.Process, count: int) -> di
 
     barrier = threading.Barrier(len(tokens) + 1)
     with ThreadPoolExecutor(len(tokens)) as pool:
-        opened = [pool.submit(open_some, token) for token in tokens]
-        barrier.wait(3600.0)
+        opened = [pool.submit(work, token) for token in tokens]
+        try:
+            barrier.wait(3600.0)
+        except threading.BrokenBarrierError:
+            errors = (each.exception() for each in opened)
+            raise next(each for each in errors if not isinstance(each, threading.BrokenBarrierError | None)) from None
         held, opening_s, after = figure(url, "fleets"), time.monotonic() - begun, service.memory_info().rss
         taken = [each for some in opened for each in some.result(3600.0)]
     p50, p99 = np.percentile(taken, [50, 99]) * 1e3

@@ -22,6 +22,8 @@ from envfleet.service.settings import Settings
 from envfleet.service.store import Store
 
 _GRACE_S = 30
+_KEEP_ALIVE_S = 75
+"""Longer than clients keep a connection, or a call may be on its way when the service ends it."""
 
 
 def run(
@@ -59,6 +61,7 @@ def run(
         "log_level": "warning",
         "access_log": False,
         "timeout_graceful_shutdown": _GRACE_S,
+        "timeout_keep_alive": _KEEP_ALIVE_S,
         "server_header": False,
     }
     with listener:
