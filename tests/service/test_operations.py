@@ -140,3 +140,10 @@ def test_mistakes_are_told_at_the_start(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["serve", "--database", database, *options])
         told = " ".join(result.stderr.replace("│", "").split())
         assert (result.exit_code, clue in told) == (2, True), told
+
+
+def test_help_fits_a_terminal_of_80_columns() -> None:
+    for command in (["serve"], ["token", "create"], ["status"]):
+        text = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "80", "TERM": "xterm"}).stdout
+        assert "--help" in text
+        assert "…" not in text.replace("://…", "")
