@@ -32,14 +32,6 @@ def step(here: Process, user: Identity, fleet: str, seq: int, most: int | None, 
         return here.fleets.call(hosted, event, seq=seq, key=key, most_steps=most)[1]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'service.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
-
-
 def test_steps_of_a_day_are_counted_over_all_processes_and_restarts(tmp_path: Path, database: str) -> None:
     settings = make_settings(tmp_path, database=database)
     with process(settings) as left, process(settings) as right:

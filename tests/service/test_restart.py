@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,14 +16,6 @@ import envfleet
 
 NUM_ENVS, NUM_STEPS = 5, 60
 KILL = 31
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'service.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
 
 
 @pytest.mark.timeout(240)
