@@ -23,7 +23,6 @@ Wrap = Callable[[Any], Any]
 
 
 def to_torch(env: Any) -> Any:
-    pytest.importorskip("array_api_compat", reason="Gymnasium's array conversions need it")
     return wrappers.NumpyToTorch(env)
 
 

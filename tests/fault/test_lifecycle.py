@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import subprocess
 import sys
 import time
@@ -23,17 +22,9 @@ from envfleet.testing.envs import LockedEnv, SavableEnv
 
 pytestmark = pytest.mark.timeout(60)
 
-OPTIONS = inspect.signature(envfleet.make).parameters
-
-
-def needs(option: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(option not in OPTIONS, reason=f"make() has no {option}")
-
-
 # ------------------------------------------------------------------------------------------------ recycling
 
 
-@needs("recycle_episodes")
 def test_recycling_changes_no_trajectory(backend: Backend, autoreset_mode: AutoresetMode) -> None:
     """Workers are replaced at episode ends; observations, rewards and flags are those of a run without."""
     if not backend.has_processes:
@@ -49,7 +40,6 @@ def test_recycling_changes_no_trajectory(backend: Backend, autoreset_mode: Autor
         assert [row[1:] for row in expected[index]] == [row[1:] for row in found[index]]
 
 
-@needs("recycle_episodes")
 def test_recycling_replaces_processes() -> None:
     env_fns = [functools.partial(CountingEnv, 3)] * NUM_ENVS
     with Backend("process", 2)(env_fns, recycle_episodes=2) as fleet:
@@ -72,7 +62,6 @@ class _LeakyEnv(CountingEnv):
         return super().step(action)
 
 
-@needs("recycle_bytes")
 def test_recycling_by_memory() -> None:
     with Backend("process", 1)([_LeakyEnv], recycle_bytes=400_000_000) as fleet:
         fleet.reset(seed=0)
@@ -101,7 +90,6 @@ class _SlowResetEnv(CountingEnv):
         return super().reset(seed=seed, options=options)
 
 
-@needs("spares")
 def test_spares_hide_slow_resets() -> None:
     """A reset that takes 0.3 s costs a step nothing while a spare stands ready."""
     env_fns = [functools.partial(_SlowResetEnv, 3)] * 2
@@ -117,7 +105,6 @@ def test_spares_hide_slow_resets() -> None:
         assert observations[:, 1].min() >= 1
 
 
-@needs("spares")
 def test_spares_are_closed(tmp_path: Path) -> None:
     with Backend("process", 1)([functools.partial(_TallyEnv, str(tmp_path))] * 2, spares=True) as fleet:
         fleet.reset(seed=0)
@@ -307,15 +294,12 @@ class _UnluckyEnv(CountingEnv):
 
 
 def test_replay_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("envfleet.cli")
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
     with envfleet.make(functools.partial(FaultyEnv, "raise"), num_envs=1, backend="serial") as fleet:
         fleet.reset(seed=0)
         with pytest.raises(SubEnvError) as caught:
             fleet.step(np.zeros(1, int))
     command = Path(sys.executable).with_name("envfleet")
-    if not command.exists():
-        pytest.skip("not installed")
     arguments = [str(command), "replay", str(caught.value.replay_file)]
     result = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert "PlainError" in result.stdout + result.stderr

@@ -143,7 +143,6 @@ def gallery(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_pictures_are_shown_where_the_service_allows_it(gallery: Place, place: Place) -> None:
-    pytest.importorskip("pygame")
     with (
         connect(gallery, "CartPole-v1", render_mode="rgb_array") as fleet,
         envfleet.make("CartPole-v1", 4, backend="serial", render_mode="rgb_array") as local,

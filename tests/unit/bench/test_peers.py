@@ -47,7 +47,6 @@ def test_transitions_of_a_fleet_that_acts_on_whoever_is_ready():
     assert NUM_ENVS * STEPS - 5 <= counted <= NUM_ENVS * STEPS - 3
 
 
-@pytest.mark.skipif(importlib.util.find_spec("stable_baselines3") is None, reason="stable-baselines3 is not installed")
 def test_transitions_of_stable_baselines3():
     runner = StableBaselines3("dummy").make(synthetic("NullEnv"), NUM_ENVS, None)
     runner.reset(seed=0)

@@ -321,7 +321,6 @@ def convert(name: str) -> Callable[[Any], Any]:
     """A wrapper of Gymnasium's that needs a package more."""
 
     def wrap(env: Any) -> Any:
-        pytest.importorskip("array_api_compat")
         return getattr(gym.wrappers.vector, name)(env)
 
     return wrap

@@ -19,7 +19,6 @@ HOPPER = (9, 0)
 
 @pytest.fixture
 def ptx(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    pytest.importorskip("numba_cuda")
     if getattr(numba.config, "ENABLE_CUDASIM", 0):
         pytest.skip("the simulator compiles nothing")
     cuda: Any = importlib.import_module("numba.cuda")

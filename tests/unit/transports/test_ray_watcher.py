@@ -15,9 +15,6 @@ import pytest
 
 from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
 from envfleet.core.memory import SharedBlock
-
-pytest.importorskip("ray")
-
 from envfleet.transports.ray.placing import Placed
 from envfleet.transports.ray.watcher import Watched, Watcher, Watchers
 

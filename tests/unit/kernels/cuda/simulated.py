@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -182,7 +183,7 @@ def test_actions_of_the_host_are_checked_before_anything_is_stepped(pair: Any) -
 
 def test_actions_of_the_device_are_taken_where_they_lie(pair: Any) -> None:
     cpu, cuda = pair
-    numba_cuda = pytest.importorskip("numba.cuda")
+    numba_cuda: Any = importlib.import_module("numba.cuda")
 
     def on_device(values: list[int], dtype: Any = np.int64) -> DeviceArray:
         array = np.array(values, dtype)

@@ -24,7 +24,6 @@ def test_without_numba_cuda_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_device_it_says_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba_cuda")
     try:
         require_cuda()
     except InvalidArgument:

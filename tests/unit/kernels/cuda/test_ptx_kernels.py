@@ -58,7 +58,6 @@ Compiler = Callable[[type[Kernel], bool, str], str]
 
 @pytest.fixture
 def to_ptx(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Compiler:
-    pytest.importorskip("numba_cuda")
     if getattr(numba.config, "ENABLE_CUDASIM", 0):
         pytest.skip("the simulator compiles nothing")
     monkeypatch.setenv("ENVFLEET_CACHE_DIR", str(tmp_path))

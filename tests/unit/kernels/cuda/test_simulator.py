@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.mark.timeout(300)
 def test_kernels_on_cuda_are_the_same_kernels() -> None:
-    pytest.importorskip("numba_cuda")
     suite = Path(__file__).with_name("simulated.py")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(suite)]
     done = subprocess.run(
