@@ -156,11 +156,6 @@ class Episodes:
         return self._ticks - self._born.astype(np.int64)
 
     @property
-    def started_s(self) -> NDArray[np.float64]:
-        """When each episode began, in seconds of `time.perf_counter`, shape `(num_envs,)`; a copy."""
-        return self._started_s.copy()
-
-    @property
     def ended(self) -> NDArray[np.bool_]:
         """Which sub-environments have ended and await a reset, shape `(num_envs,)`; a copy."""
         return self._ended.copy()

@@ -26,7 +26,9 @@ from envfleet.transports.packing_spaces import space_to_plain
 CLOSE = "close"
 """What the last event of a fleet does."""
 
-_SEED_BITS = 62
+SEED_BITS = 62
+"""How many bits the seeds have that the service draws."""
+
 _MOST_LISTED = 256
 """Episodes of training fleets with more sub-environments are not stored one by one."""
 
@@ -131,7 +133,7 @@ class HostedFleet:
         if is_ranked and event["seeds"] is not None:
             raise InvalidArgument("seeds were given, but this fleet is ranked: leave them out, the service draws them")
         if event["seeds"] is None and (is_ranked or self.seq == 0):
-            event["seeds"] = secrets.randbits(_SEED_BITS)
+            event["seeds"] = secrets.randbits(SEED_BITS)
         return event
 
     def make(self, event: Mapping[str, Any]) -> Made:

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.service.hosted import FleetConfig, HostedFleet, Made
+from envfleet.service.hosted import SEED_BITS, FleetConfig, HostedFleet, Made
 from envfleet.service.offers import TURBOFAN, Offer
 
 MOST_FLIGHTS = 50
 """Flights of one decision, as the original clients allow."""
-
-_SEED_BITS = 62
 
 
 def legacy_config(offer: Offer, num_envs: int, max_steps: int) -> FleetConfig:
@@ -51,7 +49,7 @@ class LegacyFleet(HostedFleet):
         if event["do"] == "reset":
             given = event["seeds"] or [None] * len(event["rows"])
             event["is_ranked"] = [seed is None for seed in given]
-            event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in given]
+            event["seeds"] = [secrets.randbits(SEED_BITS) if seed is None else seed for seed in given]
         return event
 
     def _reset(self, event: Mapping[str, Any]) -> Made:

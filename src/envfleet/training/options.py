@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any, Literal, get_args
 
+from envfleet.core.arguments import check_choice, check_whole
 from envfleet.errors import InvalidArgument
 
 Engine = Literal["compiled", "box2d"]
@@ -42,14 +43,9 @@ class RunOptions:
     max_transitions: int | None = None
 
     def __post_init__(self) -> None:
-        count: Any = self.num_envs
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidArgument(f"num_envs={self.num_envs!r}: pass the number of sub-environments, from 1")
-        for name, choices in (("engine", get_args(Engine)), ("on_failure", ("raise", "restart"))):
-            if getattr(self, name) not in choices:
-                raise InvalidArgument(
-                    f"{name}={getattr(self, name)!r}: pass one of {', '.join(repr(choice) for choice in choices)}"
-                )
+        check_whole("num_envs", self.num_envs, 1)
+        check_choice("engine", self.engine, get_args(Engine))
+        check_choice("on_failure", self.on_failure, ("raise", "restart"))
         for name in ("max_minutes", "max_transitions"):
             value: Any = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

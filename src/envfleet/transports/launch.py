@@ -37,7 +37,6 @@ from envfleet.transports.supervision import (
 )
 
 __all__ = [
-    "DESCRIPTORS_PER_WORKER",
     "StartMethod",
     "WorkerHandle",
     "default_start_method",
@@ -47,8 +46,6 @@ __all__ = [
 ]
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
-
-DESCRIPTORS_PER_WORKER = 2  # a pidfd and a channel, for as long as the handle is open
 
 
 def default_start_method() -> StartMethod:

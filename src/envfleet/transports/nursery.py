@@ -275,7 +275,7 @@ def _wake_on_child_end() -> tuple[int, int]:
     return read, write
 
 
-def _read_job(payload: int) -> dict[str, Any]:
+def _read_job(payload: int) -> dict[str, Any]:  # as `entry` does, which a script without numpy cannot import
     with os.fdopen(payload, "rb") as file:
         file.seek(0)
         job: dict[str, Any] = marshal.load(file)

@@ -241,7 +241,6 @@ def test_seconds_count_from_the_beginning_of_the_episode(mode, monkeypatch):
     now = 110.0
     episodes.on_reset(np.array([1])) if mode is DISABLED else episodes.on_step(zeros, no, no)
     began = 101.23456789 if mode is SAME_STEP else 110.0
-    assert episodes.started_s.tolist() == [100.0, began]
     now = 112.0
     found, _ = entry(episodes.on_step(zeros, yes, no))
     assert found["t"].tolist() == [0.0, round(now - began, 6)]
@@ -252,7 +251,7 @@ def test_what_was_handed_out_does_not_change():
     episodes.on_reset()
     terminated = np.array([True, False])
     ended = episodes.on_step(np.ones(2), terminated, np.zeros(2, bool))
-    kept = (episodes.ids, episodes.returns, episodes.lengths, episodes.ended, episodes.started_s)
+    kept = (episodes.ids, episodes.returns, episodes.lengths, episodes.ended)
     before = [array.copy() for array in kept]
     terminated[:] = True
     for _ in range(3):

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
+from envfleet.core.arguments import check_choice
 from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 from envfleet.training.games.players import Player, Seated, seat_player
 from envfleet.training.games.seating import SeatedPolicy, Seating
+from envfleet.training.options import Engine
 
-Engine = Literal["compiled", "box2d"]
 Side = Literal["left", "right", "both"]
 
 _LEFT, _RIGHT = 0, 1
@@ -48,8 +49,8 @@ class Rink:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("engine", self.engine, get_args(Engine))
-        _check_choice("mode", self.mode, tuple(mode.name for mode in Mode))
+        check_choice("engine", self.engine, get_args(Engine))
+        check_choice("mode", self.mode, tuple(mode.name for mode in Mode))
 
     def open(self, num_envs: int) -> Any:
         """Make a fleet of games for two players."""
@@ -127,7 +128,7 @@ def usual_side(mode: str) -> Side:
 
 def plan_games(games: int, seed: int = 0, side: Side = "both") -> Games:
     """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
-    _check_choice("side", side, get_args(Side))
+    check_choice("side", side, get_args(Side))
     numbers = np.arange(games)
     return Games(
         seeds=np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1),
@@ -215,8 +216,3 @@ def _as_actions(actions: NDArray[Any]) -> NDArray[Any]:
             "Box(-1, 1, (4,)) or in an ActionTable of hockey"
         )
     return actions
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidArgument(f"{name}={value!r}, expected one of {', '.join(map(repr, choices))}: pass one of these")

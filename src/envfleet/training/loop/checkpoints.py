@@ -12,8 +12,9 @@ import torch
 
 from envfleet.agents import Agent, saving
 from envfleet.errors import InvalidArgument
+from envfleet.training.games.players import RESUME_FILE
 
-RESUME, BEST = "resume.pt", "best.pt"
+BEST = "best.pt"
 _FLEET = "fleet"
 
 
@@ -61,7 +62,7 @@ class Checkpoints:
         agent.save(path, "weights")
         arena = state["arena"]
         pickled = np.frombuffer(pickle.dumps(arena.get(_FLEET)), np.uint8)
-        saving.write(self._folder / RESUME, {**state, "arena": {**arena, _FLEET: pickled}})
+        saving.write(self._folder / RESUME_FILE, {**state, "arena": {**arena, _FLEET: pickled}})
         for old in self._numbered()[: -self._max_kept]:
             old.unlink()
         return path
@@ -78,11 +79,11 @@ class Checkpoints:
         Raises:
             InvalidArgument: There is none, or it cannot be read.
         """
-        path = self._folder / RESUME
+        path = self._folder / RESUME_FILE
         if not path.is_file():
             raise InvalidArgument(
-                f"{self._folder} has no {RESUME}: the run ended before its first checkpoint; begin a new one, with a "
-                "smaller checkpoint_frequency"
+                f"{self._folder} has no {RESUME_FILE}: the run ended before its first checkpoint; begin a new one, "
+                "with a smaller checkpoint_frequency"
             )
         state = saving.read(path)
         pickled: torch.Tensor = state["arena"][_FLEET]

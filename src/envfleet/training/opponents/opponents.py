@@ -216,11 +216,6 @@ class Opponents:
         """Whether any opponent acts by `act`."""
         return bool(self._groups)
 
-    @property
-    def num_loaded(self) -> int:
-        """Networks that are kept."""
-        return len(self._players)
-
     def act(self, observations: NDArray[Any]) -> NDArray[np.float32]:
         """Actions of all networks, `(N, …)`; 0 where there is none.
 

@@ -15,9 +15,10 @@ from envfleet.envs.hockey import BasicOpponent
 from envfleet.envs.hockey.kernel.game import Hockey
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.env import KernelEnv
-from envfleet.training.games.matches import Engine, Games, Rink, play
+from envfleet.training.games.matches import Games, Rink, play
 from envfleet.training.games.players import seat_player
 from envfleet.training.games.seating import BLOCK_ROWS, SeatedPolicy, Seating
+from envfleet.training.options import Engine
 
 pytestmark = [
     pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
@@ -183,9 +184,9 @@ def test_who_cannot_play_is_told_so(player: Any, said: str) -> None:
 
 
 def test_wrong_words_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="side='top', expected one of 'left', 'right', 'both'"):
+    with pytest.raises(InvalidArgument, match="side='top': pass one of 'left', 'right', 'both'"):
         play("weak", "strong", 1, side="top")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="mode='DRILL', expected one of 'NORMAL'"):
+    with pytest.raises(InvalidArgument, match="mode='DRILL': pass one of 'NORMAL'"):
         Rink(mode="DRILL")
     with pytest.raises(InvalidArgument, match="0 games in"):
         play("weak", "strong", 0)
