@@ -20,6 +20,9 @@ from envfleet.errors import EnvfleetError, RestartBudgetSpent, StepTimeout, Work
 INTERRUPT_GRACE_S = 1.0
 """How long a worker has to give up a sub-environment that overran, before the worker itself is replaced."""
 
+OUTSIDE_S = 60.0
+"""How long a worker with a deadline may have work and be in no sub-environment, before it counts as stopped."""
+
 BUDGET_WINDOW_S = 3600.0
 
 _STEP = Verb.STEP  # an enum's member is slow to look up
@@ -75,6 +78,8 @@ class _Watch:
     place: int = 0
     since: float = 0.0
     interrupted: StepTimeout | None = None
+    outside: tuple[int, int] | None = None  # oldest request and turn, while it has work and is in no sub-environment
+    outside_since: float = 0.0
 
 
 class Dispatcher:
@@ -83,7 +88,7 @@ class Dispatcher:
     Args:
         transport: Where the workers are.
         progress: Progress lines, `(num_workers, PROGRESS_WORDS)`.
-        first_indices: Index in the fleet of each worker's first sub-environment.
+        worker_rows: Indices in the fleet of each worker's sub-environments.
         step_timeout_s: Deadline of each sub-environment's step or reset; `None` for none.
         on_failure: Whether dead or stuck workers are replaced or reported.
         budget: Counts restarts.
@@ -98,7 +103,7 @@ class Dispatcher:
         self,
         transport: Transport,
         progress: NDArray[np.int64],
-        first_indices: list[int],
+        worker_rows: list[range],
         *,
         step_timeout_s: float | None,
         on_failure: Literal["raise", "restart"],
@@ -107,14 +112,14 @@ class Dispatcher:
         recorder: Recorder | None,
     ) -> None:
         self.transport, self.budget, self._recorder = transport, budget, recorder
-        self._progress, self._first_indices = progress, first_indices
+        self._progress, self._worker_rows = progress, worker_rows
         self._step_timeout_s, self._on_failure, self._start_timeout_s = step_timeout_s, on_failure, start_timeout_s
         self._pending: dict[int, _Pending] = {}
         self._deaths: dict[int, EnvfleetError] = {}
-        self._watches = [_Watch() for _ in first_indices]
+        self._watches = [_Watch() for _ in worker_rows]
         self._next_look_s = 0.0
         self._seq = 0
-        self.restarts = [0] * len(first_indices)
+        self.restarts = [0] * len(worker_rows)
 
     def submit(self, inbox: Inbox, worker: int, verb: Verb, generation: int = 0, payload: Any = None) -> None:
         """Send a request, whose completions will go to `inbox`."""
@@ -224,12 +229,14 @@ class Dispatcher:
 
     def _look_for_overruns(self, timeout_s: float) -> None:
         now = time.monotonic()
-        busy = {pending.worker for pending in self._pending.values()}
+        oldest = {pending.worker: seq for seq, pending in reversed(self._pending.items())}
         for worker in range(len(self._watches)):
             watch, line = self._watches[worker], self._progress[worker]
             place, row = Progress.place(line), Progress.row(line)
-            if worker not in busy or row < 0:
-                watch.place = 0
+            if worker not in oldest:
+                watch.place, watch.outside = 0, None
+            elif row < 0:
+                self._look_outside(worker, (oldest[worker], int(line[Progress.TURN])), now, max(timeout_s, OUTSIDE_S))
             elif place != watch.place:
                 self._watches[worker] = _Watch(place, now)
             elif watch.interrupted is not None:
@@ -238,9 +245,21 @@ class Dispatcher:
             elif now - watch.since >= timeout_s:
                 self._stop_overrun(worker, row, watch, now, timeout_s)
 
+    def _look_outside(self, worker: int, outside: tuple[int, int], now: float, limit_s: float) -> None:
+        """Give up a worker that has work and does none of it, as one that was sent SIGSTOP."""
+        watch = self._watches[worker]
+        watch.place = 0
+        if outside != watch.outside:
+            watch.outside, watch.outside_since = outside, now
+        elif now - watch.outside_since >= limit_s:
+            watch.outside = None
+            how = f"was given up, having work and being in no sub-environment for {limit_s:g} s, as if it was stopped"
+            death = WorkerDied(worker, self._worker_rows[worker], None, self.transport.pid(worker), how=how)
+            self.transport.kill(worker, death)
+
     def _stop_overrun(self, worker: int, row: int, watch: _Watch, now: float, timeout_s: float) -> None:
         stack = self.transport.stack(worker)
-        error = StepTimeout(worker, self._first_indices[worker] + row, timeout_s, stack)
+        error = StepTimeout(worker, self._worker_rows[worker][row], timeout_s, stack)
         if self._on_failure == "raise":
             self.transport.kill(worker, error)
             return

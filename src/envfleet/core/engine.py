@@ -115,7 +115,7 @@ class Engine:
         self.dispatcher = Dispatcher(
             transport,
             self.arrays.progress,
-            [rows.start for rows in self.worker_rows],
+            self.worker_rows,
             step_timeout_s=options.step_timeout_s,
             on_failure=options.on_failure,
             budget=self.budget,

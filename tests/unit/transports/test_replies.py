@@ -1,4 +1,4 @@
-"""Replies of worker processes that are cut in the middle: by a worker that stops, and by Ctrl-C of the owner."""
+"""Workers that stop between two steps, and replies that are cut in the middle, by that or by the owner's Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet.core import dispatch
 from envfleet.errors import ResetNeeded, WorkerDied
 from envfleet.testing import CountingEnv
 from envfleet.transports import process
@@ -65,6 +66,17 @@ def test_a_worker_that_stops_in_the_middle_of_a_reply(monkeypatch: pytest.Monkey
         stop_in_the_middle(fleet)
         with pytest.raises(WorkerDied, match="stopped in the middle of a reply"):
             fleet.recv()
+
+
+def test_a_worker_that_stops_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where there is a deadline: without one, a step may take as long as it likes."""
+    monkeypatch.setattr(dispatch, "OUTSIDE_S", 0.3)
+    with envfleet.make(CountingEnv, 1, backend="process", step_timeout_s=0.3) as fleet:
+        link = link_of(fleet)
+        fleet.reset(seed=0)
+        os.kill(link.handle.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerDied, match=r"in no sub-environment for 0\.3 s"):
+            fleet.step(np.zeros(1, np.int64))
 
 
 def test_one_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
