@@ -172,13 +172,14 @@ def replay(path: str, announce: Callable[[str], None] = lambda text: None) -> Re
     env = record.builder.build({}, record.origin.build_seed)
     try:
         _run(record, env)
-    except (Exception, StepInterrupted) as error:  # noqa: BLE001 - the failure that is being looked for
+    except (Exception, SystemExit, GeneratorExit, StepInterrupted) as error:  # noqa: BLE001 - what is being looked for
         leave_out_own_frames(error)
         text = "".join(traceback.format_exception(error))
         same = type(error).__qualname__ == record.type_name
         return ReplayReport(same, f"{_verdict(same, record)}:\n{text}")
     finally:
-        env.close()
+        with contextlib.suppress(Exception):  # what it is about has been said
+            env.close()
     return ReplayReport(False, f"not reproduced: {len(record.actions)} steps ran without an error")
 
 

@@ -42,9 +42,10 @@ class Taker:
             EnvfleetError: It is not what an environment returns, or an observation that is not of the space.
         """
         try:
-            observation, reward, _, _, info = result
+            observation, reward, terminated, truncated, info = result
             self._write(0, observation)
             self._rewards[0] = reward
+            bool(terminated or truncated)
             if info:
                 own_info(info)
         except Exception as error:  # noqa: BLE001 - raised again below, explained

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from tests.fault.builders import reset_and_step
 
 import envfleet
 from envfleet.core.builders import EnvBuilder
@@ -17,7 +18,7 @@ from envfleet.core.replay import MAX_FILES, ReplayRecord, ReplayUnavailable, rep
 from envfleet.core.trace import MAX_ENTRIES, MIN_ENTRIES, Trace
 from envfleet.errors import Failure, SubEnvError
 from envfleet.make import Backend
-from envfleet.testing.envs import CountingEnv
+from envfleet.testing import CountingEnv, FaultyEnv
 
 
 class Walk(gym.Env):
@@ -84,6 +85,17 @@ def test_old_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert other.exists()
 
 
+@pytest.mark.parametrize("when", ["step", "reset"])
+def test_an_exit_is_a_failure_like_others(when: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends neither the fleet's process nor the one that runs it again."""
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
+    fleet = envfleet.make(lambda: FaultyEnv("sys_exit", when, nth=1), 1, backend="serial")
+    with fleet, pytest.raises(SubEnvError) as caught:
+        reset_and_step(fleet, num_envs=1)
+    assert caught.value.replay_file is not None
+    assert replay(caught.value.replay_file).reproduced
+
+
 class Wrong(CountingEnv):
     """Returns something else than an environment does."""
 
@@ -102,8 +114,9 @@ class Wrong(CountingEnv):
         (np.zeros(5), "much", False, False, {}),
         (np.zeros(5), 0.0, False, {}),
         (np.zeros(5), 0.0, False, False, ["note"]),
+        (np.zeros(5), 0.0, np.zeros(2, bool), False, {}),
     ],
-    ids=["observation", "reward", "length", "info"],
+    ids=["observation", "reward", "length", "info", "flag"],
 )
 def test_what_a_fleet_refuses_is_refused_again(
     result: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
