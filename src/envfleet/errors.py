@@ -69,7 +69,7 @@ class MissingDependency(EnvfleetError, ImportError):
 
 
 class FleetClosed(EnvfleetError):
-    """The fleet was used after `close()`."""
+    """The fleet was used after `close()`, or after `split()`, when only its parts may be."""
 
     code = "fleet_closed"
 

@@ -77,7 +77,7 @@ class Fleet(ReachableFleet):
     def reset_envs(
         self,
         indices: Sequence[int] | NDArray[np.integer[Any]],
-        seeds: Sequence[int | None] | None = None,
+        seeds: Sequence[int | None] | NDArray[np.integer[Any]] | None = None,
         options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Reset some sub-environments; others may be under way meanwhile.
@@ -226,7 +226,8 @@ class Fleet(ReachableFleet):
         full batch are in the order of the sub-environments.
 
         Args:
-            timeout_s: How long to wait; `None` for as long as it takes.
+            timeout_s: How long to wait; `None` for as long as it takes. A worker found dead (`on_failure="restart"`) is
+                replaced first, for which it has `start_timeout_s`.
 
         Raises:
             NothingPending: Nothing was sent.

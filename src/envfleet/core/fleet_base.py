@@ -68,7 +68,7 @@ class FleetBase(VectorEnv[Any, Any, Any]):
         """Check that `verb` may be called now.
 
         Raises:
-            FleetClosed: After `close`.
+            FleetClosed: After `close` or `split`.
             FleetBroken: After a failure that was not repaired.
             CallPending: While something sent is under way, unless that is what `is_idle=False` allows.
             ResetNeeded: Before the first reset, for what needs one.
@@ -80,7 +80,7 @@ class FleetBase(VectorEnv[Any, Any, Any]):
             raise FleetClosed(f"{call} on a fleet that was closed: make a new one")
         self._engine.check_usable()
         if self._state is Lifecycle.SPLIT:
-            raise CallPending(f"{call} on a fleet that was split: use its parts, and this one only to close them all")
+            raise FleetClosed(f"{call} on a fleet that was split: use its parts, and this one only to close them all")
         if is_idle and self._is_busy:
             raise CallPending(f"{call} while sub-environments are under way: call recv() until it returned them all")
         if is_started and self._state is Lifecycle.NEW:

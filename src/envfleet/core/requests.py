@@ -99,7 +99,10 @@ def check_rows(indices: Sequence[int] | NDArray[np.integer[Any]], num_envs: int)
     if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
         raise InvalidArgument(f"indices={indices!r}: pass a non-empty list of ints, or reset_mask for a mask of bools")
     if rows.min() < 0 or rows.max() >= num_envs:
-        raise InvalidArgument(f"indices={rows} must lie in 0 … {num_envs - 1} (num_envs={num_envs})")
+        raise InvalidArgument(
+            f"indices={rows}, expected numbers from 0 to {num_envs - 1} (num_envs={num_envs}): pass those of "
+            "sub-environments that there are; none counts from the end"
+        )
     if len(np.unique(rows)) < len(rows):
         raise InvalidArgument(f"indices={rows} names a sub-environment twice: name each once")
     return rows.astype(np.int64)

@@ -12,7 +12,7 @@ import pytest
 
 import envfleet
 from envfleet.core import recycling
-from envfleet.errors import InvalidArgument
+from envfleet.errors import FleetClosed, InvalidArgument
 from envfleet.testing import CountingEnv, FaultyEnv
 
 NO_PID = 2**22 + 1
@@ -21,7 +21,8 @@ NO_PID = 2**22 + 1
 class Named(gym.Env[str, int]):
     """Observes the process it lives in, as text, which travels as an object."""
 
-    observation_space, action_space = gym.spaces.Text(20, charset="0123456789"), gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Text(20, charset="0123456789")
+    action_space: Any = gym.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
@@ -94,3 +95,15 @@ def test_parts_of_a_serial_fleet_share_its_time_by_their_steps() -> None:
         second.step([0, 0])
         stats = first.stats()
         assert stats.step_s == pytest.approx(stats.busy_s * 0.75)
+
+
+def test_what_is_wrong_with_a_call_is_said_with_what_to_pass() -> None:
+    with envfleet.make(CountingEnv, 4, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=r"given 3 values, expected num_envs=4: pass"):
+            fleet.set_attr("length", [1, 2, 3])
+        with pytest.raises(InvalidArgument, match=r"expected numbers from 0 to 3 .*: pass"):
+            fleet.send([0], [4])
+        fleet.split(2)
+        with pytest.raises(FleetClosed, match="use its parts"):
+            fleet.step([0] * 4)
