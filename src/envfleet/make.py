@@ -115,7 +115,8 @@ def make(
             truncated with `infos["env_error"]` and is rebuilt; the others do not notice.
         max_restarts: Restarts allowed within any hour.
         step_timeout_s: Seconds a sub-environment may take for one step or reset; `None` for as long as it takes.
-        start_timeout_s: Seconds in which all sub-environments must be built.
+        start_timeout_s: Seconds in which all sub-environments must be built; with `"serial"` not limited, because that
+            builds them in the caller's own thread, which Ctrl-C interrupts.
         start_method: How worker processes start: `"forkserver"` (default on Linux), `"spawn"` (default elsewhere) or
             `"fork"` (fast, but unsafe once there are threads or CUDA). None of them imports the main module again.
         ray_options: With `"ray"`, what each worker asks for: `num_cpus`, `num_gpus`, `resources`, `memory`,
