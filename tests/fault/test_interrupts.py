@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.core.arrays import Progress
+from envfleet.core.arrays import PlaceWord
 from envfleet.testing import CountingEnv
 
 pytestmark = pytest.mark.timeout(60)
@@ -44,7 +44,7 @@ def test_one_that_comes_too_late_is_nobodys(fleet: Any) -> None:
     for step in range(1, 20):
         fleet.step(np.zeros(3, int))
         line = engine.arrays.progress[0]
-        line[Progress.INTERRUPT] = (int(line[Progress.TURN]) << 32) + 1
+        line[PlaceWord.INTERRUPT] = (int(line[PlaceWord.TURN]) << 32) + 1
         engine.transport.interrupt(0)
         time.sleep(0.001)
         fleet.send(np.zeros(3, int))
@@ -59,9 +59,9 @@ def test_one_at_any_moment_hits_no_other(fleet: Any) -> None:
     def interrupt() -> None:
         line = engine.arrays.progress[0]
         while not stop.is_set():
-            place = Progress.place(line)
+            place = PlaceWord.place(line)
             if place and place & 0xFFFF_FFFF == 1:
-                line[Progress.INTERRUPT] = place
+                line[PlaceWord.INTERRUPT] = place
                 engine.transport.interrupt(0)
 
     hammer = threading.Thread(target=interrupt)

@@ -18,10 +18,10 @@ GENERATIONS = 2
 """Output arrays alternate between two generations, so what a step returned survives the next one."""
 
 PROGRESS_WORDS = 8
-"""Words of int64 (one cache line) in which a worker tells where it is; see `Progress`."""
+"""Words of int64 (one cache line) in which a worker tells where it is; see `PlaceWord`."""
 
 
-class Progress:
+class PlaceWord:
     """Which word of a worker's progress line means what."""
 
     ROW = 0  # local index of the sub-environment it runs, plus 1; 0 when idle
@@ -34,13 +34,13 @@ class Progress:
     @staticmethod
     def place(line: NDArray[np.int64]) -> int:
         """Where the worker is, as one number that never comes again; 0 when idle."""
-        row = int(line[Progress.ROW])
-        return (int(line[Progress.TURN]) << 32) + row if row else 0
+        row = int(line[PlaceWord.ROW])
+        return (int(line[PlaceWord.TURN]) << 32) + row if row else 0
 
     @staticmethod
     def row(line: NDArray[np.int64]) -> int:
         """Local index of the sub-environment it runs; -1 when idle."""
-        return int(line[Progress.ROW]) - 1
+        return int(line[PlaceWord.ROW]) - 1
 
 
 @dataclasses.dataclass(frozen=True)

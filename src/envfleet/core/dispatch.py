@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.arrays import Progress
+from envfleet.core.arrays import PlaceWord
 from envfleet.core.messages import ALL_ROWS, Completion, Request, StepPayload, Verb
 from envfleet.core.recorder import Recorder
 from envfleet.core.replay import write_replay
@@ -232,11 +232,11 @@ class Dispatcher:
         oldest = {pending.worker: seq for seq, pending in reversed(self._pending.items())}
         for worker in range(len(self._watches)):
             watch, line = self._watches[worker], self._progress[worker]
-            place, row = Progress.place(line), Progress.row(line)
+            place, row = PlaceWord.place(line), PlaceWord.row(line)
             if worker not in oldest:
                 watch.place, watch.outside = 0, None
             elif row < 0:
-                self._look_outside(worker, (oldest[worker], int(line[Progress.TURN])), now, max(timeout_s, OUTSIDE_S))
+                self._look_outside(worker, (oldest[worker], int(line[PlaceWord.TURN])), now, max(timeout_s, OUTSIDE_S))
             elif place != watch.place:
                 self._watches[worker] = _Watch(place, now)
             elif watch.interrupted is not None:
@@ -264,7 +264,7 @@ class Dispatcher:
             self.transport.kill(worker, error)
             return
         watch.interrupted, watch.since = error, now
-        self._progress[worker, Progress.INTERRUPT] = watch.place
+        self._progress[worker, PlaceWord.INTERRUPT] = watch.place
         self.transport.interrupt(worker)
 
 

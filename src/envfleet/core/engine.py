@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.dispatch import Dispatcher, Inbox, RestartBudget
 from envfleet.core.failures import sub_env_error
 from envfleet.core.group import GroupInfo
@@ -338,8 +338,8 @@ class Engine:
             worker,
             self.worker_rows[worker],
             self.transport.pid(worker),
-            int(line[Progress.STEPS]),
-            int(line[Progress.BUSY_NS]) / 1e9,
+            int(line[PlaceWord.STEPS]),
+            int(line[PlaceWord.BUSY_NS]) / 1e9,
             self.dispatcher.restarts[worker],
             self.transport.place(worker),
         )

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from gymnasium.vector import AutoresetMode
 
-from envfleet.core.arrays import FleetArrays, Progress
+from envfleet.core.arrays import FleetArrays, PlaceWord
 from envfleet.core.builders import EnvBuilder
 from envfleet.core.checks import UNSET, explain_result, read_reset
 from envfleet.core.env_rows import EnvRows
@@ -24,8 +24,8 @@ from envfleet.core.state import load_env, save_env
 from envfleet.errors import Failure
 
 # A class's attributes are slow to look up, and these are for every step.
-_ROW, _TURN, _BEGUN = Progress.ROW, Progress.TURN, Progress.BEGUN
-_STEPS, _BUSY_NS = Progress.STEPS, Progress.BUSY_NS
+_ROW, _TURN, _BEGUN = PlaceWord.ROW, PlaceWord.TURN, PlaceWord.BEGUN
+_STEPS, _BUSY_NS = PlaceWord.STEPS, PlaceWord.BUSY_NS
 
 Turns: TypeAlias = Iterator[tuple[Any, ...]]
 """What is needed to step each row, one after the other."""
@@ -72,7 +72,7 @@ class EnvGroup:
         line: Any = arrays.progress[self._options.worker]  # numpy does not type its arrays as buffers
         self._progress = memoryview(line)
         self._turn, self._busy_ns, self._num_steps = (  # goes on where a worker that was here before stopped
-            int(line[word]) for word in (Progress.TURN, Progress.BUSY_NS, Progress.STEPS)
+            int(line[word]) for word in (PlaceWord.TURN, PlaceWord.BUSY_NS, PlaceWord.STEPS)
         )
         trace = self._rows.trace
         trace.publish(arrays.origins)

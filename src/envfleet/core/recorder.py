@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.arrays import FleetArrays, Progress
+from envfleet.core.arrays import FleetArrays, PlaceWord
 from envfleet.core.failures import StepInterrupted, shorten
 from envfleet.core.layout import SpaceLayout
 from envfleet.core.messages import StepPayload, Verb
@@ -127,7 +127,7 @@ class Recorder:
         log = self._logs[worker] = self._new_log(worker)
         self.notes[worker] = log.note
         line = self._progress[worker]
-        line[Progress.ROW] = line[Progress.BEGUN] = 0
+        line[PlaceWord.ROW] = line[PlaceWord.BEGUN] = 0
 
     def describe(self, worker: int, verb: Verb, death: WorkerDied | StepTimeout, pid: int) -> Failure | None:
         """Say what a worker that died, or is stuck, was doing; `None` if it was idle.
@@ -139,7 +139,7 @@ class Recorder:
             pid: Its process.
         """
         group, line = self._groups[worker], self._progress[worker]
-        row = Progress.row(line) if isinstance(death, WorkerDied) else death.env_index - group.rows.start
+        row = PlaceWord.row(line) if isinstance(death, WorkerDied) else death.env_index - group.rows.start
         if not 0 <= row < len(group.rows):
             return None
         index = group.rows[row]
@@ -151,7 +151,7 @@ class Recorder:
             index, worker, verb.name.lower(), type_name, message, stack, pid, is_timeout=isinstance(death, StepTimeout)
         )
         return (
-            self._with_episode(failure, row, int(line[Progress.BEGUN])) if verb in (Verb.STEP, Verb.RESET) else failure
+            self._with_episode(failure, row, int(line[PlaceWord.BEGUN])) if verb in (Verb.STEP, Verb.RESET) else failure
         )
 
     def _with_episode(self, failure: Failure, row: int, begun: int) -> Failure:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envfleet.core.alarms import borrowed_alarm
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted
 from envfleet.core.group import GroupInfo
@@ -98,7 +98,7 @@ class InlineTransport:
 
         def look(signum: int, frame: Any) -> None:
             nonlocal seen, seen_s
-            place, now = Progress.place(self._progress), time.monotonic()
+            place, now = PlaceWord.place(self._progress), time.monotonic()
             if place == 0 or place != seen:
                 seen, seen_s = place, now
             elif now - seen_s >= timeout_s:

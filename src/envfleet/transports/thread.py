@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.checks import check_distinct
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted, build_error, make_failure
@@ -50,10 +50,10 @@ class _GuardedLine:
     def __setitem__(self, word: int, value: int) -> None:
         if self.is_abandoned:
             return
-        if word == Progress.ROW and self._line[word]:
+        if word == PlaceWord.ROW and self._line[word]:
             self._leave()
         self._line[word] = value
-        if word == Progress.ROW and value:
+        if word == PlaceWord.ROW and value:
             self._is_raised = False
             self._tokens.append(None)
 
@@ -75,7 +75,7 @@ class _GuardedLine:
             self._tokens.pop()
         except IndexError:
             return
-        if Progress.place(self._line) == self._line[Progress.INTERRUPT]:
+        if PlaceWord.place(self._line) == self._line[PlaceWord.INTERRUPT]:
             _raise_in(ident, StepInterrupted)
         self._is_raised = True
 
@@ -90,7 +90,7 @@ class _GuardedTurns:
         return self
 
     def __next__(self) -> tuple[Any, ...]:
-        self._line[Progress.ROW] = 0
+        self._line[PlaceWord.ROW] = 0
         return next(self._turns)
 
 

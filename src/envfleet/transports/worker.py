@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.env_group import EnvGroup
 from envfleet.core.failures import StepInterrupted, make_failure
 from envfleet.core.layout import BlockLayout, SpaceLayout
@@ -157,8 +157,8 @@ def allow_interrupts(progress: Any) -> None:
     """Have SIGUSR2 raise inside the sub-environment that `progress` names to be interrupted."""
 
     def interrupt(signum: int, frame: Any) -> None:
-        place = Progress.place(progress)
-        if place and place == progress[Progress.INTERRUPT]:
+        place = PlaceWord.place(progress)
+        if place and place == progress[PlaceWord.INTERRUPT]:
             raise StepInterrupted
 
     signal.signal(signal.SIGUSR2, interrupt)

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import gymnasium as gym
 import pytest
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.memory import SharedBlock
 from envfleet.transports.ray.placing import Placed
 from envfleet.transports.ray.watcher import Watched, Watcher, Watchers
@@ -42,13 +42,13 @@ def test_watcher_keeps_nothing_of_a_worker(interrupts: list[int]) -> None:
     for count in range(3):  # one worker after the other, in the same place
         with SharedBlock.create(SPEC.block_layout().size_bytes, label="envfleet-watched") as block:
             arrays = FleetArrays.bind(SPEC, block.buffer)
-            arrays.progress[1, Progress.STEPS] = count
+            arrays.progress[1, PlaceWord.STEPS] = count
             stack_fd = os.memfd_create("envfleet-stack")
             os.write(stack_fd, b"before")
             watched = Watched(os.getpid(), 1, block.fd, stack_fd, SPEC)
-            assert watcher.progress(watched)[Progress.STEPS] == count
+            assert watcher.progress(watched)[PlaceWord.STEPS] == count
             watcher.interrupt(watched, 7)
-            assert arrays.progress[1, Progress.INTERRUPT] == 7
+            assert arrays.progress[1, PlaceWord.INTERRUPT] == 7
             faulthandler.register(signal.SIGUSR1, file=stack_fd)
             assert "test_watcher_keeps_nothing" in watcher.stack(watched)
             faulthandler.unregister(signal.SIGUSR1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.arrays import PROGRESS_WORDS, FleetArrays, Outputs, Progress
+from envfleet.core.arrays import PROGRESS_WORDS, FleetArrays, Outputs, PlaceWord
 from envfleet.core.messages import Request, Verb
 from envfleet.transports.wire import HEADER, decode_request, encode_request
 
@@ -148,7 +148,7 @@ def _columns(out: Outputs, num_columns: int, rows: Which) -> list[NDArray[Any]]:
 
 def put_progress(line: NDArray[np.int64], news: NDArray[np.int64]) -> None:
     """Update a progress line; its word for interrupts is the owner's own."""
-    for word in (Progress.TURN, Progress.BUSY_NS, Progress.STEPS, Progress.BEGUN, Progress.ROW):
+    for word in (PlaceWord.TURN, PlaceWord.BUSY_NS, PlaceWord.STEPS, PlaceWord.BEGUN, PlaceWord.ROW):
         line[word] = news[word]
 
 

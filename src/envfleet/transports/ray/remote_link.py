@@ -13,7 +13,7 @@ import cloudpickle
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.layout import BlockLayout
 from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.transport import GroupPlan
@@ -231,7 +231,7 @@ class RemoteLink:
     def interrupt(self) -> None:
         """Have the node's watcher raise inside the stuck sub-environment."""
         if self._watched is not None and self._arrays is not None and self._connection.can_ask():
-            place = int(self._arrays.progress[self.index][Progress.INTERRUPT])
+            place = int(self._arrays.progress[self.index][PlaceWord.INTERRUPT])
             self._watchers.on(self.seat.node_id).interrupt.remote(self._watched, place)
 
     def stack(self) -> str:

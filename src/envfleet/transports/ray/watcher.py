@@ -12,7 +12,7 @@ import ray
 from numpy.typing import NDArray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from envfleet.core.arrays import ArraysSpec, FleetArrays, Progress
+from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.memory import SharedBlock
 from envfleet.transports.link import read_stack
 from envfleet.transports.ray.cluster import end_actor
@@ -50,7 +50,7 @@ class Watcher:
 
     def interrupt(self, watched: Watched, place: int) -> None:
         """Have the worker give up the sub-environment at `place`, if it is still there."""
-        _line(watched)[Progress.INTERRUPT] = place
+        _line(watched)[PlaceWord.INTERRUPT] = place
         _signal(watched.pid, signal.SIGUSR2)
 
     def stack(self, watched: Watched) -> str:
