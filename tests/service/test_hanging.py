@@ -16,6 +16,7 @@ from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import process
 
+from envfleet.errors import KernelError
 from envfleet.service.offers import make_offer
 from envfleet.service.service import Service
 
@@ -75,6 +76,19 @@ def test_participants_are_not_told_what_a_constructor_raised(
     assert answer.json()["detail"] == f"{FAILING} cannot be made (SubEnvError; the service's log says more)"
     assert "Traceback" in caplog.text
     assert service.fleets.num_held == 0
+
+
+def test_participants_are_not_told_of_errors_within_the_service(
+    ann: Caller, service: Service, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KernelError("line 7 of secret.py cannot be compiled")
+
+    monkeypatch.setattr(service.fleets, "create", fail)
+    answer = ann.post("/fleets", env=HANGING, num_envs=1)
+    assert (answer.status_code, answer.json()["code"]) == (500, "kernel")
+    assert answer.json()["detail"] == "the service failed to do this; its log says why"
+    assert "line 7 of secret.py" in caplog.text
 
 
 def test_what_is_used_least_leaves_the_memory_where_there_is_no_room_for_its_process(tmp_path: Path) -> None:
