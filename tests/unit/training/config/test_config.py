@@ -37,7 +37,7 @@ from envfleet.training.config import (
 CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 SHIPPED = sorted(path for path in CONFIGS.glob("*.json") if path.name != "schema.json")
 
-# Written as the public files are, with the keys that nothing there ever used.
+# Written as older files are, with the keys that nothing there ever used.
 PUBLIC: dict[str, Any] = {
     "curriculum": {
         "phases": [
