@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
 from envfleet.rllib.training import Iteration, TrainingPlan, build, train
 
@@ -92,10 +93,7 @@ def save(comparisons: Iterable[Comparison], file: Path) -> None:
         comparisons: The results.
         file: Where to.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}")
-    partial.write_text(json.dumps([dataclasses.asdict(found) for found in comparisons], indent=1), encoding="utf-8")
-    partial.replace(file)
+    write_whole(file, json.dumps([dataclasses.asdict(found) for found in comparisons], indent=1))
 
 
 def _summary(plan: TrainingPlan, iterations: list[Iteration]) -> Comparison:

@@ -14,6 +14,7 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core.columns import Columns
 
 import envfleet
+from envfleet.core.files import replacing
 from envfleet.errors import InvalidArgument
 from envfleet.rllib.connectors import PrepareActions
 
@@ -113,7 +114,5 @@ def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
                 if is_ended:
                     break
         fps = (single.metadata.get("render_fps") or 30) / _EVERY
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}")
-    imageio.imwrite(partial, frames, extension=".gif", duration=1000 / fps, loop=0)
-    partial.replace(file)
+    with replacing(file) as unfinished:
+        imageio.imwrite(unfinished, frames, extension=".gif", duration=1000 / fps, loop=0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from envfleet.core.files import replacing
 from envfleet.rllib.compare import Comparison
 
 _COLOURS = {"vec": "#c2571a", "packed_vec": "#1f6f8b"}
@@ -39,6 +40,7 @@ def plot_throughput(comparisons: Sequence[Comparison], file: Path) -> None:
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.set_xticks([], minor=True)
     axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_minor_formatter(lambda rate, _: f"{rate:,.0f}" if f"{rate:e}"[0] in "25" else "")
     axes.grid(visible=True, which="both", alpha=0.2)
     axes.legend(frameon=False)
     _write(figure, file)
@@ -92,7 +94,5 @@ def _figure() -> tuple[Any, Any]:
 
 
 def _write(figure: Any, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}")
-    figure.savefig(partial, dpi=150)
-    partial.replace(file)
+    with replacing(file) as unfinished:
+        figure.savefig(unfinished, dpi=150)
