@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-import importlib
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from envfleet.errors import InvalidArgument
+from envfleet.making.registered import find_callable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,12 +122,8 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
         return synthetic(_SYNTHETIC[name], name=name, about=_BUILT_IN[name], **kwargs)
     if name in _REGISTERED:
         return dataclasses.replace(_from_id(_REGISTERED[name], kwargs), name=name, about=_BUILT_IN[name])
-    module_name, _, attribute = name.rpartition(":")
-    if module_name:
-        factory = getattr(_import_module(module_name, name), attribute, None)
-        if callable(factory):
-            return _from_callable(name, attribute, factory, kwargs)
-    return _from_id(name, kwargs)
+    factory = find_callable(name)
+    return _from_id(name, kwargs) if factory is None else _from_callable(name, factory, kwargs)
 
 
 def require_buildable(workload: Workload) -> None:
@@ -186,22 +182,12 @@ def is_installed(module_name: str) -> bool:
         return False
 
 
-def _import_module(module_name: str, name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"{name!r} names the module {module_name!r}, which cannot be imported ({error}): "
-            "run from the folder that holds it, or install it."
-        ) from error
-
-
-def _from_callable(name: str, attribute: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Workload:
+def _from_callable(name: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Workload:
+    module_name, _, attribute = name.rpartition(":")
     # No wrapper is added: what the callable returns is what a fleet would run.
     spec = EnvSpec(
         attribute.replace(".", "-"), entry_point=name, kwargs=kwargs, order_enforce=False, disable_env_checker=True
     )
-    module_name = name.partition(":")[0]
     about = (factory.__doc__ or "").strip().partition("\n")[0]
     return Workload(name, about, spec, *_source_of(module_name, attribute, kwargs))
 
@@ -216,9 +202,7 @@ def _source_of(module_name: str, attribute: str, kwargs: Mapping[str, Any]) -> t
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Workload:
-    module_name, _, env_id = name.rpartition(":")
-    if module_name:
-        _import_module(module_name, name)
+    env_id = name.rpartition(":")[2]  # find_callable has imported the module
     try:
         spec = copy.deepcopy(gymnasium.spec(env_id))
     except gymnasium.error.Error as error:

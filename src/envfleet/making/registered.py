@@ -18,7 +18,7 @@ def find_spec(source: str | EnvSpec) -> EnvSpec:
     """The spec of an id, or the spec given; `"module:id"` imports the module first.
 
     Raises:
-        InvalidArgument: There is no such module.
+        InvalidArgument: The module cannot be imported.
         UnknownEnv: There is no such id; says which are near.
     """
     if isinstance(source, EnvSpec):
@@ -41,7 +41,7 @@ def find_callable(source: str) -> Callable[..., gym.Env[Any, Any]] | None:
     """The callable that `"module:name"` names; `None` if it is an id, alone or with the module that registers it.
 
     Raises:
-        InvalidArgument: There is no such module.
+        InvalidArgument: The module cannot be imported.
     """
     module, _, name = source.rpartition(":")
     if not module:
@@ -53,8 +53,8 @@ def find_callable(source: str) -> Callable[..., gym.Env[Any, Any]] | None:
 def _import(module: str, source: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise InvalidArgument(
-            f"env={source!r}: there is no module {error.name!r} to import; write 'module:id', 'module:callable', or "
-            "the id alone"
+            f"env={source!r}: the module {module!r} cannot be imported ({error}): run from the folder that holds it or "
+            "install it; expected 'module:id', 'module:callable', or the id alone"
         ) from error

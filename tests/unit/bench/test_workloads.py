@@ -76,7 +76,7 @@ def test_a_class_with_arguments():
         ("CartPole-v7", "Close to it: CartPole-v1"),
         ("cheep", "Close to it: cheap"),
         ("qqqqqqqqq", "envfleet envs"),
-        ("no_such_module:make", "'no_such_module', which cannot be imported"),
+        ("no_such_module:make", "the module 'no_such_module' cannot be imported"),
         ("json:no_such_function", "module:function"),
     ],
 )
