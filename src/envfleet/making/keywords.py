@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -39,7 +39,7 @@ def check_keywords(source: Any, env_kwargs: Mapping[str, Any], options: Collecti
             takes = ", ".join(accepted) or "none"
             raise InvalidArgument(
                 f"{name}={env_kwargs[name]!r} is neither an option of make() nor a keyword of {spec.id}, which takes "
-                f"{takes}: {_advice(name, [*options, *accepted])}"
+                f"{takes}: {advise(name, [*options, *accepted])}"
             )
 
 
@@ -56,7 +56,14 @@ def _accepted(spec: EnvSpec) -> list[str] | None:
     return [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
-def _advice(name: str, known: list[str]) -> str:
+def advise(name: str, known: Iterable[str]) -> str:
+    """What to do about a keyword that nobody takes: the end of the sentence that refuses it.
+
+    Args:
+        name: The keyword.
+        known: Those that are taken, the likeliest first.
+    """
+    known = list(known)
     if name in _WHOLE_DICT:
         return "write each of its entries as a keyword of make() itself"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [one for one in known if one in name]

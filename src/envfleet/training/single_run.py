@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import inspect
 import json
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envfleet.errors import InvalidArgument
+from envfleet.making.keywords import advise
 from envfleet.training.config import RunConfig, parse_config, read_config
 from envfleet.training.events import Observer
 from envfleet.training.loop.checkpoints import Checkpoints
@@ -192,8 +192,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     unknown = next((name for name in options if name not in inspect.signature(train).parameters), None)
     if unknown is not None:
         accepted = inspect.signature(train_single_run).parameters.keys() | inspect.signature(train).parameters.keys()
-        near = difflib.get_close_matches(unknown, sorted(accepted - {"options", "config"}), n=1, cutoff=0.6)
-        advice = f"did you mean {near[0]}?" if near else "check the spelling, or leave it out"
+        advice = advise(unknown, sorted(accepted - {"options", "config"}))
         raise InvalidArgument(f"{unknown}={options[unknown]!r} is no argument of train_single_run(): {advice}")
     asked = {
         "eval_frequency": eval_freq_steps,
