@@ -1,22 +1,27 @@
 """`python -m benchmarks`: the full comparisons, into build/benchmarks unless another folder is given.
 
 Options are handed to both, `benchmarks/fleet.py` and `benchmarks/kernels.py`, so only those that both have: `--quick`,
-`--strict`, `--seconds`.
+`--strict`, `--seconds`. Each runs in a process of its own; one that fails does not keep the other from running.
 """
 
-import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+NAMES = ("fleet.py", "kernels.py")
 
-if all(argument.startswith("-") for argument in sys.argv[1:]):
-    sys.argv.insert(1, "build/benchmarks")
-sys.path.insert(0, str(FOLDER))  # as if each were run as a script
-codes = []
-for name in ("fleet.py", "kernels.py"):
-    try:
-        runpy.run_path(str(FOLDER / name), run_name="__main__")
-    except SystemExit as end:
-        codes.append(end.code or 0)
-sys.exit(max(codes, default=0))
+
+def main(arguments: list[str]) -> int:
+    """Run all of them; 0 if none failed."""
+    if all(argument.startswith("-") for argument in arguments):
+        arguments = ["build/benchmarks", *arguments]
+    codes = {name: subprocess.run([sys.executable, FOLDER / name, *arguments], check=False).returncode for name in NAMES}
+    failed = {name: code for name, code in codes.items() if code != 0}
+    for name, code in failed.items():
+        print(f"benchmarks/{name} ended with {code}: see what it printed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
