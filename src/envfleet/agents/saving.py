@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents.actions import ActionTable
+from envfleet.core.files import replacing
 from envfleet.errors import InvalidArgument
 
 FORMAT = 1
@@ -26,18 +25,8 @@ def write(path: str | Path, payload: Mapping[str, Any]) -> None:
         path: The file; its folder is made if there is none.
         payload: What `read` returns, with tensors for arrays.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with unfinished.open("xb") as file:
-            torch.save({"format": FORMAT, **portable(payload)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with replacing(path) as unfinished, unfinished.open("xb") as file:
+        torch.save({"format": FORMAT, **portable(payload)}, file)
 
 
 def read(path: str | Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envfleet.bench.contenders import CONTENDERS, is_ours
 from envfleet.bench.results import Report, Run
+from envfleet.core.files import replacing
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ def plot_report(report: Report, path: Path) -> None:
     panels = _panels(report.runs)
     if not panels:
         raise InvalidArgument("nothing was measured, so there is nothing to draw: see the failures above.")
-    path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_STYLE):
         figure = Figure()
         if len(panels) == 1 and len(panels[0]) == 1:
@@ -75,7 +75,8 @@ def plot_report(report: Report, path: Path) -> None:
         margin = 0.16 / figure.get_size_inches()[1]  # inches kept free for the caption
         figure.set_layout_engine("constrained", rect=(0, margin, 1, 1 - margin), h_pad=0.08, w_pad=0.08)
         try:
-            figure.savefig(path)
+            with replacing(path) as unfinished:
+                figure.savefig(unfinished)
         except ValueError as error:
             raise InvalidArgument(f"cannot draw {path.name}: {error}. End the name in .png, .pdf or .svg.") from error
 

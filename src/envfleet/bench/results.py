@@ -18,6 +18,7 @@ from typing import Any
 
 from envfleet.bench.machine import Machine
 from envfleet.bench.measure import Sample
+from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
 
 KIND = "envfleet.bench"
@@ -170,8 +171,7 @@ class Report:
 
     def save(self, path: Path) -> None:
         """Write the JSON file, with the folders above it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.to_json(), encoding="utf-8")
+        write_whole(path, self.to_json())
 
 
 def _read(kind: Any, value: Any) -> Any:

@@ -233,6 +233,7 @@ def _resolve(env: str, env_args: list[str]) -> Any:
 
 def _write(file: Path | None, text: Any) -> None:
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text(), encoding="utf-8")
+        from envfleet.core.files import write_whole
+
+        write_whole(file, text())
         make_console().print(f"[dim]Figures: {file}[/dim]", soft_wrap=True)

@@ -214,8 +214,7 @@ def _follow(moments: Iterator[Moment]) -> None:
 
 def _write(file: Path | None, figures: dict[str, Any]) -> None:
     if file is not None:
-        from envfleet.training.records.files import write_whole
+        from envfleet.core.files import write_whole
 
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(figures, indent=2).encode())
+        write_whole(file, json.dumps(figures, indent=2))
         make_console().print(f"[dim]Figures: {escape(str(file))}[/dim]", soft_wrap=True)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from envfleet.core.files import write_whole
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.explaining import explain
@@ -104,7 +105,7 @@ def load_module(spec: KernelSpec, text: str, name: str) -> types.ModuleType:
     folder = _usable(cache_folder()) / f"{spec.name}-{key}"
     path = folder / f"{name}.py"
     if not path.exists():
-        _write(path, text)
+        write_whole(path, text)
     module_spec = importlib.util.spec_from_file_location(f"envfleet_generated_{spec.name}_{name}_{key}", path)
     if module_spec is None or module_spec.loader is None:
         raise KernelError(f"the generated file {path} cannot be imported: delete it and try again")
@@ -137,19 +138,6 @@ def _usable(folder: Path) -> Path:
             f"process compiles anew; point {CACHE_VARIABLE} to another folder\n"
         )
         return temporary
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file at once and whole; several processes may do so at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def loop_names(plan: BufferPlan, target: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.core.files import replacing
 from envfleet.envs.hockey import constants as c
 from envfleet.errors import InvalidArgument, MissingDependency
 
@@ -52,16 +52,10 @@ def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: flo
     first = next(checked, None)
     if first is None:
         raise InvalidArgument(f"there are no frames for {path}: play a game with render_mode='rgb_array'")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        with _open_writer(partial, fps) as writer:
-            writer.append_data(first)
-            for frame in checked:
-                writer.append_data(frame)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as unfinished, _open_writer(unfinished, fps) as writer:
+        writer.append_data(first)
+        for frame in checked:
+            writer.append_data(frame)
     return path
 
 

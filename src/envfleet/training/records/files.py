@@ -1,4 +1,4 @@
-"""Files that survive a kill: either replaced as a whole, or grown by whole lines."""
+"""Tables that survive a kill: files that grow by whole lines."""
 
 from __future__ import annotations
 
@@ -14,17 +14,6 @@ from envfleet.errors import InvalidArgument
 
 _FLUSH_S = 1.0
 _FLUSH_ROWS = 4096
-
-
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file so that at any time there is either the old one or the new one, complete."""
-    data = content.encode() if isinstance(content, str) else content
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 class Table:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import RunConfig, recorded_config
-from envfleet.training.records.files import write_whole
 from envfleet.training.records.surroundings import describe_surroundings
 
 

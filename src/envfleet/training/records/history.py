@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from envfleet.core.files import replacing
 from envfleet.training.records.folder import RunFolder
 
 _EPISODES = {
@@ -81,9 +82,8 @@ def write_parquet(folder: RunFolder) -> Path:
         The file.
     """
     path = folder.episodes.with_suffix(".parquet")
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    _read(folder.episodes, _EPISODES).write_parquet(unfinished)
-    unfinished.replace(path)
+    with replacing(path) as unfinished:
+        _read(folder.episodes, _EPISODES).write_parquet(unfinished)
     return path
 
 

@@ -31,7 +31,7 @@ from envfleet.training.records import (
     read_history,
     records_of,
 )
-from envfleet.training.records.files import Table, write_whole
+from envfleet.training.records.files import Table
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
 FIGURES = ("evaluations", "losses", "returns", "speed", "win_rate")
@@ -201,13 +201,6 @@ def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) 
     steps = [event.step for event in logs.Scalars("learning/entropy")]
     assert steps == sorted(set(steps))
     assert len(steps) == 12
-
-
-def test_whole_files_replace_whole_files(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_whole(path, "one")
-    write_whole(path, b"two")
-    assert (path.read_text(encoding="utf-8"), [one.name for one in tmp_path.iterdir()]) == ("two", ["a.json"])
 
 
 def shown(*events: Event, is_terminal: bool) -> str:

@@ -1,0 +1,41 @@
+"""Files that are written as a whole or not at all: readers see the old one or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Have a file written under another name, which takes its place once it is complete and on the disk.
+
+    If anything is raised meanwhile, what was written is removed and the old file stays. Any number of processes may
+    write the same file; the last one wins.
+
+    Args:
+        path: The file; its folder is made if there is none.
+
+    Yields:
+        What to write: a new path in the same folder, with the same suffix.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield unfinished
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: str | Path, content: bytes | str) -> None:
+    """Write a file in one piece; text is written as UTF-8. See `replacing`."""
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
