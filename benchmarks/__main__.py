@@ -16,7 +16,9 @@ def main(arguments: list[str]) -> int:
     """Run all of them; 0 if none failed."""
     if all(argument.startswith("-") for argument in arguments):
         arguments = ["build/benchmarks", *arguments]
-    codes = {name: subprocess.run([sys.executable, FOLDER / name, *arguments], check=False).returncode for name in NAMES}
+    codes = {
+        name: subprocess.run([sys.executable, FOLDER / name, *arguments], check=False).returncode for name in NAMES
+    }
     failed = {name: code for name, code in codes.items() if code != 0}
     for name, code in failed.items():
         print(f"benchmarks/{name} ended with {code}: see what it printed", file=sys.stderr)
