@@ -72,4 +72,12 @@ class WrapperRayVecEnv(FleetVecEnv):
 
 
 def _build(make_and_seed: Callable[[int], Any], seed: int) -> gym.Env[Any, Any]:
-    return modern(make_and_seed(seed))
+    try:
+        return modern(make_and_seed(seed))
+    except AttributeError as error:
+        if error.name != "seed":
+            raise
+        raise InvalidArgument(
+            "make_and_seed called env.seed(seed), which Gymnasium's environments do not have: write "
+            "env.reset(seed=seed), or make an environment of the old gym"
+        ) from error

@@ -1,0 +1,26 @@
+"""What runs on a worker of `WrapperRayVecEnv`, without Ray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from envfleet.adapters.ray_env_wrapper import _build
+from envfleet.errors import InvalidArgument
+
+
+def test_a_way_to_seed_that_gymnasium_has_not_is_explained() -> None:
+    def make_and_seed(seed: int) -> Any:
+        env: Any = gym.make("CartPole-v1")
+        env.seed(seed)
+        return env
+
+    with pytest.raises(InvalidArgument, match=r"write env\.reset\(seed=seed\)"):
+        _build(make_and_seed, 0)
+
+
+def test_other_mistakes_stay_as_they_are() -> None:
+    with pytest.raises(AttributeError, match="sede"):
+        _build(lambda seed: gym.make("CartPole-v1").sede(seed), 0)  # type: ignore[attr-defined]
