@@ -148,13 +148,14 @@ def _shared_memory() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _replay_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Replay files of failures provoked here go where pytest cleans up."""
+def _folders(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Replay files of failures provoked here, and logs of Stable-Baselines3, go where pytest cleans up."""
     os.environ["ENVFLEET_REPLAY_DIR"] = str(tmp_path_factory.mktemp("replay"))
+    os.environ["SB3_LOGDIR"] = str(tmp_path_factory.mktemp("sb3"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_nursery(_replay_folder: None) -> Iterator[None]:
+def _warm_nursery(_folders: None) -> Iterator[None]:
     """Keep the process that starts workers, so that a fleet of processes starts in milliseconds."""
     from envfleet.transports.launch import hold_nursery
 
