@@ -88,10 +88,15 @@ def make_kernel_fleet(
 
     spec = kernel_spec(source)
     if spec is None and not is_kernel_class(source):
-        raise InvalidArgument(
-            f'backend="kernel" needs a kernel, got {source!r}: pass a subclass of envfleet.kernels.Kernel or the id of '
-            "a registered one (`envfleet envs` lists them), or choose another backend"
+        env_id = source.id if isinstance(source, EnvSpec) else source
+        ours = gym.registry.get(f"envfleet/{env_id}")
+        advice = (
+            f"did you mean {ours.id!r}?"
+            if ours is not None and is_kernel(ours)
+            else "pass a subclass of envfleet.kernels.Kernel or the id of a registered one (`envfleet envs` lists them), "
+            "or choose another backend"
         )
+        raise InvalidArgument(f'backend="kernel" needs a kernel, got {source!r}: {advice}')
     kwargs = {**(spec.kwargs if spec else {"kernel": source}), **env_kwargs}
     kernel = find_kernel(kwargs.pop("kernel"))
     limit = kwargs.pop("max_episode_steps", spec.max_episode_steps if spec else kernel.max_episode_steps)

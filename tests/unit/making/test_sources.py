@@ -184,6 +184,20 @@ def test_a_kernels_seed_leaves_room_for_those_of_the_others(seed: int) -> None:
         envfleet.make("envfleet/CartPole-v1", 2, backend="kernel", seed=seed)
 
 
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ("CartPole-v1", "did you mean 'envfleet/CartPole-v1'?"),
+        (gym.spec("CartPole-v1"), "did you mean 'envfleet/CartPole-v1'?"),
+        ("FrozenLake-v1", "or choose another backend"),
+    ],
+)
+def test_what_is_no_kernel_is_told_the_kernel_of_that_name(source: Any, advice: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        envfleet.make(source, 2, backend="kernel")
+    assert str(caught.value).endswith(advice)
+
+
 def test_a_kernel_is_not_chosen_where_episodes_are_not_to_be_recorded() -> None:
     with envfleet.make("envfleet/CartPole-v1", 1, record_episodes=False) as fleet:
         assert fleet.plan.backend == "serial"

@@ -47,7 +47,7 @@ def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: flo
     if path.suffix.lower() not in _SUFFIXES:
         raise InvalidArgument(f"{path} ends in {path.suffix!r}: films are written as {' or '.join(_SUFFIXES)}")
     if not fps > 0:
-        raise InvalidArgument(f"fps={fps!r}, expected a number above 0")
+        raise InvalidArgument(f"fps={fps!r}, expected a number above 0: pass the frames per second")
     checked = _check(frames)
     first = next(checked, None)
     if first is None:

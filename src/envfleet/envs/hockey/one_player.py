@@ -89,8 +89,9 @@ class HockeyOneEnv(HockeyEnv):
             InvalidArgument: The action has another shape, or a number in it is none.
         """
         own = np.asarray(action, np.float32)
-        if own.shape != self.action_space.shape:
+        if own.shape != self.action_space.shape or np.isnan(own).any():
             raise InvalidArgument(
-                f"action has shape {own.shape}, expected {self.action_space.shape}: pass one's own only"
+                f"action {own} has shape {own.shape}, expected numbers of shape {self.action_space.shape}: pass player "
+                "one's action only, without a NaN"
             )
         return super().step(np.concatenate([own, self.opponent.act(self.obs_agent_two())], dtype=np.float32))

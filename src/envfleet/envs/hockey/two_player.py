@@ -133,7 +133,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         super().reset(seed=seed)
         unknown = set(options or {}) - {"params"}
         if unknown:
-            raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': settings by name")
+            raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': pass settings by name under it")
         self._set((options or {}).get("params", {}))
         if self.shooting_share + self.defense_share > 1:
             raise InvalidArgument(

@@ -168,16 +168,22 @@ def run_rollout(
 
 def _check_form(num_steps: Any, out: Any) -> None:
     if not isinstance(num_steps, (int, np.integer)) or num_steps < 1:
-        raise InvalidArgument(f"num_steps={num_steps!r}, expected an int of at least 1")
+        raise InvalidArgument(
+            f"num_steps={num_steps!r}, expected an int of at least 1: pass the steps of each sub-environment"
+        )
     if out is not None and not isinstance(out, Rollout):
-        raise InvalidArgument(f"out={out!r}, expected None or what an earlier rollout returned")
+        raise InvalidArgument(
+            f"out={out!r}, expected None or what an earlier rollout returned: leave it out in the first one"
+        )
 
 
 def _check_seed(seed: Any) -> int:
     if seed is None:
         return secrets.randbits(32)
     if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
-        raise InvalidArgument(f"seed={seed!r}, expected an int from 0 to 2**32 - 1, or None for the system's entropy")
+        raise InvalidArgument(
+            f"seed={seed!r}, expected an int from 0 to 2**32 - 1: pass one, or None for the system's entropy"
+        )
     return int(seed)
 
 

@@ -186,8 +186,12 @@ def test_bad_actions_are_refused(action: np.ndarray) -> None:
     env.reset(seed=0)
     with pytest.raises(InvalidArgument, match="player two's"):
         env.step(action)
-    with pytest.raises(InvalidArgument, match="own only"):
-        HockeyOneEnv().step(np.zeros(8))
+
+
+@pytest.mark.parametrize("action", [np.zeros(8), np.array([0, np.nan, 0, 0])])
+def test_bad_actions_of_one_player_are_refused_in_that_players_terms(action: np.ndarray) -> None:
+    with pytest.raises(InvalidArgument, match=r"expected numbers of shape \(4,\): pass player one's action only"):
+        HockeyOneEnv().step(action)
 
 
 def test_bad_states_options_and_render_modes_are_refused() -> None:
