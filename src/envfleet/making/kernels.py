@@ -93,8 +93,8 @@ def make_kernel_fleet(
         advice = (
             f"did you mean {ours.id!r}?"
             if ours is not None and is_kernel(ours)
-            else "pass a subclass of envfleet.kernels.Kernel or the id of a registered one (`envfleet envs` lists them), "
-            "or choose another backend"
+            else "pass a subclass of envfleet.kernels.Kernel or the id of a registered one (`envfleet envs` lists "
+            "them), or choose another backend"
         )
         raise InvalidArgument(f'backend="kernel" needs a kernel, got {source!r}: {advice}')
     kwargs = {**(spec.kwargs if spec else {"kernel": source}), **env_kwargs}
