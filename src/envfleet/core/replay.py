@@ -106,18 +106,26 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
     if failure.replay is None:
         return failure, None
     folder = Path(os.environ.get("ENVFLEET_REPLAY_DIR") or tempfile.gettempdir())
-    path = None
     try:
-        handle, path = tempfile.mkstemp(prefix=f"{PREFIX}env{failure.env_index}-", suffix=".pkl", dir=folder)
-        with os.fdopen(handle, "wb") as file:
-            file.write(failure.replay)
-        _forget_old(folder, Path(path))
+        path = _write_new(folder, f"{PREFIX}env{failure.env_index}-", failure.replay)
+        _forget_old(folder, path)
     except OSError as error:
-        if path is not None:
-            Path(path).unlink(missing_ok=True)
         reason = f"{folder} takes no file ({error.strerror}), set ENVFLEET_REPLAY_DIR to a folder that does"
         return dataclasses.replace(failure, no_replay=reason), None
-    return failure, path
+    return failure, str(path)
+
+
+def _write_new(folder: Path, prefix: str, content: bytes) -> Path:
+    """Write a file that only this user may read, under a new name that it gets once it is complete."""
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=".unfinished", dir=folder)
+    unfinished = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        return unfinished.rename(unfinished.with_suffix(".pkl"))
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _forget_old(folder: Path, newest: Path) -> None:

@@ -1,5 +1,6 @@
 """A failed episode can be run again from its file."""
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,18 @@ def test_a_system_without_user_numbers_keeps_files_too(tmp_path: Path, monkeypat
     monkeypatch.delattr("os.getuid")
     (tmp_path / "envfleet-replay-env9-older.pkl").touch()
     assert failing_run("serial", tmp_path, monkeypatch).replay_file is not None
+
+
+def test_an_interrupt_while_writing_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(handle: int, mode: str) -> Any:
+        os.close(handle)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "fdopen", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_replay(Failure(0, 0, "step", "Error", "", "", 1, replay=b"half"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_none_is_explained(tmp_path: Path) -> None:
