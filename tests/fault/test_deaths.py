@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from tests.conftest import Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step
+from tests.fault.programs import is_running
 
 from envfleet.errors import FleetBroken, SubEnvError, WorkerDied
 from envfleet.testing import CountingEnv, FaultyEnv
@@ -54,13 +54,7 @@ def test_worker_ends_itself(fault: str, when: When) -> None:
         start = time.monotonic()
         fleet.close()
         assert time.monotonic() - start < 5.0
-    assert not any(psutil.pid_exists(pid) and _is_running(pid) for pid in pids)
-
-
-def _is_running(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+    assert not any(is_running(pid) for pid in pids)
 
 
 @pytest.mark.parametrize("fault", DEATHS)
@@ -220,9 +214,9 @@ def test_forgotten_fleet_is_given_back() -> None:
         del fleet
         gc.collect()
         deadline = time.monotonic() + 5
-        while any(_is_running(pid) for pid in pids) and time.monotonic() < deadline:
+        while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert not any(_is_running(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 def test_system_exit_in_a_worker_is_no_death() -> None:

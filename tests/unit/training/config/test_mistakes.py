@@ -1,0 +1,180 @@
+"""What is said of mistakes in configuration files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.training.config.written import changed, clean, with_agent
+
+from envfleet.errors import InvalidArgument
+from envfleet.training.config import (
+    parse_config,
+    read_config,
+)
+
+GAMES = ("curriculum", "phases", 1)
+MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "opponent": (
+        lambda: changed(*GAMES, "opponent", "opponents", 1, "type", "strong"),
+        r"curriculum.phases\[1\].opponent.opponents\[1\].type is 'strong', expected one of 'none', .*'self_play'",
+    ),
+    "key of an opponent": (
+        lambda: changed(*GAMES, "opponent", {"type": "snapshots", "matching": "latest"}),
+        r"curriculum.phases\[1\].opponent.matching is no key here, accepted are .*: did you mean matchmaking\?",
+    ),
+    "value of an opponent": (
+        lambda: changed(*GAMES, "opponent", {"type": "snapshots", "matchmaking": "best"}),
+        r"curriculum.phases\[1\].opponent.matchmaking is 'best': expected 'uniform', 'latest', 'prioritised' or",
+    ),
+    "opponent without a type": (
+        lambda: changed(*GAMES, "opponent", {}),
+        r"curriculum.phases\[1\].opponent.type is missing, expected one of 'none'",
+    ),
+    "distribution": (
+        lambda: changed(*GAMES, "opponent", {"type": "archive", "distribution": {"pfsp": 1.0}}),
+        r"curriculum.phases\[1\].opponent.distribution is .* write a weighted_mixture",
+    ),
+    "weights": (
+        lambda: changed(*GAMES, "opponent", "opponents", [{"type": "basic_weak", "weight": 0}]),
+        r"curriculum.phases\[1\] has a mixture of opponents whose weights are all 0",
+    ),
+    "mode": (
+        lambda: changed(*GAMES, "environment", {"mode": "SHOOTING"}),
+        r"curriculum.phases\[1\].environment.mode is 'SHOOTING': expected 'NORMAL', 'TRAIN_SHOOTING'",
+    ),
+    "two modes": (
+        lambda: changed(*GAMES, "environment", "mode", "NORMAL"),
+        r"curriculum.phases\[1\].environment has a mode and a mixture",
+    ),
+    "kwargs of hockey": (
+        lambda: changed(*GAMES, "environment", "kwargs", {"player_one": 2}),
+        r"curriculum.phases\[1\].environment has 'player_one' in kwargs, where hockey takes starter alone",
+    ),
+    "starter": (
+        lambda: changed(*GAMES, "environment", "kwargs", {"starter": 3}),
+        r"curriculum.phases\[1\].environment has starter=3 in kwargs, expected 1 or 2, or 0",
+    ),
+    "text for a number": (
+        lambda: changed(*GAMES, "episodes", "200"),
+        r"curriculum.phases\[1\].episodes is '200': expected a valid integer",
+    ),
+    "no length": (
+        lambda: changed(*GAMES, "episodes", None),
+        r"curriculum.phases\[1\] has none of episodes and transitions",
+    ),
+    "two lengths": (
+        lambda: changed(*GAMES, "transitions", 5),
+        r"curriculum.phases\[1\] has both of episodes and transitions",
+    ),
+    "win discount": (
+        lambda: changed(*GAMES, "reward_bonus", {"WIN_DISCOUNT_START": 0.92}),
+        r"curriculum.phases\[1\].reward_bonus.WIN_DISCOUNT_START is 0.92, but the bonus is paid for the step that wins",
+    ),
+    "two environments": (
+        lambda: changed(*GAMES, "environment", {"keep_mode": False}),
+        r"curriculum phase 'games' plays 'hockey' with keep_mode=False, phase 'shooting' .* expected the same in all",
+    ),
+    "opponent of one player": (
+        lambda: changed(*GAMES, "environment", {"id": "Pendulum-v1"}),
+        r"curriculum.phases\[1\] has the opponent 'weighted_mixture', but 'Pendulum-v1' is for one player",
+    ),
+    "one name twice": (
+        lambda: changed(*GAMES, "name", "shooting"),
+        r"curriculum several phases are called 'shooting'",
+    ),
+    "misspelt key": (
+        lambda: changed("training", "update_per_step", 1),
+        r"training.update_per_step is no key here, accepted are .*: did you mean updates_per_step\?",
+    ),
+    "updates": (
+        lambda: changed("training", {"updates_per_step": 1, "updates_per_round": 1}),
+        r"training has updates_per_step and updates_per_round, expected one of both",
+    ),
+    "train_freq": (
+        lambda: changed("training", {"train_freq": 4, "updates_per_step": 2}),
+        r"training.train_freq is 4: write updates_per_step, .* such as 0.5",
+    ),
+    "nothing learns": (
+        lambda: {key: value for key, value in clean().items() if key != "agent"},
+        r"agent is missing",
+    ),
+    "agent": (lambda: with_agent("TDMPC2"), r"agent.type is 'TDMPC2': expected 'SAC', 'TD3', 'DDDQN' or 'PPO'"),
+    "hyperparameter": (
+        lambda: with_agent("SAC", clip=0.2),
+        r"agent.hyperparameters.clip is no hyperparameter of SAC \(clip is known to PPO\), accepted are .*gamma",
+    ),
+    "its value": (
+        lambda: with_agent("SAC", discount=1.5),
+        r"agent.hyperparameters: SACConfig.gamma=1.5: pass a number from 0 to 1",
+    ),
+    "its type": (
+        lambda: with_agent("SAC", gamma="high"),
+        r"agent.hyperparameters.gamma is 'high': expected a valid number",
+    ),
+    "under two names": (
+        lambda: with_agent("SAC", gamma=0.9, discount=0.9),
+        r"agent.hyperparameters.discount sets gamma, which another hyperparameter has set",
+    ),
+    "warm-up": (
+        lambda: with_agent("SAC", warmup=5),
+        r"agent.hyperparameters.warmup belongs elsewhere: write training.warmup_steps",
+    ),
+    "what is always so": (
+        lambda: with_agent("SAC", learn_alpha=False),
+        r"agent.hyperparameters.learn_alpha is False, expected True: the temperature of SAC is always learned",
+    ),
+    "colour": (
+        lambda: with_agent("SAC", noise="blue"),
+        r"agent.hyperparameters.noise is 'blue', expected one of normal, white, pink, red",
+    ),
+    "eps_decay": (
+        lambda: with_agent("DDDQN", eps_decay=0.999),
+        r"agent.hyperparameters.eps_decay is 0.999, a factor, .* write epsilon_transitions",
+    ),
+    "twice, and not the same": (
+        lambda: changed("agent", "hyperparameters", {"learning_rate": 1.0}),
+        r"hyperparameters.learning_rate is 0.0005, agent.hyperparameters.learning_rate 1.0: leave one out",
+    ),
+    "batches of PPO": (
+        lambda: changed("agent", {"type": "PPO"}),
+        r"hyperparameters.batch_size is 64, but PPO has none: write agent.hyperparameters.num_minibatches",
+    ),
+    "actions by number": (
+        lambda: changed("agent", {"type": "SAC", "action_fineness": 2}),
+        r"agent has an action_fineness or action_combined, but SAC does not choose",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_named_with_file_key_and_what_is_accepted(name: str) -> None:
+    make, message = MISTAKES[name]
+    with pytest.raises(InvalidArgument, match=f"^{re.escape('configs/mine.json: ')}{message}"):
+        parse_config(make(), "configs/mine.json")
+
+
+def test_several_mistakes_are_told_at_once() -> None:
+    data = changed("training", {"warmup_steps": -1, "reward_scale": 0})
+    with pytest.raises(InvalidArgument) as caught:
+        parse_config(data, "mine.json")
+    assert str(caught.value).splitlines() == [
+        "mine.json has 2 mistakes:",
+        "- training.warmup_steps is -1: expected greater than or equal to 0",
+        "- training.reward_scale is 0: expected greater than 0",
+    ]
+
+
+def test_files_that_are_none_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with pytest.raises(InvalidArgument, match=r"run\.json cannot be read \(No such file"):
+        read_config(path)
+    path.write_text('{"curriculum": ', encoding="utf-8")
+    with pytest.raises(InvalidArgument, match=r"run\.json is no JSON \(Expecting value: line 1"):
+        read_config(path)
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(InvalidArgument, match=r"run\.json holds a list, expected an object"):
+        read_config(path)
