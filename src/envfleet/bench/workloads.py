@@ -28,6 +28,7 @@ class Workload:
         argument: What a person passes to `envfleet.make`, as source text.
         import_lines: What that needs imported.
         env_kwargs: The person's own arguments of the environment, for `envfleet.make` to pass on.
+        is_callable: Whether it is a callable, rather than registered.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Workload:
     argument: str
     import_lines: tuple[str, ...] = ()
     env_kwargs: tuple[tuple[str, Any], ...] = ()
+    is_callable: bool = False
 
     @property
     def title(self) -> str:
@@ -48,8 +50,12 @@ class Workload:
         Args:
             class_name: Name of the wrapper's class.
         """
-        wrapper = WrapperSpec(class_name, f"envfleet.bench.wrappers:{class_name}", kwargs={})
-        spec = dataclasses.replace(self.spec, additional_wrappers=(*self.spec.additional_wrappers, wrapper))
+        if self.is_callable:  # may return wrappers of its own, for which Gymnasium would take those of the spec
+            inner = {"class_name": class_name, "entry_point": self.spec.entry_point, "kwargs": self.spec.kwargs}
+            spec = dataclasses.replace(self.spec, entry_point="envfleet.bench.wrappers:build_wrapped", kwargs=inner)
+        else:
+            wrapper = WrapperSpec(class_name, f"envfleet.bench.wrappers:{class_name}", kwargs={})
+            spec = dataclasses.replace(self.spec, additional_wrappers=(*self.spec.additional_wrappers, wrapper))
         return dataclasses.replace(self, spec=spec)
 
     def staggered(self) -> Workload:
@@ -189,7 +195,7 @@ def _from_callable(name: str, factory: Callable[..., Any], kwargs: dict[str, Any
         attribute.replace(".", "-"), entry_point=name, kwargs=kwargs, order_enforce=False, disable_env_checker=True
     )
     about = (factory.__doc__ or "").strip().partition("\n")[0]
-    return Workload(name, about, spec, *_source_of(module_name, attribute, kwargs))
+    return Workload(name, about, spec, *_source_of(module_name, attribute, kwargs), is_callable=True)
 
 
 def _source_of(module_name: str, attribute: str, kwargs: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:

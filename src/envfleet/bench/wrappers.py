@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 
 class WithoutInfos(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -55,3 +57,15 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._cut_at is not None and (terminated or truncated):
             vars(self)["step"] = self.env.step  # from now on a call goes straight there
         return observation, reward, terminated, truncated, info
+
+
+def build_wrapped(class_name: str, entry_point: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Build what an entry point returns inside a wrapper of this module.
+
+    Args:
+        class_name: Name of the wrapper's class.
+        entry_point: As `module:function`.
+        kwargs: For that.
+    """
+    wrapper: Callable[[Any], gymnasium.Env[Any, Any]] = globals()[class_name]
+    return wrapper(load_env_creator(entry_point)(**kwargs))

@@ -52,8 +52,11 @@ def test_infos_are_dropped():
     assert env.reset(seed=0)[1] == env.step(np.int64(0))[4] == {}
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "tests.unit.bench.fakes:slow_reset"])
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "tests.unit.bench.fakes:slow_reset", "tests.unit.bench.fakes:of_other_actions"]
+)
 def test_a_wrapped_workload_builds_and_the_original_stays(name):
     workload = resolve(name)
     assert isinstance(workload.staggered().build(), StaggeredStart)
+    assert workload.staggered().wrapped("WithoutInfos").build().reset(seed=0)[1] == {}
     assert not isinstance(workload.build(), StaggeredStart)
