@@ -49,8 +49,8 @@ def healthy(mode: AutoresetMode) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize(("backend", "fault"), combinations())
-def test_step(backend: Backend, fault: str, autoreset_mode: AutoresetMode) -> None:
-    env_fns = env_fns_with(fault, nth=3, once=once_marker())
+def test_step(backend: Backend, fault: str, autoreset_mode: AutoresetMode, tmp_path: Path) -> None:
+    env_fns = env_fns_with(fault, nth=3, once=once_marker(str(tmp_path)))
     rows, all_infos = run(backend, env_fns, NUM_STEPS, autoreset_mode, on_failure="restart")
     hit = [step for step, infos in enumerate(all_infos) if "env_error" in infos]
     assert len(hit) == 1
@@ -97,9 +97,9 @@ def test_other_workers_rebuild_where_their_deaths_differ() -> None:
 
 @pytest.mark.parametrize("when", ["reset", "constructor", "close"])
 @pytest.mark.parametrize("fault", ["raise", "sys_exit"])
-def test_elsewhere(backend: Backend, when: When, fault: str) -> None:
+def test_elsewhere(backend: Backend, when: When, fault: str, tmp_path: Path) -> None:
     """A reset gets a second chance; a constructor that fails at the start is an error of the caller's."""
-    env_fns = env_fns_with(fault, when, once=once_marker())
+    env_fns = env_fns_with(fault, when, once=once_marker(str(tmp_path)))
     if when == "constructor":
         with pytest.raises(SubEnvError):
             backend(env_fns, on_failure="restart")
@@ -117,11 +117,15 @@ def test_elsewhere(backend: Backend, when: When, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["raise", "wrong_shape"])
-def test_the_last_step_stands_whatever_becomes_of_the_autoreset(fault: str, autoreset_mode: AutoresetMode) -> None:
+def test_the_last_step_stands_whatever_becomes_of_the_autoreset(
+    fault: str, autoreset_mode: AutoresetMode, tmp_path: Path
+) -> None:
     """An episode that ended has ended: its reward, flags, last observation and statistics are its own."""
     if autoreset_mode == AutoresetMode.DISABLED:
         pytest.skip("nobody resets")
-    env_fns = env_fns_with(fault, "reset", nth=2, once=once_marker(), length=2, vary=False, ends="terminated")
+    env_fns = env_fns_with(
+        fault, "reset", nth=2, once=once_marker(str(tmp_path)), length=2, vary=False, ends="terminated"
+    )
     rows, all_infos = run(SERIAL, env_fns, 4, autoreset_mode, on_failure="restart")
     is_same = autoreset_mode == AutoresetMode.SAME_STEP
     assert [row[1:] for row in rows[FAULTY]][:2] == [row[1:] for row in healthy_pairs(autoreset_mode)[:2]]
@@ -187,11 +191,11 @@ def test_budget_of_zero(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("fault", ["raise", "sigkill"])
-def test_send_and_recv(backend: Backend, fault: str) -> None:
+def test_send_and_recv(backend: Backend, fault: str, tmp_path: Path) -> None:
     """Asynchronously too: every row sent comes back once, the lost ones truncated."""
     if fault == "sigkill" and not backend.has_processes:
         pytest.skip("would end the tests")
-    env_fns = env_fns_with(fault, nth=3, once=once_marker(), length=1000, vary=False)
+    env_fns = env_fns_with(fault, nth=3, once=once_marker(str(tmp_path)), length=1000, vary=False)
     with backend(env_fns, on_failure="restart", batch_size=1) as fleet:
         fleet.reset(seed=0)
         fleet.send(actions(0))
@@ -213,9 +217,9 @@ def test_send_and_recv(backend: Backend, fault: str) -> None:
         assert counts.min() >= 6
 
 
-def test_statistics_of_the_lost_episode(backend: Backend) -> None:
+def test_statistics_of_the_lost_episode(backend: Backend, tmp_path: Path) -> None:
     """The episode that was lost is reported as one that ended, with the return it had."""
-    env_fns = env_fns_with("raise", nth=3, once=once_marker(), length=50, vary=False)
+    env_fns = env_fns_with("raise", nth=3, once=once_marker(str(tmp_path)), length=50, vary=False)
     _, all_infos = run(backend, env_fns, 4, AutoresetMode.NEXT_STEP, on_failure="restart")
     infos = all_infos[2]
     assert infos["_episode"].tolist() == [index == FAULTY for index in range(NUM_ENVS)]
@@ -242,9 +246,9 @@ def test_a_call_is_lost_but_not_the_fleet(call: str) -> None:
         assert observations[2:, 0].tolist() == [1, 1]
 
 
-def test_a_part_that_fails_leaves_the_other_alone(backend: Backend) -> None:
+def test_a_part_that_fails_leaves_the_other_alone(backend: Backend, tmp_path: Path) -> None:
     """Two parts in flight: a restart in one is no business of the other's."""
-    env_fns = env_fns_with("raise", once=once_marker(), length=50, vary=False)
+    env_fns = env_fns_with("raise", once=once_marker(str(tmp_path)), length=50, vary=False)
     with backend(env_fns, on_failure="restart") as fleet:
         first, second = fleet.split(2)
         first.reset(seed=0)

@@ -7,6 +7,7 @@ import functools
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,9 @@ def _alarm_in(delay_s: float) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("fault", ["spin", "hang", "stubborn", "native_loop"])
-def test_restart(backend: Backend, fault: str, autoreset_mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart(
+    backend: Backend, fault: str, autoreset_mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The stuck one ends truncated and is rebuilt; the neighbours' rows are those of a run without it."""
     if backend.name != "process" and (fault == "native_loop" or (backend.name == "serial" and fault == "stubborn")):
         pytest.skip("nothing can end it but itself")
@@ -146,7 +149,7 @@ def test_restart(backend: Backend, fault: str, autoreset_mode: AutoresetMode, mo
     is_interrupted = fault == "spin" or (fault == "hang" and backend.name != "thread")  # which hears none while asleep
     if is_interrupted:  # however long a busy machine takes to let it hear
         monkeypatch.setattr(dispatch, "INTERRUPT_GRACE_S", 30.0)
-    env_fns = hanging(fault, backend, nth=3, once=once_marker())
+    env_fns = hanging(fault, backend, nth=3, once=once_marker(str(tmp_path)))
     rows, all_infos = run(
         backend, env_fns, 12, autoreset_mode, step_timeout_s=TIMEOUT_S, on_failure="restart", max_restarts=3
     )
@@ -162,13 +165,13 @@ def test_restart(backend: Backend, fault: str, autoreset_mode: AutoresetMode, mo
         assert_rows_equal(expected[index], rows[index], f"sub-environment {index}")
 
 
-def test_late_replies_are_dropped_after_a_restart(backend: Backend) -> None:
+def test_late_replies_are_dropped_after_a_restart(backend: Backend, tmp_path: Path) -> None:
     """The reply of the abandoned step must not be taken for a later step's."""
     if backend.name == "serial":
         pytest.skip("steps where it is asked: nothing can be late")
     env_fns = [
         functools.partial(FaultyEnv, "stubborn" if index == 0 else None, once=marker, duration_s=2.0, length=1000)
-        for marker in [once_marker()]
+        for marker in [once_marker(str(tmp_path))]
         for index in range(2)
     ]
     with backend(env_fns, step_timeout_s=0.2, on_failure="restart") as fleet:

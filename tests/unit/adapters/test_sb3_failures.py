@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -107,9 +108,9 @@ def test_worker_that_dies(close_later: Make) -> None:
 
 
 @pytest.mark.parametrize("ours", OURS)
-def test_restarts_look_like_a_time_limit(ours: Make, close_later: Make) -> None:
+def test_restarts_look_like_a_time_limit(ours: Make, close_later: Make, tmp_path: Path) -> None:
     """A trainer bootstraps from the last observation and goes on; `info["env_error"]` tells what happened."""
-    env_fns = [CountingEnv, functools.partial(FaultyEnv, "raise", nth=3, once=once_marker())]
+    env_fns = [CountingEnv, functools.partial(FaultyEnv, "raise", nth=3, once=once_marker(str(tmp_path)))]
     env = close_later(ours, env_fns, on_failure="restart")
     env.reset()
     for _ in range(2):
