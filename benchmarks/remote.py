@@ -1,4 +1,4 @@
-"""Fleets behind a service on this machine: the fleet protocol against the JSON protocol, and against a local fleet.
+"""Fleets behind a service on this machine: the fleet protocol against the episode protocol, and against a local fleet.
 
     python -m benchmarks.remote [--seconds 2] [--num-envs 4 64 1024 16384] [--clients 1 8 32] [--json FILE]
 
@@ -64,7 +64,7 @@ def serve(folder: Path, *options: str) -> Iterator[tuple[str, str, psutil.Proces
 
 
 class Json:
-    """The JSON protocol: one request for all engines, those that ended are reset by another."""
+    """The episode protocol: one request for all engines, those that ended are reset by another."""
 
     def __init__(self, url: str, token: str, num_envs: int) -> None:
         self._http = httpx.Client(base_url=f"{url}/api/v1", headers={"User-Token": token}, timeout=300.0)

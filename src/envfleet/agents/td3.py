@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ class TD3Config(ExplorationConfig):
         super().__post_init__()
         check_between(self, 0, 2, "exploration_noise", "target_noise", "target_noise_clip")
         check_above(self, 0, "policy_delay", "noise_length")
-        check_between(self, 0, math.inf, "saturation_penalty")
+        check_between(self, 0, 1000, "saturation_penalty")
 
 
 class TD3(ContinuousAgent[TD3Config]):

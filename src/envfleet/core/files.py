@@ -20,7 +20,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
         path: The file; its folder is made if there is none.
 
     Yields:
-        What to write: a new path in the same folder, with the same suffix.
+        What to write: a new path in the same folder, hidden by a leading dot, with the same suffix.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -103,9 +103,9 @@ class ReachableFleet(FleetBase):
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
-            raise InvalidArgument(
-                f"set_attr({name!r}) was given {len(values)} values, expected num_envs={self.num_envs}: pass a list or "
-                "tuple of one value per sub-environment, or one value for all"
+            raise InvalidArgument(  # Gymnasium's sentence, which programs look for, and what to do
+                "Values must be a list or tuple with length equal to the number of environments. Got "
+                f"`{len(values)}` values for {self.num_envs} environments. Pass one for each, or one value for all."
             )
         payloads = [
             (name, values[span.start : span.stop], local)

@@ -143,7 +143,6 @@ def test_a_deterministic_policy_finds_the_best_action() -> None:
     assert values.tolist() == pytest.approx([1.0, 2.0], abs=0.15)
 
 
-@pytest.mark.slow
 def test_a_penalty_keeps_a_deterministic_policy_off_the_bounds() -> None:
     """Where more is always better, actions settle where the tanh has no slope: on hockey most of TD3's were there."""
     found = []
@@ -153,9 +152,11 @@ def test_a_penalty_keeps_a_deterministic_policy_off_the_bounds() -> None:
         fill(agent, actions, actions[:, 0])
         agent.update(300)
         found.append(float(agent.act(np.zeros(2, np.float32), deterministic=True)[0]))
-    assert found[0] > 0.99 > found[1] > 0.5
+    assert found[0] > 0.95
+    assert 0.5 < found[1] < 0.9
 
 
+@pytest.mark.slow
 def test_the_temperature_brings_the_entropy_to_its_goal() -> None:
     agent = SAC(SPACE, UNIT, SACConfig(**SMALL, target_entropy=-0.5), num_envs=20, seed=0)
     actions = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]

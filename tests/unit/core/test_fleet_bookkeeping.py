@@ -100,7 +100,7 @@ def test_parts_of_a_serial_fleet_share_its_time_by_their_steps() -> None:
 def test_what_is_wrong_with_a_call_is_said_with_what_to_pass() -> None:
     with envfleet.make(CountingEnv, 4, backend="serial") as fleet:
         fleet.reset(seed=0)
-        with pytest.raises(InvalidArgument, match=r"given 3 values, expected num_envs=4: pass"):
+        with pytest.raises(InvalidArgument, match=r"Got `3` values for 4 environments\. Pass one"):
             fleet.set_attr("length", [1, 2, 3])
         with pytest.raises(InvalidArgument, match=r"expected numbers from 0 to 3 .*: pass"):
             fleet.send([0], [4])

@@ -129,7 +129,7 @@ def test_descriptors_by_a_higher_soft_limit(descriptor_limit: Callable[[int], No
 
 def test_too_few_descriptors() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with pytest.raises(InvalidArgument, match=rf"{hard} more .* are needed, \d+ are available.*ulimit -n"):
+    with pytest.raises(InvalidArgument, match=rf"{hard} more .* are needed, .*; \d+ are available.*ulimit -n"):
         require_descriptors(hard)
 
 

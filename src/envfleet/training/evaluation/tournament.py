@@ -62,7 +62,7 @@ def find_checkpoints(folder: str | Path) -> dict[str, Path]:
     root = Path(folder)
     if not root.is_dir():
         raise InvalidArgument(f"{folder} is no folder: pass one with checkpoints, such as that of a run")
-    paths = sorted(path for path in root.rglob("*.pt") if path.name != RESUME_FILE)
+    paths = sorted(path for path in root.rglob("[!.]*.pt") if path.name != RESUME_FILE)
     if not paths:
         raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
     same: dict[str, list[Path]] = {}

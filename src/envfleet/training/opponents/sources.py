@@ -130,7 +130,7 @@ class Files(Scripted):
     def __init__(self, path: str | Path, matchmaking: Matchmaking, *, num_envs: int, device: str) -> None:
         super().__init__("none")
         path = Path(path)
-        paths = sorted(path.glob("*.pt")) if path.is_dir() else [path] * path.is_file()
+        paths = sorted(path.glob("[!.]*.pt")) if path.is_dir() else [path] * path.is_file()
         if not paths:
             raise InvalidArgument(
                 f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "

@@ -76,6 +76,7 @@ def test_names_that_are_long_paths_stand_beside_the_picture(count: int) -> None:
 def test_checkpoints_are_found(tmp_path: Path) -> None:
     for number, name in enumerate(("a/checkpoints/000000000100.pt", "a/checkpoints/best.pt", "a/resume.pt", "b.pt")):
         PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,)), seed=number).save(tmp_path / name)
+    (tmp_path / "a/.resume.1a2b3c4d.pt").write_bytes(b"half a file, of a run that was killed")
     assert [*find_checkpoints(tmp_path)] == ["a/000000000100", "a/best", "b"]
     assert [*find_checkpoints(tmp_path / "a")] == ["000000000100", "best"]
 
