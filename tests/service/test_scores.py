@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from tests.service.serving import make_settings
 from tests.service.test_fleets import TURBOFAN, Process, process
 
+from envfleet.service.board import Board
 from envfleet.service.models import Episode
 from envfleet.service.scores import _board
 
@@ -79,3 +81,22 @@ def test_a_leaderboard_does_not_look_at_all_episodes(full: tuple[Process, list[d
     found = [step for step in plan if "episodes" in step]
     assert len(found) == 2, plan
     assert all("INDEX episodes_last_begun (env=? AND is_ranked=? AND user_id=?" in step for step in found), plan
+
+
+@pytest.mark.parametrize("limit", [100, 7])
+def test_many_who_look_at_once_read_a_leaderboard_once(
+    full: tuple[Process, list[dict[str, Any]]], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, read, asked = full[0], full[0].scores.board, []
+
+    def board(env: str, limit: int) -> list[dict[str, Any]]:
+        asked.append(limit)
+        return read(env, limit)
+
+    monkeypatch.setattr("envfleet.service.board._FRESH_S", 600.0)
+    monkeypatch.setattr(here.scores, "board", board)
+    shared = Board(here.scores)
+    with ThreadPoolExecutor(8) as pool:
+        shown = list(pool.map(lambda _: shared.rows(TURBOFAN, limit), range(16)))
+    assert asked == [limit]
+    assert shown == [read(TURBOFAN, limit)] * 16

@@ -196,8 +196,5 @@ async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, l
     if not service.settings.has_public_scores:
         await service.identify(bearer(request))
     offer = find_offer(service.settings.offers, env)
-
-    def read_board() -> list[dict[str, Any]]:
-        return service.board.rows(offer.env) if limit == COUNTED else service.scores.board(offer.env, limit)
-
-    return {"env": offer.env, "limit": limit, "scores": await service.in_thread(read_board)}
+    rows = await service.in_thread(lambda: service.board.rows(offer.env, limit))
+    return {"env": offer.env, "limit": limit, "scores": rows}
