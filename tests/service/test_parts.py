@@ -105,3 +105,9 @@ def test_bounds_of_discrete_spaces(space: Any, good: Any, bad: Any) -> None:
 def test_other_shapes_than_the_spaces_are_left_to_the_fleet() -> None:
     for actions in (np.zeros((0, 2)), np.array(7), np.array([7, 7])):
         refuse_outside(spaces.MultiBinary(2), actions)
+
+
+def test_a_fleet_has_no_more_worker_processes_than_sub_environments() -> None:
+    offer = make_offer("CartPole-v1", workers=4)
+    assert [offer.count_processes(num_envs) for num_envs in (1, 3, 9)] == [1, 3, 4]
+    assert make_offer("envfleet/CartPole-v1", workers=4).count_processes(9) == 0

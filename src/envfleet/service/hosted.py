@@ -98,7 +98,8 @@ class HostedFleet:
         self.last: tuple[bytes, Any] | None = None
         self.touched_at = 0.0
         self.is_open, self.is_behind = True, False
-        self.can_save, self.readable, self.num_processes = offer.is_kernel, offer.readable, offer.num_processes
+        self.can_save, self.readable = offer.is_kernel, offer.readable
+        self.num_processes = offer.count_processes(config.num_envs)
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
         self.meter = Meter(config.num_envs, is_turbofan=offer.is_turbofan, lists_all=lists_all)

@@ -105,7 +105,7 @@ class Memory:
         """
         offer: Offer = find_offer(self._settings.offers, config.env)
         kind = LegacyFleet if config.kind == "episodes" else HostedFleet
-        self._make_room(offer.num_processes)
+        self._make_room(offer.count_processes(config.num_envs))
         try:
             return kind(fleet_id, user_id, offer, config)
         except InvalidArgument:

@@ -91,10 +91,9 @@ class Offer(BaseModel):
         """Whether its state can be saved."""
         return kernel_spec(self.env) is not None
 
-    @property
-    def num_processes(self) -> int:
-        """Worker processes of a fleet on this machine."""
-        return self.workers if self.backend == "process" and not self.is_kernel else 0
+    def count_processes(self, num_envs: int) -> int:
+        """Worker processes on this machine of a fleet of so many sub-environments."""
+        return min(self.workers, num_envs) if self.backend == "process" and not self.is_kernel else 0
 
     @property
     def spec(self) -> EnvSpec:

@@ -65,7 +65,7 @@ class Service:
 
     async def start(self) -> None:
         """Take calls."""
-        if any(offer.num_processes for offer in self.settings.offers):
+        if any(offer.count_processes(1) for offer in self.settings.offers):
             self._until_stop.enter_context(hold_nursery())
         self._turns = Turns(self.settings)
         self._limiter = anyio.CapacityLimiter(self.settings.max_running + _THREADS_FOR_OTHERS)
