@@ -140,6 +140,48 @@ def test_a_fleet_whose_log_cannot_be_made_again_says_so(tmp_path: Path, monkeypa
         assert later.fleets.num_held == 0
 
 
+@pytest.mark.parametrize("error", [InvalidArgument("it has gone"), OSError("there is no licence")])
+def test_a_fleet_whose_environment_cannot_be_made_any_more_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as here:
+        user = here.user("ann")
+        fleet = here.create(user, num_envs=2)
+        here.reset(user, fleet, seeds=3)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    with process(settings) as later:
+        monkeypatch.setattr("envfleet.service.offers.Offer.make", fail)
+        later.fleets.close_fleet(user.user_id, fleet)
+        assert later.store.count_live_envs(user.user_id) == 0
+
+
+def test_a_fleet_of_an_environment_that_is_not_hosted_any_more_is_closed(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as here:
+        user = here.user("ann")
+        fleet = here.create(user, num_envs=2)
+    others = tuple(offer for offer in settings.offers if offer.env != CARTPOLE)
+    with process(settings.model_copy(update={"offers": others})) as later:
+        later.fleets.close_fleet(user.user_id, fleet)
+        assert later.store.count_live_envs(user.user_id) == 0
+
+
+def test_who_closes_a_fleet_that_cannot_be_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(tmp_path)
+    with process(settings) as here, process(settings.model_copy(update={"offers": ()})) as other:
+        user = here.user("ann")
+        fleet = here.create(user, num_envs=2)
+        here.reset(user, fleet, seeds=3)
+        monkeypatch.setattr(other.store, "count_events", lambda _: 0)  # as if there were always another call since
+        with pytest.raises(Busy, match="is being used"):
+            other.fleets.close_fleet(user.user_id, fleet)
+        assert not here.store.is_closed(fleet)
+
+
 def test_a_call_that_hangs_keeps_no_other_waiting_for_ever(tmp_path: Path) -> None:
     with process(make_settings(tmp_path, queue_timeout_s=0.05, evict_after_s=0.01)) as here:
         user = here.user("ann")

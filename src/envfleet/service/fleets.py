@@ -251,10 +251,12 @@ class Fleets:
         for _ in range(_TRIES):
             try:
                 hosted = self._memory.bring(user_id, fleet_id)
-            except Closed:
-                if not self._store.is_closed(fleet_id):  # of another version: its episodes cannot be told any more
-                    self._close_untold(fleet_id)
-                return
+            except (Closed, EnvFailed, InvalidArgument) as error:
+                # Unless it is closed, its environment is of another version, fails to be made or is not hosted any
+                # more: its episodes cannot be told.
+                if self._store.is_closed(fleet_id) or self._close_untold(fleet_id, error):
+                    return
+                continue
             if user_id not in (None, hosted.user_id):
                 raise unknown(fleet_id)
             with self._memory.hold(hosted.lock, fleet_id):
@@ -277,9 +279,7 @@ class Fleets:
         except Closed:
             return True
         except EnvFailed as error:  # its log cannot be made again, and nobody can go on with it
-            _log.warning("%s", error, exc_info=error.__cause__)
-            self._close_untold(hosted.fleet_id)
-            return True
+            return self._close_untold(hosted.fleet_id, error)
         except Conflict:
             self._memory.drop(hosted)
             return False
@@ -289,10 +289,14 @@ class Fleets:
         self._memory.drop(hosted)
         return True
 
-    def _close_untold(self, fleet_id: str) -> None:
-        """Close a fleet that cannot be brought back, unless another process uses it just now."""
-        with contextlib.suppress(Conflict):
+    def _close_untold(self, fleet_id: str, why: EnvfleetError) -> bool:
+        """Close a fleet that cannot be brought back; False if another process went ahead with it just now."""
+        try:
             self._journal.commit(_closing(fleet_id, self._store.count_events(fleet_id), time.time(), []))
+        except Conflict:
+            return False
+        _log.warning("fleet %s is closed without its running episodes: %s", fleet_id, why, exc_info=why.__cause__)
+        return True
 
     def tend(self) -> None:
         """Note what was used, reap what lay idle, and put out of memory what was not used for a while."""
@@ -305,8 +309,7 @@ class Fleets:
             except Busy as error:
                 _log.info("fleet %s is not reaped yet: %s", row["id"], error)
             except EnvfleetError as error:
-                _log.warning("fleet %s could not be reaped: %s", row["id"], error)
-                self._close_untold(row["id"])
+                self._close_untold(row["id"], error)
         for hosted in held:
             self._evict(hosted)
         self._store.purge(now - self._settings.retention_days * 86_400, fleets_that_count())
