@@ -130,7 +130,8 @@ def make(
         recycle_bytes: Replace a worker process once it holds more memory than this.
         spares: Keep a second copy of every sub-environment, reset in the background and seeded from `seed`, for
             environments whose reset is slow.
-        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
+        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends; with a
+            kernel it does anyway.
         observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
         **env_kwargs: For `gymnasium.make`, if `env` is an id or a spec; of a kernel, its parameters.
 

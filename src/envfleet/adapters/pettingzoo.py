@@ -121,7 +121,8 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         """Step all games.
 
         Args:
-            actions: One per row, in the form of `action_space`; those of rows that wait are not looked at.
+            actions: One per row, in the form of `action_space`; those of rows that wait
+                are not played, but have to be of the space, as any other.
 
         Returns:
             Observations, rewards (float64), terminated, truncated, each with a row per agent, and infos.

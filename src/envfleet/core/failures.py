@@ -75,7 +75,9 @@ def leave_out_own_frames(error: BaseException) -> None:
         if theirs is not None or isinstance(one, EnvfleetError):
             one.__traceback__ = theirs
         if isinstance(one, EnvfleetError):
+            is_hidden = one.__suppress_context__  # which setting a cause would switch on
             one.__cause__, one.__context__ = _foreign(one.__cause__), _foreign(one.__context__)
+            one.__suppress_context__ = is_hidden
         waiting += [other for other in (one.__cause__, one.__context__) if other is not None and id(other) not in seen]
 
 

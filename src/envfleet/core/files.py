@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Have a file written under another name, which takes its place once it is complete and on the disk.
 
     If anything is raised meanwhile, what was written is removed and the old file stays. Any number of processes may
-    write the same file; the last one wins.
+    write the same file; the last one wins. Links are followed, permissions kept; what is no file, such as a device, is
+    written to as it is.
 
     Args:
         path: The file; its folder is made if there is none.
@@ -23,12 +25,18 @@ def replacing(path: str | Path) -> Iterator[Path]:
         What to write: a new path in the same folder, hidden by a leading dot, with the same suffix.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield unfinished
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, unfinished)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)

@@ -147,7 +147,7 @@ class Fleet(ReachableFleet):
         """Step every sub-environment once.
 
         Args:
-            actions: One action per sub-environment, in the form of `action_space`.
+            actions: One action per sub-environment, in the form of `action_space`; also of those that are only reset.
 
         Returns:
             Observations, rewards (float64), terminated, truncated, each with leading dimension `num_envs`, and infos.

@@ -15,8 +15,8 @@ from envfleet.errors import InvalidArgument
 BACKENDS = ("auto", "serial", "thread", "process", "ray", "kernel")
 
 _RECYCLING = frozenset({"recycle_episodes", "recycle_bytes"})
-_PERMITTING = frozenset({"max_restarts", "start_timeout_s", "observation_mode"})
-"""Options that only allow something; a kernel, which does nothing of the kind, can be chosen in spite of them."""
+_PERMITTING = frozenset({"max_restarts", "start_timeout_s", "observation_mode", "record_episodes"})
+"""Options that only allow something, or spare it; a kernel, which does nothing of the kind, can be chosen with them."""
 
 _OF_PYTHON = frozenset(
     {
@@ -28,14 +28,13 @@ _OF_PYTHON = frozenset(
         "ray_options",
         "shared",
         "spares",
-        "record_episodes",
     }
     | _RECYCLING
 )
 """Options that ask for what a kernel's fleet does not have."""
 
 _IGNORED: dict[str, tuple[str, frozenset[str]]] = {
-    "auto": ("which chooses among what the CPUs of this machine can run", frozenset({"device", "ray_options"})),
+    "auto": ("which chooses among what this machine can run", frozenset({"ray_options"})),
     "serial": (
         "which steps every sub-environment in this thread",
         frozenset({"device", "workers", "envs_per_worker", "start_method", "ray_options"}) | _RECYCLING,

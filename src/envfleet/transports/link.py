@@ -20,6 +20,7 @@ from envfleet.core.arrays import ArraysSpec
 from envfleet.core.layout import BlockLayout
 from envfleet.core.messages import Reply, Request
 from envfleet.core.transport import GroupPlan
+from envfleet.errors import InvalidArgument
 from envfleet.transports.handle import WorkerHandle
 from envfleet.transports.wire import LENGTH, encode_request
 
@@ -152,7 +153,13 @@ class Link:
 
     def _write_message(self, message: Any) -> None:
         """Write a pickled value with its length in front."""
-        body = cloudpickle.dumps(message)
+        try:
+            body = cloudpickle.dumps(message)
+        except Exception as error:  # any type may fail in its own way
+            raise InvalidArgument(
+                f"what builds the sub-environments cannot be pickled, so it cannot reach worker processes: {error}; "
+                'make such things within the callable, or pass backend="serial" or "thread"'
+            ) from error
         self._write(LENGTH.pack(len(body)) + body)
 
     def _write(self, data: bytes, deadline_s: float = math.inf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,20 @@ def test_two_writers_do_not_meet(tmp_path: Path) -> None:
         two.write_text("two")
     assert path.read_text() == "one"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_links_permissions_and_what_is_no_file_stay_what_they_are(tmp_path: Path) -> None:
+    path, link, pipe = tmp_path / "a.txt", tmp_path / "link.txt", tmp_path / "pipe"
+    path.write_text("old")
+    path.chmod(0o600)
+    link.symlink_to(path)
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, "new")
+    assert os.read(reader, 10) == b"new"
+    os.close(reader)
+    assert pipe.is_fifo()

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -77,11 +78,20 @@ class MainProcessOnly(CountingEnv):
             raise RuntimeError("no licence here")
 
 
+class Holder(CountingEnv):
+    """Is given what does not pickle."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__()
+        self.lock = lock
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [
         (Fussy, "ValueError: a draw bridge must be lowered first"),
         (functools.partial(MainProcessOnly, pid=os.getpid()), "RuntimeError: no licence here"),
+        (functools.partial(Holder, threading.Lock()), "cannot be pickled, so it cannot reach worker processes"),
     ],
 )
 def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
@@ -91,7 +101,7 @@ def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
     monkeypatch.setattr(planning, "SLOW_STEP_S", 100.0)
     with envfleet.make(env, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == "serial"
-        assert fleet.plan.reason.startswith("auto: the trial with random actions failed: sub-environment ")
+        assert fleet.plan.reason.startswith("auto: the trial with random actions failed: ")
         assert words in fleet.plan.reason
         assert "\n" not in fleet.plan.reason
         fleet.reset(seed=0)

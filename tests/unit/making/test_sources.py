@@ -151,7 +151,6 @@ def test_arguments_are_checked_before_anything_starts(options: dict, words: str)
         ("thread", {"start_method": "spawn"}, 'pass backend="process" or leave it out'),
         ("thread", {"ray_options": {}}, 'pass backend="ray" or leave it out'),
         ("ray", {"recycle_bytes": 10**9}, 'pass backend="process" or leave it out'),
-        ("auto", {"device": "cuda"}, 'pass backend="kernel" or leave it out'),
         ("kernel", {"max_restarts": 3}, "which has no Python to run in workers: leave it out"),
         ("kernel", {"record_episodes": False}, "leave it out"),
         ("kernel", {"observation_mode": "different"}, "leave it out"),
@@ -198,9 +197,14 @@ def test_what_is_no_kernel_is_told_the_kernel_of_that_name(source: Any, advice: 
     assert str(caught.value).endswith(advice)
 
 
-def test_a_kernel_is_not_chosen_where_episodes_are_not_to_be_recorded() -> None:
+def test_a_device_is_for_kernels() -> None:
+    with pytest.raises(InvalidArgument, match="device='cuda' means nothing where no kernel is chosen: leave it out"):
+        envfleet.make("CartPole-v1", 4, device="cuda")
+
+
+def test_a_kernel_is_chosen_where_episodes_need_not_be_recorded() -> None:
     with envfleet.make("envfleet/CartPole-v1", 1, record_episodes=False) as fleet:
-        assert fleet.plan.backend == "serial"
+        assert type(fleet).__name__ == "KernelFleet"
 
 
 def test_a_list_and_a_number_that_disagree() -> None:
