@@ -118,6 +118,20 @@ class Fleets:
         hosted.touched_at = time.time()
         return hosted
 
+    def build_copy(self, fleet_id: str, user_id: int, config: FleetConfig) -> HostedFleet:
+        """A fleet that only the caller knows and closes, and that is never stored.
+
+        Args:
+            fleet_id: Of which it is a copy.
+            user_id: Whose that is.
+            config: What to make.
+
+        Raises:
+            InvalidArgument: It cannot be made.
+            EnvFailed: Likewise, as its environment raises.
+        """
+        return self._memory.build(fleet_id, user_id, config)
+
     # ------------------------------------------------------------------ calling
 
     @contextlib.contextmanager

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 
 from envfleet.service.models import Event, FleetRow
-from envfleet.service.refusals import Closed
+from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.service import Service
 from envfleet.service.web.charts import Look, Mark, draw
 from envfleet.service.web.replay import Replays
@@ -48,7 +49,7 @@ def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env
             seen[row, seq] = observation, reply["rewards"][row]
         if mode == "DISABLED" and over.any():
             reply = ann.call(f"/fleets/{fleet}/reset", seq=reply["seq"], rows=np.flatnonzero(over).tolist())
-    replays, episodes = Replays(service.store, service.settings), episodes_of(service, fleet)
+    replays, episodes = Replays(service.store, service.settings, service.fleets), episodes_of(service, fleet)
     assert len(episodes) > 3
     for episode in episodes:
         replay = replays.make(episode)
@@ -81,7 +82,7 @@ def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
         seen.append((reply["observations"][-1], reply["rewards"][-1]))
     ann.json("/episode/step", episode_id=ids[1], action=2)
     (episode,) = episodes_of(service, made["vectorized_group_id"])
-    replay = Replays(service.store, service.settings).make(episode)
+    replay = Replays(service.store, service.settings, service.fleets).make(episode)
     assert replay.engine is not None
     assert replay.engine.reason == 1
     assert replay.engine.repairs.tolist() == [24]  # after blocks of 10, 3 and 10 flights
@@ -96,13 +97,35 @@ def test_what_is_no_longer_kept_cannot_be_replayed(service: Service, ann: Caller
     ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([2]))
     (episode,) = episodes_of(service, fleet)
     with pytest.raises(Closed, match="too long"):
-        Replays(service.store, service.settings).make(episode, timeout_s=-1.0)
-    assert Replays(service.store, service.settings).make(episode).rewards.shape == (1,)
+        Replays(service.store, service.settings, service.fleets).make(episode, timeout_s=-1.0)
+    assert Replays(service.store, service.settings, service.fleets).make(episode).rewards.shape == (1,)
     for table, column in ((Event, Event.fleet_id), (FleetRow, FleetRow.id)):
         with service.store.engine.begin() as connection:
             connection.execute(sa.delete(table).where(column == fleet))
         with pytest.raises(Closed, match="no longer kept"):
-            Replays(service.store, service.settings).make(episode)
+            Replays(service.store, service.settings, service.fleets).make(episode)
+
+
+def test_an_environment_that_cannot_be_made_again_is_told_as_such(
+    service: Service, ann: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = ann.create("CartPole-v1", num_envs=1)
+    ann.call(f"/fleets/{fleet}/reset", seq=0)
+    ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([1]))
+    ann.call(f"/fleets/{fleet}/close")
+    (episode,) = episodes_of(service, fleet)
+
+    def fail(*_: Any) -> Any:
+        raise OSError("there is no licence")
+
+    monkeypatch.setattr("envfleet.service.offers.Offer.make", fail)
+    with pytest.raises(EnvFailed, match="cannot be made"):
+        Replays(service.store, service.settings, service.fleets).make(episode)
+    with httpx.Client(base_url=ann.http.base_url, timeout=60.0) as visit:
+        visit.post("/sign-in", data={"token": ann.token})
+        page = visit.get(f"/episodes/{episode['id']}")
+    assert page.status_code == 200
+    assert "It cannot be shown: CartPole-v1 cannot be made" in page.text
 
 
 # ---------------------------------------------------------------------- charts
@@ -160,7 +183,7 @@ def test_a_replay_of_rows_that_were_stepped_by_themselves(service: Service, ann:
         seq = reply["seq"]
     (episode,) = episodes_of(service, fleet)
     assert (episode["env_index"], episode["length"]) == (2, 5)
-    replay = Replays(service.store, service.settings).make(episode)
+    replay = Replays(service.store, service.settings, service.fleets).make(episode)
     assert replay.engine is not None
     for block, reward, (observation, expected) in zip(replay.engine.blocks, replay.rewards, seen, strict=True):
         assert reward == expected
@@ -170,4 +193,4 @@ def test_a_replay_of_rows_that_were_stepped_by_themselves(service: Service, ann:
     ann.call(f"/fleets/{fleet}/step", seq=seq, rows=[1], actions=np.array([2]))
     restored = next(each for each in episodes_of(service, fleet) if each["env_index"] == 1)
     with pytest.raises(Closed, match="state that was saved"):
-        Replays(service.store, service.settings).make(restored)
+        Replays(service.store, service.settings, service.fleets).make(restored)

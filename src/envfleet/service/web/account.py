@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from envfleet.service.auth import Identity
-from envfleet.service.refusals import Closed, Unauthorized
+from envfleet.service.refusals import Busy, Closed, EnvFailed, Unauthorized
 from envfleet.service.web.drawings import FEW_SENSORS, Pictures, draw_score, picture
 from envfleet.service.web.sessions import Visitor
 from envfleet.service.web.site import (
@@ -116,7 +116,7 @@ def _find_last(site: Site, episodes: list[dict[str, Any]]) -> tuple[dict[str, An
         return None, None
     try:
         replay = site.replays.make(found, _GLANCE_S)
-    except Closed:
+    except (Busy, Closed, EnvFailed):
         return found, None
     return found, picture(replay, sensors=FEW_SENSORS, has_rewards=False)
 
@@ -140,7 +140,7 @@ async def episode_page(episode_id: _Id, request: Request) -> HTMLResponse:
         owner = site.reading.user(episode["user_id"])
         try:
             return episode, owner, picture(site.replays.make(episode)), ""
-        except Closed as error:
+        except (Busy, Closed, EnvFailed) as error:
             return episode, owner, None, str(error)
 
     episode, owner, pictures, refusal = await site.service.run(visitor.identity, "replay", read)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from envfleet.envs.turbofan.plots import EngineLog
 from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied
+from envfleet.service.fleets import Fleets
 from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, restore_actions
 from envfleet.service.legacy_fleet import LegacyFleet
 from envfleet.service.models import Event, FleetRow
@@ -56,10 +57,11 @@ class Replays:
     Args:
         store: The database.
         settings: With the environments on offer.
+        fleets: Make what a replay needs.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._engine, self._offers = store.engine, settings.offers
+    def __init__(self, store: Store, settings: Settings, fleets: Fleets) -> None:
+        self._engine, self._offers, self._fleets = store.engine, settings.offers, fleets
         self._lock = threading.Lock()
         self._known: OrderedDict[int, Replay] = OrderedDict()
 
@@ -72,6 +74,7 @@ class Replays:
 
         Raises:
             Closed: It is no longer known what happened in it, or it would take too long to find out.
+            EnvFailed: The environment cannot be made, or fails.
         """
         with self._lock:
             known = self._known.get(episode["id"])
@@ -124,9 +127,8 @@ class Replays:
             raise Closed(f"{config.env} is no longer hosted here") from error
         if offer.version() != config.version:
             raise Closed(f"the episode ran on {config.version}, this service has {offer.version()}")
-        kind = LegacyFleet if config.kind == "episodes" else HostedFleet
         one = config.model_copy(update={"num_envs": 1})
-        return kind(episode["fleet_id"], episode["user_id"], offer, one), config.num_envs
+        return self._fleets.build_copy(episode["fleet_id"], episode["user_id"], one), config.num_envs
 
     def _events(self, episode: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Events of the episode's fleet, from its last one backwards."""

@@ -97,7 +97,8 @@ def install(app: FastAPI) -> None:
 
     service: Service = app.state.service
     store, scores = service.store, service.scores
-    app.state.site = Site(service, Sessions(store), Reading(store, scores), Replays(store, service.settings))
+    replays = Replays(store, service.settings, service.fleets)
+    app.state.site = Site(service, Sessions(store), Reading(store, scores), replays)
     for module in (leaderboard, account, administration):
         app.include_router(module.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=_FOLDER / "static"))
