@@ -19,6 +19,9 @@ _Built: TypeAlias = tuple[gym.Env[Any, Any], int | None]
 _Reset: TypeAlias = tuple[_Built, int, Any, dict[str, Any]]
 """A spare, the seed it was reset with, and what its reset returned."""
 
+RUNNING_WAIT_S = 0.05
+"""What a reset that is running may take to end, however short the time the group was given to close."""
+
 
 class Spares:
     """One spare per row, always reset for the row's next episode by one thread in the background.
@@ -37,7 +40,9 @@ class Spares:
         self._episodes = [0] * num_envs
         self._spares: list[_Built | None] = [None] * num_envs  # also while they wait to be reset
         self._orders: queue.SimpleQueue[tuple[int, int, Future[_Reset]] | None] = queue.SimpleQueue()
-        self._row = 0  # whose spare is being reset
+        self._lock = threading.Lock()  # of these three
+        self._is_closed = False  # no reset begins any more
+        self._row: int | None = None  # whose spare is being reset
         self._left: int | None = None  # whose spare was left behind in its reset
         self._next = [self._prepare(row) for row in range(num_envs)]
         self._thread = threading.Thread(target=self._serve, name="envfleet-spares", daemon=True)
@@ -70,15 +75,18 @@ class Spares:
 
     def _serve(self) -> None:
         for row, seed, future in iter(self._orders.get, None):
-            if not future.set_running_or_notify_cancel():
-                continue
-            self._row = row
+            with self._lock:
+                if self._is_closed or not future.set_running_or_notify_cancel():
+                    continue
+                self._row = row
             try:
                 future.set_result(self._reset(row, seed))
             except BaseException as error:  # noqa: BLE001 - raised to whoever asks for the spare
                 future.set_exception(error)
-        if self._left is not None:
-            self._close_spare(self._left)
+            with self._lock:
+                self._row = None
+            if self._left is not None:
+                self._close_spare(self._left)
 
     def _reset(self, row: int, seed: int) -> _Reset:
         built = self._spares[row]
@@ -94,20 +102,24 @@ class Spares:
         return built, seed, observation, info
 
     def close(self, timeout_s: float) -> list[Failure]:
-        """Wait for the background thread, at most `timeout_s`, and close the spares; returns what went wrong."""
+        """Wait for the background thread, about `timeout_s`, and close the spares; returns what went wrong."""
+        with self._lock:
+            self._is_closed = True
         for future in self._next:
             future.cancel()
         self._orders.put(None)
-        self._thread.join(timeout_s)
+        wait_s = max(timeout_s, RUNNING_WAIT_S)
+        self._thread.join(wait_s)
+        with self._lock:
+            self._left = left = self._row
         failures = []
-        if self._thread.is_alive():
-            self._left = row = self._row
+        if left is not None:
             late = TimeoutError(
-                f"its spare is still in reset(), {timeout_s:g} s after it was to be closed, and is left behind in a "
+                f"its spare is still in reset(), {wait_s:g} s after it was to be closed, and is left behind in a "
                 "thread of its own: find what its reset waits for"
             )
-            failures.append(self._rows.describe_failure(row, "close", late))
-        found = [self._close_spare(row) for row in range(len(self._spares)) if row != self._left]
+            failures.append(self._rows.describe_failure(left, "close", late))
+        found = [self._close_spare(row) for row in range(len(self._spares)) if row != left]
         return failures + [failure for failure in found if failure is not None]
 
     def _close_spare(self, row: int) -> Failure | None:

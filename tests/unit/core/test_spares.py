@@ -120,3 +120,12 @@ def test_a_failure_names_the_seed_that_was_used() -> None:
     assert len(told) == 2
     for seed, text in zip(seeds, told, strict=True):
         assert f"seeded with {seed}," in text
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+def test_no_time_to_close_is_enough_for_those_that_are_idle(backend: Any) -> None:
+    fleet = envfleet.make(Tracked, 2, backend=backend, workers=1, spares=True)
+    while len(Tracked.resets) < 2:
+        time.sleep(0.001)
+    fleet.close(terminate=True)
+    assert set(map(id, Tracked.closed)) == set(map(id, Tracked.opened))
