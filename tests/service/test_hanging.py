@@ -16,8 +16,11 @@ from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import process
 
-from envfleet.errors import KernelError
+from envfleet.errors import InvalidArgument, KernelError
+from envfleet.service.hosted import FleetConfig, HostedFleet
 from envfleet.service.offers import make_offer
+from envfleet.service.refusals import Busy
+from envfleet.service.room import Room
 from envfleet.service.service import Service
 
 HANGING, FAILING, USUAL = "Hanging-v0", "FailingConstructor-v0", "CartPole-v1"
@@ -92,12 +95,43 @@ def test_participants_are_not_told_of_errors_within_the_service(
     assert "line 7 of secret.py" in caplog.text
 
 
-def test_what_is_used_least_leaves_the_memory_where_there_is_no_room_for_its_process(tmp_path: Path) -> None:
+def test_who_makes_room_where_there_is_none_for_another_process(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, offers=(make_offer(USUAL),), max_processes=2)
     with process(settings) as here:
         ann, bob = here.user("ann"), here.user("bob")
         others = here.create(bob, num_envs=1)
         first = here.create(ann, num_envs=1)
         here.reset(ann, first, seeds=3)
+        with pytest.raises(Busy, match="all 2 worker processes"):  # all were used just now, and ann has no fewer
+            here.create(ann, num_envs=1)
+        unused, used = here.fleets.held(others), here.fleets.held(first)
+        assert unused is not None
+        assert used is not None
+        unused.touched_at -= 2 * settings.queue_timeout_s
         second = here.create(ann, num_envs=1)
         assert [here.fleets.held(fleet) is None for fleet in (others, first, second)] == [True, False, False]
+        here.reset(bob, others, seeds=3)  # ann has both places, bob none
+        assert [here.fleets.held(fleet) is None for fleet in (others, first, second)] == [False, True, False]
+        with pytest.raises(Busy):
+            here.step(ann, first, 1, [0])  # and each has one now
+        noted = {row["id"]: row["touched_at"] for row in here.store.open_fleets()}
+        assert noted[first] == used.touched_at  # when it was reset is known, though it has left
+
+
+def test_processes_count_from_before_they_are_started_until_they_have_ended(tmp_path: Path) -> None:
+    offer = make_offer(USUAL)
+    room = Room(make_settings(tmp_path, max_processes=1), lambda _: False)
+    config = FleetConfig(env=USUAL, version="1", num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={})
+
+    def make() -> HostedFleet:
+        with pytest.raises(Busy):
+            room.build(2, 1, make)
+        return HostedFleet("", 1, offer, config)
+
+    for _ in range(2):
+        hosted = room.build(1, 1, make)
+        with pytest.raises(Busy):
+            room.build(2, 1, make)
+        hosted.close()
+    with pytest.raises(InvalidArgument, match="2 worker processes in a service that may have 1"):
+        room.build(2, 2, make)

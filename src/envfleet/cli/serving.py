@@ -40,9 +40,12 @@ def serve(  # noqa: PLR0913 (one parameter per option)
         int, typer.Option(metavar="N", min=1, help="Worker processes of one fleet; kernels have none.")
     ] = 1,
     step_timeout: Annotated[
-        float, typer.Option(metavar="S", min=0.1, help="Seconds for one step or reset; kernels have no limit.")
+        float,
+        typer.Option(metavar="S", min=0.1, help="Seconds for a step or reset of one sub-environment; not for kernels."),
     ] = 10.0,
-    max_processes: Annotated[int, typer.Option(metavar="N", min=1, help="Worker processes of all fleets.")] = 128,
+    max_processes: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Worker processes of all fleets, per service process.")
+    ] = 128,
     max_num_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one fleet.")] = 16_384,
     max_live_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one user.")] = 20_000,
     max_steps_per_day: Annotated[

@@ -263,18 +263,26 @@ class HostedFleet:
         self.seq = self.snapshot_seq = seq
 
     def adopt(self, other: HostedFleet) -> None:
-        """Become what `other` is, which must not be used any more."""
-        self.fleet.close()
+        """Become what `other` is, which must not be used any more; `release` this one before."""
         self.fleet, self.meter, self.observations = other.fleet, other.meter, other.observations
         self._saved = other._saved
         self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
         self.is_behind = other.is_behind
+        self.num_processes = other.num_processes
+        other.is_open, other.num_processes = False, 0
+
+    def release(self) -> None:
+        """End its sub-environments and their processes; it may adopt others then."""
+        try:
+            self.fleet.close()
+        finally:
+            self.num_processes = 0
 
     def close(self) -> None:
-        """Release it."""
+        """Release it for good."""
         self.is_open = False
         self._few.close()
-        self.fleet.close()
+        self.release()
 
 
 def check_rows(rows: Any, num_envs: int) -> NDArray[np.int64]:

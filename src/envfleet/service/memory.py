@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import re
 import threading
@@ -15,6 +14,7 @@ from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.legacy_fleet import LegacyFleet
 from envfleet.service.offers import Offer, find_offer
 from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound
+from envfleet.service.room import Room
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store, StoredFleet
 from envfleet.transports.packing import unpack
@@ -38,6 +38,7 @@ class Memory:
         self._held: dict[str, HostedFleet] = {}
         self._lock = threading.Lock()
         self._building: dict[str, threading.Lock] = {}
+        self._room = Room(settings, self._drop_unused)
 
     def __len__(self) -> int:
         """How many."""
@@ -66,7 +67,7 @@ class Memory:
         Raises:
             NotFound: There is none, or it is somebody else's.
             Closed: It was closed.
-            Busy: Another thread takes too long to build it.
+            Busy: Another thread takes too long to build it, or there is no room for its worker processes.
         """
         hosted = self._held.get(fleet_id)
         if hosted is not None:
@@ -102,40 +103,31 @@ class Memory:
         Raises:
             InvalidArgument: It cannot be made.
             EnvFailed: Likewise, as its environment raises.
+            Busy: There is no room for its worker processes at present.
         """
         offer: Offer = find_offer(self._settings.offers, config.env)
         kind = LegacyFleet if config.kind == "episodes" else HostedFleet
-        self._make_room(offer.count_processes(config.num_envs))
-        try:
-            return kind(fleet_id, user_id, offer, config)
-        except InvalidArgument:
-            raise
-        except Exception as error:
-            raise EnvFailed(
-                f"{config.env} cannot be made ({type(error).__name__}; the service's log says more)"
-            ) from error
 
-    def _make_room(self, num_processes: int) -> None:
-        """Put fleets out of memory until there may be so many worker processes more.
+        def make() -> HostedFleet:
+            try:
+                return kind(fleet_id, user_id, offer, config)
+            except InvalidArgument:
+                raise
+            except Exception as error:
+                raise EnvFailed(
+                    f"{config.env} cannot be made ({type(error).__name__}; the service's log says more)"
+                ) from error
 
-        They are those of whoever has most processes, first what was used longest ago; none that is in use.
-        """
-        while num_processes:
-            held = [hosted for hosted in self.all() if hosted.num_processes]
-            by_user: collections.Counter[int] = collections.Counter()
-            for hosted in held:
-                by_user[hosted.user_id] += hosted.num_processes
-            if by_user.total() + num_processes <= self._settings.max_processes:
-                return
-            held.sort(key=lambda hosted: (-by_user[hosted.user_id], hosted.touched_at))
-            if not any(self._drop_unused(hosted) for hosted in held):
-                return
+        return self._room.build(user_id, offer.count_processes(config.num_envs), make)
 
     def _drop_unused(self, hosted: HostedFleet) -> bool:
         """Put a fleet out of memory, unless it is in use; whether it was done."""
         if not hosted.lock.acquire(blocking=False):
             return False
         try:
+            if self._held.get(hosted.fleet_id) is not hosted:
+                return False
+            self._store.touch_fleets({hosted.fleet_id: hosted.touched_at})  # or its use would be forgotten
             self.drop(hosted)
         finally:
             hosted.lock.release()
@@ -147,7 +139,9 @@ class Memory:
             raise unknown(fleet_id)
         if stored.row["closed_at"] is not None:
             raise closed(fleet_id)
-        return self.put(self._rebuild(stored))
+        hosted = self._rebuild(stored)
+        hosted.touched_at = stored.row["touched_at"] if user_id is None else time.time()  # nobody uses what is reaped
+        return self.put(hosted)
 
     def _rebuild(self, stored: StoredFleet) -> HostedFleet:
         """A fleet as of its last snapshot, or its beginning; whoever uses it makes the events since."""
@@ -159,7 +153,7 @@ class Memory:
                 "and create a new one"
             )
         hosted = self.build(stored.row["id"], stored.row["user_id"], config)
-        hosted.touched_at, hosted.is_behind = stored.row["touched_at"], True
+        hosted.is_behind = True
         try:
             if stored.snapshot is not None:
                 hosted.load(stored.snapshot[1], stored.snapshot[0])
@@ -213,6 +207,7 @@ class Memory:
             stored = self._store.load_fleet(hosted.fleet_id)
             if stored is None or stored.row["closed_at"] is not None:
                 raise closed(hosted.fleet_id)
+            hosted.release()  # there may be room for no more processes
             hosted.adopt(self._rebuild(stored))
         except BaseException:
             self.drop(hosted)

@@ -18,8 +18,9 @@ class Settings(BaseModel):
         requests_per_s: Calls of one token, on the average; those above wait.
         max_body_bytes: Of a request.
         queue_timeout_s: How long a call may wait for its turn.
-        max_processes: Worker processes of fleets in memory, for environments that are no kernels; beyond it the fleets
-            that were used longest ago leave the memory.
+        max_processes: Worker processes of one service process, for environments that are no kernels; beyond it fleets
+            leave the memory that nobody used for `queue_timeout_s`, or whose user has more of them than the one who
+            asks; if there are none, the call is refused and may be repeated.
         max_running: Calls that run at the same time; the others wait.
         idle_timeout_s: Fleets that nobody used for so long are closed.
         evict_after_s: Fleets that nobody used for so long leave the memory, and come back when they are used.
