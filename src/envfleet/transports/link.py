@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import os
@@ -84,12 +85,18 @@ class WorkerLink(Protocol):
         """Hand it a request, unless it is gone or `deadline_s` passes."""
         ...
 
-    def read_reply(self, stall_s: float) -> Reply | None:
-        """Read the reply that a record announced, or `None` if the worker died in the middle of it.
+    def read_reply(self, record: tuple[int, ...], stall_s: float) -> Reply | None:
+        """Read the reply that `record` announced, or `None` if the worker died in the middle of it.
+
+        Called with the same record again, after Ctrl-C, it goes on where it was, or returns the same reply again.
 
         Raises:
             TimeoutError: Nothing more of it came for `stall_s`; there is no reading on.
         """
+        ...
+
+    def forget_reply(self) -> None:
+        """Let go of the reply last read: its record is off the queue."""
         ...
 
     def interrupt(self) -> None:
@@ -122,7 +129,8 @@ class Link:
     def __init__(self, index: int, fds: Sequence[int], start: Start, relieve: Callable[[], None]) -> None:
         self.index, self._relieve = index, relieve
         self.is_dead = self._is_closed = self._is_stalled = False
-        self._received = bytearray()  # of the message that is being read
+        self._announced: tuple[int, ...] | None = None  # record of the message that is being read
+        self._received: collections.deque[bytes] = collections.deque()  # of that message
         with contextlib.ExitStack() as undo:
             request_read, self.request_fd = _pipe(undo)
             self.reply_fd, reply_write = _pipe(undo)
@@ -192,37 +200,44 @@ class Link:
             self._relieve()
         return bool(ready) and self.handle.is_alive()
 
-    def read_reply(self, stall_s: float) -> Reply | None:
-        """Read one message; see `WorkerLink`. After Ctrl-C in the middle of one, the next call goes on with it."""
+    def read_reply(self, record: tuple[int, ...], stall_s: float) -> Reply | None:
+        """Read one message; see `WorkerLink`."""
+        if record is not self._announced:  # Ctrl-C came after the last one was off the queue, before it was forgotten
+            self._received.clear()
+            self._announced = record
         if self._is_stalled or not self._fill(LENGTH.size, stall_s):
             return None
-        size = LENGTH.size + LENGTH.unpack_from(self._received)[0]
+        size = LENGTH.size + LENGTH.unpack_from(b"".join(self._received))[0]
         if not self._fill(size, stall_s):
             return None
-        body, self._received = self._received, bytearray()
-        reply: Reply = pickle.loads(memoryview(body)[LENGTH.size :])
+        reply: Reply = pickle.loads(memoryview(b"".join(self._received))[LENGTH.size :])
         return reply
+
+    def forget_reply(self) -> None:
+        """Give back the memory of the reply last read."""
+        self._received.clear()
 
     def _fill(self, size: int, stall_s: float) -> bool:
         """Read until `size` bytes of a message are there; False if the worker is gone before."""
         poller = select.poll()
         poller.register(self.reply_fd, select.POLLIN)
         poller.register(self.handle.sentinel_fd, select.POLLIN)
-        looks = 0
-        while len(self._received) < size:
+        looks, missing = 0, size - sum(map(len, self._received))
+        while missing > 0:
             looks = 0 if poller.poll(stall_s * 1000 / STALL_LOOKS) else looks + 1
             if looks == STALL_LOOKS:
                 self._is_stalled = True
                 raise TimeoutError(f"nothing more of a reply for {stall_s:g} s")
             try:
-                part = os.read(self.reply_fd, size - len(self._received))
+                # One call reads and stores: Python raises Ctrl-C between any two, and what only was read would be lost.
+                self._received.extend(map(os.read, (self.reply_fd,), (missing,)))
             except BlockingIOError:
                 if not self.handle.is_alive():
                     return False
                 continue
-            if not part:
+            if not self._received[-1]:
                 return False
-            self._received += part
+            missing -= len(self._received[-1])
         return True
 
     def stack(self) -> str:

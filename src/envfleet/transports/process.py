@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import os
 import pickle
 import time
@@ -181,20 +182,24 @@ class ProcessTransport:
 
     def _read_records(self, found: list[Completion]) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._records += RECORD.iter_unpack(os.read(self._done_fd, 1 << 16))
+            # One call reads and stores: Python raises Ctrl-C between any two, and what only was read would be lost.
+            data = map(os.read, (self._done_fd,), (1 << 16,))
+            self._records.extend(itertools.chain.from_iterable(map(RECORD.iter_unpack, data)))
         while self._records:  # one stays until its reply is read: Ctrl-C may come between
-            worker, flags, row, seq = self._records[0]
+            record = worker, flags, row, seq = self._records[0]
             reply = None
             if flags & HAS_REPLY and not self._links[worker].is_dead:
-                reply = self._read_reply(worker)
+                reply = self._read_reply(worker, record)
             self._records.popleft()
+            if reply is not None:
+                self._links[worker].forget_reply()
             if not self._links[worker].is_dead and (reply is not None or not flags & HAS_REPLY):
                 found.append(Completion(worker, seq, row, reply))
 
-    def _read_reply(self, worker: int) -> Reply | None:
+    def _read_reply(self, worker: int, record: tuple[int, ...]) -> Reply | None:
         link = self._links[worker]
         try:
-            return link.read_reply(self._stall_s)
+            return link.read_reply(record, self._stall_s)
         except TimeoutError:
             how = f"was killed, as it stopped in the middle of a reply and wrote no more for {self._stall_s:g} s"
             rows = self._plans[worker].rows

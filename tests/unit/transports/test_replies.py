@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import itertools
 import os
+import pickle
+import random
 import signal
 import termios
+import threading
 import time
+import types
 from typing import Any
 
 import numpy as np
@@ -16,10 +21,12 @@ import pytest
 
 import envfleet
 from envfleet.core import dispatch
+from envfleet.core.messages import Reply
 from envfleet.errors import ResetNeeded, WorkerDied
 from envfleet.testing import CountingEnv
 from envfleet.transports import process
 from envfleet.transports.link import Link
+from envfleet.transports.wire import LENGTH
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -116,3 +123,71 @@ def test_ctrl_c_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> Non
         fleet.reset(seed=0)
         for number in (1, 2):
             assert fleet.step(np.zeros(1, np.int64))[4]["text"][0].startswith(f"{number}:")
+
+
+def test_ctrl_c_when_a_reply_is_read_and_not_yet_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not awaited again."""
+    with make() as fleet:
+        read_reply = Link.read_reply
+
+        def interrupted(self: Link, record: tuple[int, ...], stall_s: float) -> Reply | None:
+            read_reply(self, record, stall_s)
+            raise KeyboardInterrupt
+
+        fleet.send(np.zeros(1, np.int64))
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "read_reply", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fleet.recv()
+        fleet.reset(seed=0)
+        for number in (1, 2):
+            assert fleet.step(np.zeros(1, np.int64))[4]["text"][0].startswith(f"{number}:")
+
+
+def test_no_interrupt_loses_what_was_read() -> None:
+    """Signals at any moment: every reply comes whole, and once."""
+    written: list[int] = []
+    gone_read, gone_write = os.pipe()
+
+    def start(fds: list[int], ours: list[int]) -> Any:
+        written.append(os.dup(fds[1]))
+        return types.SimpleNamespace(sentinel_fd=gone_read, is_alive=lambda: True, close=lambda: None)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            for number in itertools.count():
+                body = pickle.dumps(Reply(value=(number, bytes(20 * PIPE_BYTES))))
+                rest = memoryview(LENGTH.pack(len(body)) + body)
+                while rest:
+                    rest = rest[os.write(written[0], rest) :]
+
+    def interrupt(signum: int, frame: Any) -> None:
+        if is_armed:
+            raise KeyboardInterrupt
+
+    numbers: list[int] = []
+    is_armed, num_interrupts, record = False, 0, (0,)
+    link, writer = Link(0, [], start, lambda: None), threading.Thread(target=write)
+    old = signal.signal(signal.SIGALRM, interrupt)
+    writer.start()
+    try:
+        end_s = time.monotonic() + 0.5
+        while time.monotonic() < end_s:
+            with contextlib.suppress(KeyboardInterrupt):
+                num_interrupts, is_armed = num_interrupts + 1, True
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 4e-3))
+                reply = link.read_reply(record, 10.0)
+                is_armed = False
+                assert reply is not None
+                numbers.append(reply.value[0])
+                record = (len(numbers),)
+    finally:
+        is_armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+        link.close()
+        writer.join()
+        for fd in (written[0], gone_read, gone_write):
+            os.close(fd)
+    assert num_interrupts > len(numbers)
+    assert numbers == list(range(len(numbers)))

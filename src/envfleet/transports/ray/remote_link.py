@@ -213,9 +213,12 @@ class RemoteLink:
             for completion in completions(request, self.index, self._rows.start, row, _decoded(reply))
         ]
 
-    def read_reply(self, stall_s: float) -> Reply | None:
+    def read_reply(self, record: tuple[int, ...], stall_s: float) -> Reply | None:
         """Never needed: replies come with the records."""
         return None
+
+    def forget_reply(self) -> None:
+        """Never needed, as `read_reply`."""
 
     # ------------------------------------------------------------------ while it is busy
 
