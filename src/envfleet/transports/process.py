@@ -12,6 +12,7 @@ import collections
 import contextlib
 import functools
 import itertools
+import math
 import os
 import pickle
 import time
@@ -66,6 +67,7 @@ class ProcessTransport:
         self._early: list[Completion] = []
         self._records: collections.deque[tuple[int, ...]] = collections.deque()
         self._stall_s = STALL_S
+        self._start_deadlines_s: dict[int, float] = {}  # of the workers that are awaited
         self._is_open = False
 
     def start(self, timeout_s: float) -> list[GroupInfo]:
@@ -125,10 +127,21 @@ class ProcessTransport:
         link.send_plan(self._plans[link.index], self._shared.layout)
 
     def _await_built(self, workers: Sequence[int], deadline_s: float, timeout_s: float) -> list[GroupInfo]:
+        self._start_deadlines_s = dict.fromkeys(workers, deadline_s)
+        try:
+            replies = self._await_replies(workers, deadline_s, timeout_s)
+        finally:
+            self._start_deadlines_s = {}
+        failures = [failure for worker in workers for failure in replies[worker].failures]
+        if failures:
+            raise build_error(failures)
+        return [replies[worker].value for worker in workers]
+
+    def _await_replies(self, workers: Sequence[int], deadline_s: float, timeout_s: float) -> dict[int, Reply]:
         replies: dict[int, Reply] = {}
         while len(replies) < len(workers):
             completions = self._poll(max(deadline_s - time.monotonic(), 0))
-            if not completions:
+            if not completions and time.monotonic() >= deadline_s:
                 late = [worker for worker in workers if worker not in replies]
                 raise StartTimeout(late, timeout_s, "".join(self.stack(worker) for worker in late))
             for completion in completions:
@@ -139,10 +152,7 @@ class ProcessTransport:
                         raise completion.death
                 elif completion.reply is not None:
                     replies[completion.worker] = completion.reply
-        failures = [failure for worker in workers for failure in replies[worker].failures]
-        if failures:
-            raise build_error(failures)
-        return [replies[worker].value for worker in workers]
+        return replies
 
     def rows_view(self, rows: slice) -> FleetArrays:
         """The arrays restricted to `rows`."""
@@ -198,10 +208,12 @@ class ProcessTransport:
 
     def _read_reply(self, worker: int, record: tuple[int, ...]) -> Reply | None:
         link = self._links[worker]
+        left_s = max(self._start_deadlines_s.get(worker, math.inf) - time.monotonic(), 0)
+        stall_s = min(self._stall_s, left_s)
         try:
-            return link.read_reply(record, self._stall_s)
+            return link.read_reply(record, stall_s)
         except TimeoutError:
-            how = f"was killed, as it stopped in the middle of a reply and wrote no more for {self._stall_s:g} s"
+            how = f"was killed, as it stopped in the middle of a reply and wrote no more for {stall_s:g} s"
             rows = self._plans[worker].rows
             self.kill(worker, WorkerDied(worker, rows, None, link.handle.pid, how=how))
             return None

@@ -86,6 +86,20 @@ def test_a_worker_that_stops_between_two_steps(monkeypatch: pytest.MonkeyPatch) 
             fleet.step(np.zeros(1, np.int64))
 
 
+def test_one_that_stops_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told why, and waited for no longer than for its start."""
+    waits_s: list[float] = []
+
+    def stalled(self: Link, record: tuple[int, ...], stall_s: float) -> None:
+        waits_s.append(stall_s)
+        raise TimeoutError
+
+    monkeypatch.setattr(Link, "read_reply", stalled)
+    with pytest.raises(WorkerDied, match="stopped in the middle of a reply"):
+        envfleet.make(CountingEnv, 1, backend="process", start_timeout_s=20)
+    assert 0 < waits_s[0] <= 20
+
+
 def test_one_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "STALL_S", 0.1)
     with make(on_failure="restart") as fleet:
