@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.core.arrays import PlaceWord
+from envfleet.core.arrays import PROGRESS_WORDS, PlaceWord
 from envfleet.testing import CountingEnv
+from envfleet.transports import thread
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -81,3 +82,28 @@ def test_one_at_any_moment_hits_no_other(fleet: Any) -> None:
         stop.set()
         hammer.join()
     assert hits
+
+
+def test_ctrl_c_while_the_fleet_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that waits for the exception does not wait for ever."""
+
+    def ctrl_c(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    line = thread._GuardedLine(np.zeros(PROGRESS_WORDS, np.int64))
+    line[PlaceWord.ROW] = 1
+    with monkeypatch.context() as patch:
+        patch.setattr(PlaceWord, "place", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            line.interrupt(threading.get_ident())
+    line[PlaceWord.ROW] = 0
+
+
+def test_one_that_is_abandoned_waits_for_no_exception() -> None:
+    line = thread._GuardedLine(np.zeros(PROGRESS_WORDS, np.int64))
+    line[PlaceWord.ROW] = 1
+    line._tokens.pop()
+    leaving = threading.Thread(target=line.__setitem__, args=(PlaceWord.ROW, 0))
+    leaving.start()
+    line.is_abandoned = True
+    leaving.join()

@@ -62,6 +62,8 @@ class _GuardedLine:
             self._tokens.pop()
         except IndexError:
             while not self._is_raised:
+                if self.is_abandoned:
+                    return
                 time.sleep(RAISING_WAIT_S)
             _raise_in(threading.get_ident(), None)  # if it is not here yet, it is too late
 
@@ -71,13 +73,16 @@ class _GuardedLine:
 
     def interrupt(self, ident: int) -> None:
         """Raise `StepInterrupted` in the thread at its next bytecode, if it still is where the fleet saw it."""
+        taken: list[None] = []
         try:
-            self._tokens.pop()
+            taken.extend(map(list.pop, (self._tokens,)))  # in one call, between whose halves Ctrl-C cannot come
+            if PlaceWord.place(self._line) == self._line[PlaceWord.INTERRUPT]:
+                _raise_in(ident, StepInterrupted)
         except IndexError:
             return
-        if PlaceWord.place(self._line) == self._line[PlaceWord.INTERRUPT]:
-            _raise_in(ident, StepInterrupted)
-        self._is_raised = True
+        finally:
+            if taken:
+                self._is_raised = True  # whatever came between: the thread waits for this
 
 
 class _GuardedTurns:
