@@ -253,9 +253,20 @@ class Dispatcher:
             watch.outside, watch.outside_since = outside, now
         elif now - watch.outside_since >= limit_s:
             watch.outside = None
+            if not self.transport.can_look(worker) or worker in self._hear_all():
+                return
             how = f"was given up, having work and being in no sub-environment for {limit_s:g} s, as if it was stopped"
             death = WorkerDied(worker, self._worker_rows[worker], None, self.transport.pid(worker), how=how)
             self.transport.kill(worker, death)
+
+    def _hear_all(self) -> set[int]:
+        """Take in everything that came while nobody listened; returns whom it came from."""
+        heard = set()
+        while completions := self.transport.wait(0):
+            for completion in completions:
+                heard.add(completion.worker)
+                self._accept(completion)
+        return heard
 
     def _stop_overrun(self, worker: int, row: int, watch: _Watch, now: float, timeout_s: float) -> None:
         stack = self.transport.stack(worker)

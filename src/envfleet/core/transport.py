@@ -96,6 +96,10 @@ class Transport(Protocol):
         """
         ...
 
+    def can_look(self, worker: int) -> bool:
+        """Whether a worker's progress line tells where it is now; not while nobody can be asked for it."""
+        ...
+
     def interrupt(self, worker: int) -> None:
         """Ask a worker to give up the sub-environment named in its progress line."""
         ...

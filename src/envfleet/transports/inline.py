@@ -112,6 +112,10 @@ class InlineTransport:
     def restart(self, worker: int, lost: str | None, timeout_s: float) -> None:
         """Never needed: the caller's thread does not end on its own."""
 
+    def can_look(self, worker: int) -> bool:
+        """Always: it runs in the caller's thread."""
+        return True
+
     def interrupt(self, worker: int) -> None:
         """Never needed: the timer interrupts."""
 

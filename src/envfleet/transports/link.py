@@ -99,6 +99,10 @@ class WorkerLink(Protocol):
         """Let go of the reply last read: its record is off the queue."""
         ...
 
+    def can_look(self) -> bool:
+        """Whether its progress line tells where it is now."""
+        ...
+
     def interrupt(self) -> None:
         """Ask it to give up the sub-environment named in its progress line."""
         ...
@@ -154,6 +158,10 @@ class Link:
     def submit(self, request: Request, deadline_s: float = math.inf) -> None:
         """Write a request, unless the worker is gone or `deadline_s` passes."""
         self._write(encode_request(request), deadline_s)
+
+    def can_look(self) -> bool:
+        """Always: it writes into shared memory."""
+        return True
 
     def interrupt(self) -> None:
         """Raise inside the stuck sub-environment, by a signal."""

@@ -260,6 +260,10 @@ class ProcessTransport:
             self._poller.unregister(link.handle.sentinel_fd)
         link.is_dead = True  # should its successor not start, nobody must ask this one to close
 
+    def can_look(self, worker: int) -> bool:
+        """See `Transport.can_look`."""
+        return self._links[worker].can_look()
+
     def interrupt(self, worker: int) -> None:
         """Raise inside the stuck sub-environment, by a signal."""
         self._links[worker].interrupt()

@@ -264,6 +264,10 @@ class ThreadTransport:
         replacement.attach(self._spec, self._buffer)
         self._workers[worker] = replacement
 
+    def can_look(self, worker: int) -> bool:
+        """Always: threads write into the fleet's own memory."""
+        return True
+
     def interrupt(self, worker: int) -> None:
         """Raise inside the stuck sub-environment; takes effect when it next runs Python code."""
         self._workers[worker].interrupt()

@@ -222,6 +222,10 @@ class RemoteLink:
 
     # ------------------------------------------------------------------ while it is busy
 
+    def can_look(self) -> bool:
+        """Whether it can be asked where it is; not without the head of the cluster."""
+        return self._connection.can_ask()
+
     def look(self) -> None:
         """Ask where it is, if it is busy; the answer is written into its progress line."""
         if not self.is_busy or self._is_looked_at or self._watched is None or not self._connection.can_ask():
