@@ -83,9 +83,8 @@ class EnvGroup:
         self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
         bare: list[Any] = [None] * self.num_envs
         self._buffers = [self._layout.buffers(out.observations) or bare for out in self._outputs]
-        self._final_writers = []
-        if self._is_same_step:
-            self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in self._outputs]
+        outputs = self._outputs if self._is_same_step else []
+        self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in outputs]
         self._has_flags = [True] * len(self._outputs)  # a worker that was here before may have left some
         values = [out.info_values for out in self._outputs if out.info_values is not None]
         present = [out.info_present for out in self._outputs if out.info_present is not None]
@@ -279,6 +278,7 @@ class EnvGroup:
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
             try:
+                self._turn_to(row)  # with a deadline of its own
                 again = self._rows.next_seeds[row] if seed is None else seed
                 return self._reset_row(row, generation, again, options, None) | tell_repair(failure)
             except self._rows.caught as second:
