@@ -94,8 +94,6 @@ class EnvGroup:
         """Tell by `line` where it is, and take turns through `guard`: they keep an interrupt to the row it is for."""
         self._progress, self._guard = line, guard
 
-    # ------------------------------------------------------------------ step
-
     def step(self, generation: int, rows: Sequence[int] | None, objects: list[list[Any]]) -> Reply | None:
         """Step every sub-environment once, or those in `rows` in that order.
 
@@ -216,7 +214,7 @@ class EnvGroup:
         return {"final_info": own_info(info), **self._autoreset(row, generation)}
 
     def _autoreset(self, row: int, generation: int) -> dict[str, Any]:
-        return self._renew(row, generation, self._rows.next_seeds[row], None, self._spares)
+        return self._renew(row, generation, None, None, self._spares)
 
     def _reset_env(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         env = self._rows.envs[row]
@@ -250,18 +248,21 @@ class EnvGroup:
         if info:
             self._report().infos.append((self._options.first_index + row, own_info(info)))
 
-    # ------------------------------------------------------------------ reset
-
     def reset(self, generation: int, payload: ResetPayload) -> Reply | None:
         """Reset the sub-environments in `payload`, writing their rows of `generation`."""
         self._reply = None
         for row, seed, options in zip(*payload, strict=True):
-            self._turn_to(row)
-            effective = self._rows.next_seeds[row] if seed is None else seed
-            info = self._renew(row, generation, effective, options, None)
+            info = None
+            while info is None:
+                try:
+                    self._turn_to(row)
+                    info = self._renew(row, generation, seed, options, None)
+                    self._progress[_ROW] = 0
+                except StepInterrupted:  # while a failure of its reset was dealt with: it is reset again
+                    if self.is_abandoned:
+                        raise
             self._outputs[generation].clear(row)
             self._add_info(row, info)
-        self._progress[_ROW] = 0
         return self._finish(payload.indices)
 
     def _renew(
@@ -279,8 +280,7 @@ class EnvGroup:
         elif self._rebuild(row, failure):
             try:
                 self._turn_to(row)  # with a deadline of its own
-                again = self._rows.next_seeds[row] if seed is None else seed
-                return self._reset_row(row, generation, again, options, None) | tell_repair(failure)
+                return self._reset_row(row, generation, seed, options, None) | tell_repair(failure)
             except self._rows.caught as second:
                 if self.is_abandoned:
                     raise
@@ -290,15 +290,15 @@ class EnvGroup:
     def _reset_row(
         self, row: int, generation: int, seed: int | None, options: dict[str, Any] | None, spares: Spares | None
     ) -> dict[str, Any]:
+        seed = self._rows.next_seeds[row] if seed is None else seed
         if spares is None or seed is not None:
             observation, info = self._reset_env(row, seed, options)
         else:
             observation, info = spares.swap_in(row)
         self._writers[generation](row, observation)
         self._awaiting[row], self._lost[row] = False, None
+        self._progress[_ROW] = 0  # it is over: an interrupt from here on would hit something else
         return info
-
-    # ------------------------------------------------------------------ failures
 
     def _handle_failure(self, row: int, generation: int, error: BaseException, action: Any, whole: bool) -> None:
         if self.is_abandoned:
@@ -337,8 +337,6 @@ class EnvGroup:
             self._awaiting[row] = True
         self._add_info(row, told)
 
-    # ------------------------------------------------------------------ everything else
-
     def call(self, payload: CallPayload, rows: Sequence[int] | None) -> Reply:
         """Look `payload.name` up on every sub-environment, call it if it can be called."""
         return self._for_each(rows, "call", lambda row: self._rows.call(row, payload))
@@ -354,9 +352,8 @@ class EnvGroup:
 
         def save(row: int) -> RowState:
             observation = self._layout.row(out.observations, self._objects, row)
-            return RowState(
-                save_env(self._rows.envs[row]), observation, self._awaiting[row], self._rows.trace.length(row)
-            )
+            env = save_env(self._rows.envs[row])
+            return RowState(env, observation, self._awaiting[row], self._rows.trace.length(row))
 
         return self._for_each(rows, "get_state", save)
 
@@ -383,12 +380,13 @@ class EnvGroup:
 
     def _for_each(self, rows: Iterable[int] | None, verb: str, action: Callable[[int], Any]) -> Reply:
         def turn_and_act(row: int) -> Any:
-            self._turn_to(row)
-            return action(row)
+            try:
+                self._turn_to(row)
+                return action(row)
+            finally:  # an interrupt that comes too late for it is still a failure of this row, and of no other
+                self._progress[_ROW] = 0
 
-        reply = self._rows.for_each(range(self.num_envs) if rows is None else rows, verb, turn_and_act)
-        self._progress[_ROW] = 0
-        return reply
+        return self._rows.for_each(range(self.num_envs) if rows is None else rows, verb, turn_and_act)
 
     def _turn_to(self, row: int) -> None:
         self._turn += 1

@@ -11,6 +11,7 @@ import pytest
 import envfleet
 from envfleet.core.arrays import PlaceWord
 from envfleet.core.failures import StepInterrupted
+from envfleet.errors import SubEnvError
 from envfleet.testing import CountingEnv
 
 
@@ -50,3 +51,42 @@ def test_a_second_reset_has_its_own_deadline(fleet: Any, monkeypatch: pytest.Mon
     assert "ran longer than step_timeout_s" in infos["env_error"][0]
     assert len(set(Raising.places)) == 3
     assert 0 not in Raising.places
+
+
+def test_an_interrupt_while_a_failed_reset_is_dealt_with(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the reset's own, which is made once more; the fleet goes on."""
+    rows = fleet._engine.transport._group._rows
+    describe_failure, interrupts = rows.describe_failure, [StepInterrupted]
+
+    def interrupted(*args: Any) -> Any:
+        if interrupts:
+            raise interrupts.pop()
+        return describe_failure(*args)
+
+    monkeypatch.setattr(rows, "describe_failure", interrupted)
+    monkeypatch.setattr(Raising, "error", ArithmeticError)
+    observations, _ = fleet.reset()
+    assert observations[:, 0].tolist() == [0, 0]
+    assert len(Raising.places) == len(set(Raising.places)) == 3
+    fleet.step(np.zeros(2, int))
+
+
+def test_nothing_can_be_interrupted_that_is_over(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither after a reset nor after a call, whether they failed or not."""
+    group, seen = fleet._engine.transport._group, []
+
+    def note(self: Any, *args: Any) -> None:
+        seen.append(PlaceWord.place(Raising.line))
+
+    monkeypatch.setattr(type(group), "_add_info", note)
+    fleet.reset()
+    assert seen == [0, 0]
+    monkeypatch.setattr(type(group._rows.direct), "adopt", note)
+    with pytest.raises(SubEnvError):
+        fleet.call(_divide)
+    assert seen == [0] * 4
+    assert PlaceWord.place(Raising.line) == 0
+
+
+def _divide(env: Any) -> float:
+    return 1 / int(env.unwrapped.count)
