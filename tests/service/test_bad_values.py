@@ -15,6 +15,7 @@ from gymnasium import spaces
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import process
+from tests.service.test_limits import leave_fleet
 
 from envfleet.envs.turbofan import turbofan
 from envfleet.errors import InvalidArgument
@@ -132,10 +133,7 @@ def test_a_fleet_that_cannot_be_brought_back_can_be_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     settings = make_settings(tmp_path)
-    with process(settings) as here:
-        user = here.user("ann")
-        fleet = here.create(user, num_envs=2)
-        here.reset(user, fleet, seeds=3)
+    user, fleet = leave_fleet(settings)
 
     def fail(*_: Any) -> Any:
         raise ValueError("the seed is not liked any more")

@@ -23,6 +23,7 @@ from envfleet.service.offers import find_offer
 from envfleet.service.quotas import Turns
 from envfleet.service.refusals import Busy, Closed, EnvFailed, QuotaSpent
 from envfleet.service.service import Service
+from envfleet.service.settings import Settings
 
 
 def step(here: Process, user: Identity, fleet: str, seq: int, most: int | None, actions: Any = (0, 0)) -> bool:
@@ -123,12 +124,18 @@ def test_a_long_log_is_made_again_over_several_calls(tmp_path: Path, monkeypatch
         np.testing.assert_array_equal(reply["observations"], replies[-1]["observations"])
 
 
-def test_a_fleet_whose_log_cannot_be_made_again_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = make_settings(tmp_path)
+def leave_fleet(settings: Settings) -> tuple[Identity, str]:
+    """A fleet of two, reset, whose service has ended."""
     with process(settings) as here:
         user = here.user("ann")
         fleet = here.create(user, num_envs=2)
         here.reset(user, fleet, seeds=3)
+    return user, fleet
+
+
+def test_a_fleet_whose_log_cannot_be_made_again_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(tmp_path)
+    user, fleet = leave_fleet(settings)
 
     def fail(*_: Any) -> Any:
         raise InvalidArgument("the seed is not liked any more")
@@ -145,10 +152,7 @@ def test_a_fleet_whose_environment_cannot_be_made_any_more_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     settings = make_settings(tmp_path)
-    with process(settings) as here:
-        user = here.user("ann")
-        fleet = here.create(user, num_envs=2)
-        here.reset(user, fleet, seeds=3)
+    user, fleet = leave_fleet(settings)
 
     def fail(*_: Any) -> Any:
         raise error

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.actions import refuse_outside
 from envfleet.service.few import Few
 from envfleet.service.meter import Meter
 from envfleet.service.offers import Offer
@@ -117,7 +116,7 @@ class HostedFleet:
             at: The time.
 
         Raises:
-            InvalidArgument: It gives seeds, or saves states, and must not; or an action is not in the space.
+            InvalidArgument: It gives seeds, or saves states, and must not.
         """
         event = {**event, "at": at}
         is_ranked = self.config.mode == "ranked"
@@ -125,10 +124,6 @@ class HostedFleet:
             raise InvalidArgument(
                 "this fleet is ranked: states are neither saved nor restored, every decision is final"
             )
-        if event["do"] == "step" and not self.can_save:  # kernels check actions themselves
-            space = self.fleet.single_action_space
-            restore_actions(space, event["actions"])
-            refuse_outside(space, event["actions"], event.get("rows"))
         if event["do"] != "reset":
             return event
         if is_ranked and event["seeds"] is not None:
