@@ -33,7 +33,7 @@ import psutil
 from benchmarks.remote import ENV, latencies, serve
 
 import envfleet
-from envfleet.transports.packing import pack, unpack
+from envfleet.packing.values import pack, unpack
 
 NUM_ENVS, TOKENS = 8, 20
 ALLOWED_GROWTH = 0.25  # of the memory after a third of the time

@@ -15,9 +15,9 @@ from tests.remote.conftest import TURBOFAN, Network, Place, lose_reply, lose_req
 
 import envfleet
 from envfleet.errors import FleetBroken, InvalidArgument, ServiceRefused, ServiceUnreachable, WireError
+from envfleet.packing.values import pack, unpack
 from envfleet.remote import connecting
 from envfleet.remote.link import Link
-from envfleet.transports.packing import pack, unpack
 
 FLY = np.zeros(4, np.int64)
 

@@ -24,7 +24,7 @@ from envfleet.errors import (
     ServiceRefused,
     ServiceUnreachable,
 )
-from envfleet.transports.packing_infos import take_infos
+from envfleet.packing.infos import take_infos
 
 NUM_ENVS = 5
 

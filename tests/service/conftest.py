@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from tests.service.postgres import postgres
 from tests.service.serving import make_settings, serve_here
 
+from envfleet.packing.values import pack, unpack
 from envfleet.service.service import Service
-from envfleet.transports.packing import pack, unpack
 
 TURBOFAN = "envfleet/Turbofan-v0"
 

@@ -10,9 +10,9 @@ from tests.service.conftest import TURBOFAN, Caller
 
 import envfleet
 from envfleet.errors import EnvfleetError
-from envfleet.transports.packing import unpack
-from envfleet.transports.packing_infos import infos_from_plain
-from envfleet.transports.packing_spaces import space_from_plain
+from envfleet.packing.infos import infos_from_plain
+from envfleet.packing.spaces import space_from_plain
+from envfleet.packing.values import unpack
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])

@@ -16,6 +16,7 @@ from tests.service.serving import make_settings
 
 import envfleet
 from envfleet.errors import InvalidArgument
+from envfleet.packing.values import unpack
 from envfleet.service.auth import Identity, Tokens
 from envfleet.service.fleets import Fleets
 from envfleet.service.hosted import FleetConfig
@@ -27,7 +28,6 @@ from envfleet.service.scores import Scores
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
 from envfleet.service.web.replay import Replays
-from envfleet.transports.packing import unpack
 
 CARTPOLE, TURBOFAN = "CartPole-v1", "envfleet/Turbofan-v0"
 

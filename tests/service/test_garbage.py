@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.service.conftest import Caller
 
+from envfleet.packing.values import pack, unpack
 from envfleet.service.service import Service
-from envfleet.transports.packing import pack, unpack
 
 EXAMPLES = 60
 scalars: st.SearchStrategy[Any] = (

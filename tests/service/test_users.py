@@ -15,12 +15,12 @@ from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
 
 from envfleet.errors import EnvfleetError
+from envfleet.packing.values import unpack
 from envfleet.service.auth import Tokens
 from envfleet.service.quotas import Quotas
 from envfleet.service.refusals import QuotaSpent
 from envfleet.service.service import Service
 from envfleet.service.store import Store
-from envfleet.transports.packing import unpack
 
 
 def test_tokens_are_made_rotated_and_revoked_by_an_administrator(admin: Caller, ann: Caller) -> None:

@@ -10,12 +10,12 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.core.layout import SpaceLayout
 from envfleet.errors import EnvfleetError, InvalidArgument, WireError
+from envfleet.packing.spaces import space_from_plain
+from envfleet.packing.values import pack
 from envfleet.remote.exchange import Shard
 from envfleet.remote.fleet import RemoteFleet
 from envfleet.remote.link import Link
 from envfleet.remote.settings import find_token
-from envfleet.transports.packing import pack
-from envfleet.transports.packing_spaces import space_from_plain
 
 _FIRST_REACH_S = 10.0  # nothing runs yet, and an address may be wrong
 _KEY_BYTES = 16

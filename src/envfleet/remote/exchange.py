@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from envfleet.core.layout import SpaceLayout
 from envfleet.errors import CallTimeout, EnvfleetError, FleetBroken, ServiceUnreachable, WireError
+from envfleet.packing.values import pack, unpack
 from envfleet.remote.link import Link
-from envfleet.transports.packing import pack, unpack
 
 KEY_BYTES: Final = 16
 _CLOSE_PATIENCE_S = 3.0

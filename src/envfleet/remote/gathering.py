@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from envfleet.core.layout import SpaceLayout
 from envfleet.errors import WireError
+from envfleet.packing.infos import infos_from_plain, take_infos
 from envfleet.remote.outbox import Letter
-from envfleet.transports.packing_infos import infos_from_plain, take_infos
 
 Part = tuple[Mapping[str, Any], NDArray[np.int64]]
 """Infos of a shard in Gymnasium's form, and the row of each in the whole."""

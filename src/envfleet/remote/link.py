@@ -18,7 +18,7 @@ from envfleet.errors import (
     ServiceUnreachable,
     WireError,
 )
-from envfleet.transports.packing import MEDIA_TYPE, unpack
+from envfleet.packing.values import MEDIA_TYPE, unpack
 
 API: Final = "/api/v2"
 CONNECT_TIMEOUT_S: Final = 10.0

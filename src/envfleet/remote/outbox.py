@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, CallTimeout, EnvfleetError, FleetBroken
+from envfleet.packing.values import pack
 from envfleet.remote.exchange import KEY_BYTES, Call, Fields, Shard, make_body, may_be_made
-from envfleet.transports.packing import pack
 
 Read = Callable[["Letter", dict[str, Any]], Any]
 """Reads a reply; raises `WireError` if it is none."""

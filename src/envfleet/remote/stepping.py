@@ -14,11 +14,11 @@ from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.requests import check_mask, check_rows, check_seeds
 from envfleet.core.rows import StepResult
 from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.packing.values import shrink
 from envfleet.remote.exchange import Fields, Shard
 from envfleet.remote.gathering import Part, Rows, gather, merge_infos, own_tree, read_letter, read_rows
 from envfleet.remote.outbox import Letter
 from envfleet.remote.reaching import ReachableRemoteFleet
-from envfleet.transports.packing import shrink
 
 _LARGEST_SEED = 2**62 - 1
 Reply = dict[str, Any]

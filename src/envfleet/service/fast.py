@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
 from envfleet.errors import InvalidArgument
+from envfleet.packing.values import MEDIA_TYPE, pack, shrink, unpack
 from envfleet.service.auth import Identity
 from envfleet.service.hosted import FleetConfig, check_rows
 from envfleet.service.offers import find_offer
@@ -15,7 +16,6 @@ from envfleet.service.routing import BinaryRoute
 from envfleet.service.schemas import CreateFleet, ResetFleet, Schema, StepFleet
 from envfleet.service.scores import COUNTED
 from envfleet.service.service import Service
-from envfleet.transports.packing import MEDIA_TYPE, pack, shrink, unpack
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])

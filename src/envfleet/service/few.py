@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envfleet.core.rows import StepResult
 from envfleet.kernels.fleet import KernelFleet
-from envfleet.transports.packing_infos import take_infos
+from envfleet.packing.infos import take_infos
 
 
 class Few:

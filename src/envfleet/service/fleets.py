@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
+from envfleet.packing.values import pack
 from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, Made, shrink_actions
 from envfleet.service.journal import Conflict, Entry, Journal
 from envfleet.service.memory import Memory, unknown
@@ -17,7 +18,6 @@ from envfleet.service.refusals import Busy, Closed, EnvFailed, OutOfStep, failed
 from envfleet.service.scores import fleets_that_count
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
-from envfleet.transports.packing import pack
 
 _log = logging.getLogger("envfleet.service")
 _TRIES = 4

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from envfleet.errors import InvalidArgument
+from envfleet.packing.infos import infos_to_plain
+from envfleet.packing.spaces import space_to_plain
+from envfleet.packing.values import pack, shrink, unpack
 from envfleet.service.few import Few
 from envfleet.service.meter import Meter
 from envfleet.service.offers import Offer
 from envfleet.service.saved import SavedStates, state_from_plain, state_to_plain
-from envfleet.transports.packing import pack, shrink, unpack
-from envfleet.transports.packing_infos import infos_to_plain
-from envfleet.transports.packing_spaces import space_to_plain
 
 CLOSE = "close"
 """What the last event of a fleet does."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envfleet.errors import InvalidArgument
+from envfleet.packing.values import unpack
 from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.legacy_fleet import LegacyFleet
 from envfleet.service.offers import Offer, find_offer
@@ -17,7 +18,6 @@ from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound
 from envfleet.service.room import Room
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store, StoredFleet
-from envfleet.transports.packing import unpack
 
 _FLEET_ID = re.compile(r"[0-9a-f]{24}")
 _CHUNK = 500  # events that are read at a time

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from envfleet.envs.turbofan.plots import EngineLog
 from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied
+from envfleet.packing.infos import infos_from_plain
+from envfleet.packing.values import unpack
 from envfleet.service.fleets import Fleets
 from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, restore_actions
 from envfleet.service.legacy_fleet import LegacyFleet
@@ -25,8 +27,6 @@ from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.settings import Settings
 from envfleet.service.store import Store
-from envfleet.transports.packing import unpack
-from envfleet.transports.packing_infos import infos_from_plain
 
 _MOST_EVENTS = 20_000
 _MOST_REMEMBERED = 32

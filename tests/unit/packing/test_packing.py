@@ -15,9 +15,9 @@ from hypothesis.extra import numpy as st_numpy
 
 import envfleet
 from envfleet.errors import InvalidArgument, WireError
-from envfleet.transports.packing import pack, shrink, unpack
-from envfleet.transports.packing_infos import infos_from_plain, infos_to_plain
-from envfleet.transports.packing_spaces import space_from_plain, space_to_plain
+from envfleet.packing.infos import infos_from_plain, infos_to_plain
+from envfleet.packing.spaces import space_from_plain, space_to_plain
+from envfleet.packing.values import pack, shrink, unpack
 
 dtypes = st.sampled_from(["?", "i1", "u1", "<i4", ">i4", "<f4", ">f8", "<i8", "<u8", "<f2"])
 

@@ -11,6 +11,7 @@ import math
 import struct
 from typing import Any, Final
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,8 +34,6 @@ def pack(value: Any) -> bytes:
     Raises:
         WireError: It holds something else.
     """
-    import msgpack
-
     try:
         packed: bytes = msgpack.packb(value, default=_encode, use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
@@ -60,8 +59,6 @@ def unpack(body: bytes | bytearray | memoryview) -> Any:
     Raises:
         WireError: The bytes are something else.
     """
-    import msgpack
-
     try:
         return msgpack.unpackb(body, ext_hook=_decode, raw=False, strict_map_key=True)
     except WireError:
@@ -73,8 +70,6 @@ def unpack(body: bytes | bytearray | memoryview) -> Any:
 
 
 def _encode(value: Any) -> Any:
-    import msgpack
-
     if isinstance(value, np.ndarray):
         return msgpack.ExtType(ARRAY, _array_bytes(value))
     if isinstance(value, np.generic):
