@@ -154,7 +154,7 @@ class Client:
         return response
 
     def _misbehave(self, fleet: str, seq: int) -> None:
-        deed = self._random.choice(("garbage", "another step", "vanish", "legacy garbage"))
+        deed = self._random.choice(("garbage", "another step", "vanish", "episode garbage"))
         self._tally.did(deed)
         noise = self._random.randbytes(self._random.randrange(200))
         if deed == "garbage":
@@ -162,7 +162,7 @@ class Client:
         elif deed == "another step":  # of a count that has passed, or is yet to come
             wrong = pack({"seq": seq + self._random.choice((-1, 1, 7)), "key": bytes(8), "actions": np.zeros(8)})
             self._send("POST", f"/fleets/{fleet}/step", wrong, _PATIENCE_S)
-        elif deed == "legacy garbage":
+        elif deed == "episode garbage":
             text = json.dumps({"episode_actions": [{"episode_id": "x", "action": 1}] * 3})[: 5 + len(noise)]
             headers = {"User-Token": self._token, "Content-Type": "application/json"}
             url = str(self._address.join("/api/v1/episode/vectorized_step"))

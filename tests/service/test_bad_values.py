@@ -140,7 +140,7 @@ def test_a_fleet_that_cannot_be_brought_back_can_be_closed(
 
     with process(settings) as later:
         if what == "log":
-            monkeypatch.setattr("envfleet.service.hosted.HostedFleet._reset", fail)
+            monkeypatch.setattr("envfleet.service.hosting.hosted.HostedFleet._reset", fail)
         else:
             monkeypatch.setattr("envfleet.service.offers.Offer.version", lambda _: "another")
         with pytest.raises((EnvFailed, Closed)):

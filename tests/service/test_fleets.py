@@ -17,16 +17,16 @@ from tests.service.serving import make_settings
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.packing.values import unpack
-from envfleet.service.auth import Identity, Tokens
-from envfleet.service.fleets import Fleets
-from envfleet.service.hosted import FleetConfig
-from envfleet.service.journal import Conflict, Entry, Journal
-from envfleet.service.models import Base, Episode, Event, FleetRow, Snapshot
+from envfleet.service.database.journal import Conflict, Entry, Journal
+from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot
+from envfleet.service.database.scores import Scores
+from envfleet.service.database.store import Store
+from envfleet.service.hosting.fleets import Fleets
+from envfleet.service.hosting.hosted import FleetConfig
 from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Closed, NotFound, OutOfStep
-from envfleet.service.scores import Scores
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store
+from envfleet.service.users.auth import Identity, Tokens
 from envfleet.service.web.replay import Replays
 
 CARTPOLE, TURBOFAN = "CartPole-v1", "envfleet/Turbofan-v0"
@@ -286,7 +286,7 @@ def test_what_counts_for_a_score_can_be_replayed_whatever_its_age(
         episodes = [row for row in here.scores.episodes(user.user_id) if row["is_ranked"]]
         replays = Replays(here.store, here.settings, here.fleets)
         assert [len(replays.make(row).rewards) for row in episodes] == [1] * 4
-        monkeypatch.setattr("envfleet.service.scores.COUNTED", 2)  # two newer ones have taken their place
+        monkeypatch.setattr("envfleet.service.database.scores.COUNTED", 2)  # two newer ones have taken their place
         here.fleets.tend()
         with here.store.engine.connect() as connection:
             assert connection.execute(sa.select(FleetRow.id)).scalars().all() == [new]

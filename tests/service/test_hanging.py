@@ -17,10 +17,10 @@ from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import process
 
 from envfleet.errors import InvalidArgument, KernelError
-from envfleet.service.hosted import FleetConfig, HostedFleet
+from envfleet.service.hosting.hosted import FleetConfig, HostedFleet
+from envfleet.service.hosting.process_room import ProcessRoom
 from envfleet.service.offers import make_offer
 from envfleet.service.refusals import Busy
-from envfleet.service.room import Room
 from envfleet.service.service import Service
 
 HANGING, FAILING, USUAL = "Hanging-v0", "FailingConstructor-v0", "CartPole-v1"
@@ -120,7 +120,7 @@ def test_who_makes_room_where_there_is_none_for_another_process(tmp_path: Path) 
 
 def test_processes_count_from_before_they_are_started_until_they_have_ended(tmp_path: Path) -> None:
     offer = make_offer(USUAL)
-    room = Room(make_settings(tmp_path, max_processes=1), lambda _: False)
+    room = ProcessRoom(make_settings(tmp_path, max_processes=1), lambda _: False)
     config = FleetConfig(env=USUAL, version="1", num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={})
 
     def make() -> HostedFleet:

@@ -17,13 +17,13 @@ from tests.service.serving import make_settings, serve_here
 from tests.service.test_fleets import CARTPOLE, Process, process
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.auth import Identity, Tokens
-from envfleet.service.models import Episode, Event
+from envfleet.service.database.models import Episode, Event
 from envfleet.service.offers import find_offer
-from envfleet.service.quotas import Turns
 from envfleet.service.refusals import Busy, Closed, EnvFailed, QuotaSpent
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
+from envfleet.service.users.auth import Identity, Tokens
+from envfleet.service.users.quotas import Turns
 
 
 def step(here: Process, user: Identity, fleet: str, seq: int, most: int | None, actions: Any = (0, 0)) -> bool:
@@ -71,7 +71,7 @@ def test_live_environments_are_counted_over_all_processes(tmp_path: Path, databa
     with process(settings) as left, process(settings) as right, ThreadPoolExecutor(6) as pool:
         user = left.user("ann")
         version = find_offer(settings.offers, CARTPOLE).version()
-        from envfleet.service.hosted import FleetConfig
+        from envfleet.service.hosting.hosted import FleetConfig
 
         values: dict[str, Any] = {"autoreset_mode": "NEXT_STEP", "mode": "training", "options": {}}
         config = FleetConfig(env=CARTPOLE, version=version, num_envs=2, **values)
@@ -113,7 +113,7 @@ def test_a_long_log_is_made_again_over_several_calls(tmp_path: Path, monkeypatch
         here.reset(user, fleet, seeds=3)
         replies = [here.step(user, fleet, seq, [seq % 2, 0]) for seq in range(1, 30)]
     hasty = settings.model_copy(update={"queue_timeout_s": 0.001})
-    monkeypatch.setattr("envfleet.service.memory._CHUNK", 7)
+    monkeypatch.setattr("envfleet.service.hosting.memory._CHUNK", 7)
     with process(hasty) as later:
         with pytest.raises(Busy, match="try again, and it goes on"):
             later.step(user, fleet, 29, [1, 0])
@@ -141,7 +141,7 @@ def test_a_fleet_whose_log_cannot_be_made_again_says_so(tmp_path: Path, monkeypa
         raise InvalidArgument("the seed is not liked any more")
 
     with process(settings) as later:
-        monkeypatch.setattr("envfleet.service.hosted.HostedFleet._reset", fail)
+        monkeypatch.setattr("envfleet.service.hosting.hosted.HostedFleet._reset", fail)
         with pytest.raises(EnvFailed, match=r"call 0 .* could not be made again"):
             later.step(user, fleet, 1, [0, 0])
         assert later.fleets.num_held == 0

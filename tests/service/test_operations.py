@@ -17,11 +17,11 @@ from typer.testing import CliRunner, Result
 
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
-from envfleet.service.auth import Tokens
+from envfleet.service.database.store import Store
 from envfleet.service.offers import make_offer
 from envfleet.service.run import run as run_service
 from envfleet.service.service import Service
-from envfleet.service.store import Store
+from envfleet.service.users.auth import Tokens
 
 
 def test_health_and_readiness(http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

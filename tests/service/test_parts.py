@@ -9,8 +9,8 @@ import pytest
 
 import envfleet
 from envfleet.errors import InvalidArgument, ResetNeeded
-from envfleet.service.few import Few
-from envfleet.service.hosted import FleetConfig, HostedFleet
+from envfleet.service.hosting.few import Few
+from envfleet.service.hosting.hosted import FleetConfig, HostedFleet
 from envfleet.service.offers import TURBOFAN, make_offer
 
 ROWS = np.array([3, 0, 2])

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from tests.service.serving import make_settings
 from tests.service.test_fleets import TURBOFAN, Process, process
 
-from envfleet.service.board import Board
-from envfleet.service.models import Episode
-from envfleet.service.scores import _board
+from envfleet.service.database.board import Board
+from envfleet.service.database.models import Episode
+from envfleet.service.database.scores import _board
 
 OTHER = "CartPole-v1"
 
@@ -93,7 +93,7 @@ def test_many_who_look_at_once_read_a_leaderboard_once(
         asked.append(limit)
         return read(env, limit)
 
-    monkeypatch.setattr("envfleet.service.board._FRESH_S", 600.0)
+    monkeypatch.setattr("envfleet.service.database.board._FRESH_S", 600.0)
     monkeypatch.setattr(here.scores, "board", board)
     shared = Board(here.scores)
     with ThreadPoolExecutor(8) as pool:

@@ -16,11 +16,11 @@ from tests.service.serving import make_settings, serve_here
 
 from envfleet.errors import EnvfleetError
 from envfleet.packing.values import unpack
-from envfleet.service.auth import Tokens
-from envfleet.service.quotas import Quotas
+from envfleet.service.database.store import Store
 from envfleet.service.refusals import QuotaSpent
 from envfleet.service.service import Service
-from envfleet.service.store import Store
+from envfleet.service.users.auth import Tokens
+from envfleet.service.users.quotas import Quotas
 
 
 def test_tokens_are_made_rotated_and_revoked_by_an_administrator(admin: Caller, ann: Caller) -> None:
@@ -193,6 +193,6 @@ def test_clients_that_never_close_are_made_room_for(tight: tuple[httpx.Client, S
     body = {"env_config": {}, "num_envs": 4}
     first = caller.json("/vectorized/episodes/create", **body).json()["episode_ids"]
     assert caller.json("/vectorized/episodes/create", **body).status_code == 403  # it may still be used
-    monkeypatch.setattr("envfleet.service.legacy_calls._LEFT_ALONE_S", 0.0)
+    monkeypatch.setattr("envfleet.service.protocols.episode_calls._LEFT_ALONE_S", 0.0)
     assert caller.json("/vectorized/episodes/create", **body).status_code == 200
     assert caller.episode(first[0]).status_code == 410

@@ -10,7 +10,7 @@ from envfleet.cli.console import make_console, readable_errors
 from envfleet.errors import InvalidArgument, MissingDependency
 
 if TYPE_CHECKING:
-    from envfleet.service.auth import Tokens
+    from envfleet.service.users.auth import Tokens
 
 DATABASE = "sqlite:///envfleet.db"
 Database = Annotated[
@@ -151,8 +151,8 @@ def rotate(
 
 def _tokens(database: str) -> Tokens:
     _require_service()
-    from envfleet.service.auth import Tokens
-    from envfleet.service.store import Store
+    from envfleet.service.database.store import Store
+    from envfleet.service.users.auth import Tokens
 
     store = Store(database)
     store.require_file()

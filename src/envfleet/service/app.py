@@ -14,9 +14,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import envfleet
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, WireError
-from envfleet.service import admin, fast, legacy, reaching, web
-from envfleet.service.fast import describe
+from envfleet.service import web
 from envfleet.service.gate import Gate, write_access_log
+from envfleet.service.protocols import admin, episodes, fleets, sub_envs
+from envfleet.service.protocols.requests import describe, service_of
 from envfleet.service.refusals import OutOfStep, Refusal
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
@@ -52,7 +53,14 @@ def make_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.add_middleware(Gate, max_body_bytes=settings.max_body_bytes, metrics=service.metrics)
-    for router in (fast.router, fast.scores_router, reaching.router, admin.router, admin.operations, legacy.router):
+    for router in (
+        fleets.router,
+        fleets.scores_router,
+        sub_envs.router,
+        admin.router,
+        admin.operations,
+        episodes.router,
+    ):
         app.include_router(router)
     web.install(app)
     app.add_exception_handler(EnvfleetError, _refuse)
@@ -69,7 +77,7 @@ def from_environment() -> FastAPI:
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
     code = getattr(error, "code", "error")
-    fast.service_of(request).metrics.denials.labels(code).inc()
+    service_of(request).metrics.denials.labels(code).inc()
     body = {"code": code, "detail": str(error)}
     headers: dict[str, str] = {}
     if isinstance(error, OutOfStep):
@@ -89,12 +97,12 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
 
 async def _refuse_form(request: Request, error: Exception) -> JSONResponse:
     detail = describe(error.errors()) if isinstance(error, RequestValidationError) else str(error)
-    fast.service_of(request).metrics.denials.labels("invalid_argument").inc()
+    service_of(request).metrics.denials.labels("invalid_argument").inc()
     return JSONResponse({"code": "invalid_argument", "detail": detail}, 422)
 
 
 async def _refuse_for_now(request: Request, error: Exception) -> JSONResponse:
     _log.error("the database failed", exc_info=error)
-    fast.service_of(request).metrics.denials.labels("stopping").inc()
+    service_of(request).metrics.denials.labels("stopping").inc()
     detail = f"the database does not answer ({type(error).__name__}): try again"
     return JSONResponse({"code": "stopping", "detail": detail}, 503, {"Retry-After": "2"})

@@ -15,11 +15,11 @@ import uvicorn
 
 from envfleet.errors import InvalidArgument
 from envfleet.service.app import SETTINGS_VARIABLE, make_app
-from envfleet.service.auth import Tokens
-from envfleet.service.legacy_fleet import MOST_FLIGHTS
+from envfleet.service.database.store import Store
+from envfleet.service.hosting.episode_fleet import MOST_FLIGHTS
 from envfleet.service.offers import Offer
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store
+from envfleet.service.users.auth import Tokens
 
 _GRACE_S = 30
 _KEEP_ALIVE_S = 75

@@ -13,16 +13,16 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from envfleet.service.auth import Identity, Tokens
-from envfleet.service.board import Board
-from envfleet.service.fleets import Fleets
-from envfleet.service.journal import Journal
+from envfleet.service.database.board import Board
+from envfleet.service.database.journal import Journal
+from envfleet.service.database.scores import Scores
+from envfleet.service.database.store import Store
+from envfleet.service.hosting.fleets import Fleets
 from envfleet.service.metrics import Metrics
-from envfleet.service.quotas import Quotas, Turns
 from envfleet.service.refusals import Forbidden, Unauthorized
-from envfleet.service.scores import Scores
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store
+from envfleet.service.users.auth import Identity, Tokens
+from envfleet.service.users.quotas import Quotas, Turns
 from envfleet.transports.launch import hold_nursery
 
 _log = logging.getLogger("envfleet.service")

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 
-from envfleet.service.models import Event, FleetRow
+from envfleet.service.database.models import Event, FleetRow
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.service import Service
 from envfleet.service.web.charts import Look, Mark, draw

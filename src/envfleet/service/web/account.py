@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from envfleet.service.auth import Identity
 from envfleet.service.refusals import Busy, Closed, EnvFailed, Unauthorized
+from envfleet.service.users.auth import Identity
 from envfleet.service.web.drawings import FEW_SENSORS, Pictures, draw_score, picture
 from envfleet.service.web.sessions import Visitor
 from envfleet.service.web.site import (

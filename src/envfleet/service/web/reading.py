@@ -6,10 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from envfleet.service.models import Episode, FleetRow, Usage, User
+from envfleet.service.database.models import Episode, FleetRow, Usage, User
+from envfleet.service.database.scores import Scores
+from envfleet.service.database.store import Store, today
 from envfleet.service.refusals import NotFound
-from envfleet.service.scores import Scores
-from envfleet.service.store import Store, today
 
 
 class Reading:

@@ -19,14 +19,14 @@ from envfleet.envs.turbofan.plots import EngineLog
 from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied
 from envfleet.packing.infos import infos_from_plain
 from envfleet.packing.values import unpack
-from envfleet.service.fleets import Fleets
-from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, restore_actions
-from envfleet.service.legacy_fleet import LegacyFleet
-from envfleet.service.models import Event, FleetRow
+from envfleet.service.database.models import Event, FleetRow
+from envfleet.service.database.store import Store
+from envfleet.service.hosting.episode_fleet import EpisodeFleet
+from envfleet.service.hosting.fleets import Fleets
+from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, restore_actions
 from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store
 
 _MOST_EVENTS = 20_000
 _MOST_REMEMBERED = 32
@@ -154,7 +154,7 @@ class _Tape:
     """
 
     def __init__(self, hosted: HostedFleet) -> None:
-        self._is_legacy = isinstance(hosted, LegacyFleet)
+        self._is_episodes = isinstance(hosted, EpisodeFleet)
         fleet = hosted.fleet
         self._engine = EngineLog() if hosted.meter.is_turbofan else None
         self._is_discrete = isinstance(fleet.single_action_space, spaces.Discrete)
@@ -171,7 +171,7 @@ class _Tape:
         self._rewards.append(reward)
         if self._is_discrete:
             self._actions.append(int(np.asarray(event["actions"])[0]))
-        if self._is_legacy:
+        if self._is_episodes:
             info, observation = {"num_rows": reply["num_rows"], "reason": reply["reasons"]}, reply["observations"][0]
         else:
             infos = infos_from_plain(reply["infos"], 1)

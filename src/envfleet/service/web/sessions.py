@@ -11,10 +11,10 @@ import time
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from envfleet.service.auth import Identity
-from envfleet.service.models import Base, Token, User
+from envfleet.service.database.models import Base, Token, User
+from envfleet.service.database.store import Store
 from envfleet.service.refusals import Forbidden
-from envfleet.service.store import Store
+from envfleet.service.users.auth import Identity
 
 LIFETIME_S = 12 * 3600.0
 _MOST_CHARACTERS = 100

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from envfleet.service.scores import COUNTED, Scores
+from envfleet.service.database.scores import COUNTED, Scores
 
 _FRESH_S = 1.5
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.service.hosted import SEED_BITS, FleetConfig, HostedFleet, Made
+from envfleet.service.hosting.hosted import SEED_BITS, FleetConfig, HostedFleet, Made
 from envfleet.service.offers import TURBOFAN, Offer
 
 MOST_FLIGHTS = 50
 """Flights of one decision, as the original clients allow."""
 
 
-def legacy_config(offer: Offer, num_envs: int, max_steps: int) -> FleetConfig:
+def episode_fleet_config(offer: Offer, num_envs: int, max_steps: int) -> FleetConfig:
     """What to make for episodes of the episode protocol.
 
     Args:
@@ -40,7 +40,7 @@ def legacy_config(offer: Offer, num_envs: int, max_steps: int) -> FleetConfig:
     )
 
 
-class LegacyFleet(HostedFleet):
+class EpisodeFleet(HostedFleet):
     """Rows that are stepped and reset one by one; see `HostedFleet`."""
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:

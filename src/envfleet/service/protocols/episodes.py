@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 
-from envfleet.service.fast import service_of
-from envfleet.service.legacy_calls import LegacyCalls
-from envfleet.service.schemas import (
+from envfleet.service.protocols.episode_calls import EpisodeCalls
+from envfleet.service.protocols.requests import service_of
+from envfleet.service.protocols.schemas import (
     CreateEpisodes,
     EpisodeConfig,
     ResetEpisode,
@@ -40,7 +40,7 @@ async def create_session(request: Request, user_token: UserToken = None) -> Repl
 async def _run(request: Request, token: str | None, name: str, *arguments: Any) -> Reply:
     service = service_of(request)
     identity = await service.identify(token)
-    call = getattr(LegacyCalls(service, identity), name)
+    call = getattr(EpisodeCalls(service, identity), name)
     reply: Reply = await service.run(identity, f"episode_{name}", lambda: call(*arguments))
     return reply
 
@@ -98,4 +98,4 @@ async def score(token: str, request: Request, limit: Annotated[int, Query(ge=1, 
     """A user's score."""
     service = service_of(request)
     identity = await service.identify(token)
-    return await service.in_thread(LegacyCalls(service, identity).score_of(limit))
+    return await service.in_thread(EpisodeCalls(service, identity).score_of(limit))

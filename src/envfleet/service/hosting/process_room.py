@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.hosted import HostedFleet
+from envfleet.service.hosting.hosted import HostedFleet
 from envfleet.service.refusals import Busy
 from envfleet.service.settings import Settings
 
 
-class Room:
+class ProcessRoom:
     """Counts the worker processes of one service process, from before they are started until they have ended.
 
     Args:

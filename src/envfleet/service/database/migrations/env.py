@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from envfleet.service.models import Base
+from envfleet.service.database.models import Base
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=Base.metadata)
 with context.begin_transaction():

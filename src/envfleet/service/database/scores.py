@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
-from envfleet.service.models import Episode, User
-from envfleet.service.store import Store
+from envfleet.service.database.models import Episode, User
+from envfleet.service.database.store import Store
 
 ABANDONED = "abandoned"
 _FINISHED = ("terminated", "truncated")

@@ -11,13 +11,13 @@ from typing import Any
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
 from envfleet.packing.values import pack
-from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet, Made, shrink_actions
-from envfleet.service.journal import Conflict, Entry, Journal
-from envfleet.service.memory import Memory, unknown
+from envfleet.service.database.journal import Conflict, Entry, Journal
+from envfleet.service.database.scores import fleets_that_count
+from envfleet.service.database.store import Store
+from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Made, shrink_actions
+from envfleet.service.hosting.memory import Memory, unknown
 from envfleet.service.refusals import Busy, Closed, EnvFailed, OutOfStep, failed
-from envfleet.service.scores import fleets_that_count
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store
 
 _log = logging.getLogger("envfleet.service")
 _TRIES = 4

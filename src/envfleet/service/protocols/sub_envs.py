@@ -10,11 +10,10 @@ from fastapi import APIRouter, Request, Response
 
 from envfleet.errors import InvalidArgument, ResetNeeded, StepTimeout, WorkerDied
 from envfleet.packing.values import pack
-from envfleet.service.fast import BINARY, bearer, read, reply_with, service_of
-from envfleet.service.hosted import HostedFleet, check_rows
+from envfleet.service.hosting.hosted import HostedFleet, check_rows
+from envfleet.service.protocols.requests import BINARY, BinaryRoute, bearer, read, reply_with, service_of
+from envfleet.service.protocols.schemas import LoadRows, SaveRows
 from envfleet.service.refusals import failed
-from envfleet.service.routing import BinaryRoute
-from envfleet.service.schemas import LoadRows, SaveRows
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 _MOST_BYTES = 64 * 2**20

@@ -11,13 +11,13 @@ from typing import Any
 
 from envfleet.errors import InvalidArgument
 from envfleet.packing.values import unpack
-from envfleet.service.hosted import CLOSE, FleetConfig, HostedFleet
-from envfleet.service.legacy_fleet import LegacyFleet
+from envfleet.service.database.store import Store, StoredFleet
+from envfleet.service.hosting.episode_fleet import EpisodeFleet
+from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
+from envfleet.service.hosting.process_room import ProcessRoom
 from envfleet.service.offers import Offer, find_offer
 from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound
-from envfleet.service.room import Room
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store, StoredFleet
 
 _FLEET_ID = re.compile(r"[0-9a-f]{24}")
 _CHUNK = 500  # events that are read at a time
@@ -38,7 +38,7 @@ class Memory:
         self._held: dict[str, HostedFleet] = {}
         self._lock = threading.Lock()
         self._building: dict[str, threading.Lock] = {}
-        self._room = Room(settings, self._drop_unused)
+        self._room = ProcessRoom(settings, self._drop_unused)
 
     def __len__(self) -> int:
         """How many."""
@@ -106,7 +106,7 @@ class Memory:
             Busy: There is no room for its worker processes at present.
         """
         offer: Offer = find_offer(self._settings.offers, config.env)
-        kind = LegacyFleet if config.kind == "episodes" else HostedFleet
+        kind = EpisodeFleet if config.kind == "episodes" else HostedFleet
 
         def make() -> HostedFleet:
             try:

@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.models import Token, User
+from envfleet.service.database.models import Token, User
+from envfleet.service.database.store import Store
 from envfleet.service.refusals import Unauthorized
-from envfleet.service.store import Store
 
 ROLES = ("participant", "admin")
 _PREFIX = "ef_"

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from envfleet.errors import EnvfleetError
-from envfleet.service.models import Base, Episode, Event, FleetRow, Snapshot, Usage, User
+from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot, Usage, User
+from envfleet.service.database.store import Store, live_envs_of, today
+from envfleet.service.database.writing import Prepared, Transaction, Writer
 from envfleet.service.refusals import QuotaSpent
-from envfleet.service.store import Store, live_envs_of, today
-from envfleet.service.writing import Prepared, Transaction, Writer
 
 _MOST_ENTRIES = 256
 

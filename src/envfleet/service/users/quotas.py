@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-from envfleet.service.auth import Identity
-from envfleet.service.journal import live_envs_spent
+from envfleet.service.database.journal import live_envs_spent
+from envfleet.service.database.store import Store
 from envfleet.service.refusals import Busy
 from envfleet.service.settings import Settings
-from envfleet.service.store import Store
+from envfleet.service.users.auth import Identity
 
 _BURST_S = 2.0
 

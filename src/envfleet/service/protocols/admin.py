@@ -8,9 +8,9 @@ from fastapi import APIRouter, Path, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
 
-from envfleet.service.fast import bearer, service_of
+from envfleet.service.protocols.requests import bearer, service_of
+from envfleet.service.protocols.schemas import CreateToken
 from envfleet.service.refusals import Stopping
-from envfleet.service.schemas import CreateToken
 
 router = APIRouter(prefix="/api/v2/admin", tags=["admin"])
 operations = APIRouter(tags=["operations"])

@@ -17,10 +17,10 @@ from envfleet.errors import InvalidArgument
 from envfleet.packing.infos import infos_to_plain
 from envfleet.packing.spaces import space_to_plain
 from envfleet.packing.values import pack, shrink, unpack
-from envfleet.service.few import Few
-from envfleet.service.meter import Meter
+from envfleet.service.hosting.few import Few
+from envfleet.service.hosting.meter import Meter
+from envfleet.service.hosting.saved import SavedStates, state_from_plain, state_to_plain
 from envfleet.service.offers import Offer
-from envfleet.service.saved import SavedStates, state_from_plain, state_to_plain
 
 CLOSE = "close"
 """What the last event of a fleet does."""

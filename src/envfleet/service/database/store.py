@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.models import Event, FleetRow, Snapshot, Usage
+from envfleet.service.database.models import Event, FleetRow, Snapshot, Usage
 
 _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
@@ -104,7 +104,7 @@ class Store:
 
         with self.engine.connect() as connection:
             config = Config()
-            config.set_main_option("script_location", "envfleet.service:migrations")
+            config.set_main_option("script_location", "envfleet.service.database:migrations")
             config.attributes["connection"] = connection
             if not self.is_sqlite:
                 connection.execute(sa.text("SELECT pg_advisory_lock(728531)"))

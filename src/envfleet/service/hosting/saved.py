@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from envfleet.core.layout import SpaceLayout
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchState
-from envfleet.service.meter import Meter
+from envfleet.service.hosting.meter import Meter
 
 _FEWEST_KEPT = 64  # sub-environments, however few the fleet has
 

@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ValidationError
 
-from envfleet.errors import InvalidArgument
-from envfleet.packing.values import MEDIA_TYPE, pack, shrink, unpack
-from envfleet.service.auth import Identity
-from envfleet.service.hosted import FleetConfig, check_rows
+from envfleet.packing.values import pack, shrink
+from envfleet.service.database.scores import COUNTED
+from envfleet.service.hosting.hosted import FleetConfig, check_rows
 from envfleet.service.offers import find_offer
-from envfleet.service.routing import BinaryRoute
-from envfleet.service.schemas import CreateFleet, ResetFleet, Schema, StepFleet
-from envfleet.service.scores import COUNTED
+from envfleet.service.protocols.requests import BINARY, BinaryRoute, bearer, read, reply_with, service_of
+from envfleet.service.protocols.schemas import CreateFleet, ResetFleet, StepFleet
 from envfleet.service.service import Service
+from envfleet.service.users.auth import Identity
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])
-_S = TypeVar("_S", bound=Schema)
-BINARY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
-}
-"""Of calls whose body is packed."""
-
-
-def bearer(request: Request) -> str | None:
-    """The token of a request."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
-
-
-def service_of(request: Request) -> Service:
-    """The service that answers a request."""
-    service: Service = request.app.state.service
-    return service
-
-
-def read(schema: type[_S], body: bytes) -> _S:
-    """A request's body, checked.
-
-    Raises:
-        WireError: It is no MessagePack.
-        InvalidArgument: It is something else than `schema` says.
-    """
-    try:
-        return schema.model_validate(unpack(body))
-    except ValidationError as error:
-        raise InvalidArgument(describe(error.errors())) from error
-
-
-def describe(errors: Any) -> str:
-    """Validation errors in one line: where, and what is wrong."""
-    return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in errors[:5])
-
-
-def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:
-    """A packed answer.
-
-    Args:
-        body: The answer.
-        is_stored: Whether the call was made before.
-        status: Of HTTP.
-    """
-    headers = {"Envfleet-Replayed": "1"} if is_stored else None
-    return Response(body, status, headers, MEDIA_TYPE)
 
 
 @router.post("/fleets", openapi_extra=BINARY, status_code=201, response_class=Response)

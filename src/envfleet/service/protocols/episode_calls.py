@@ -14,12 +14,10 @@ import numpy as np
 
 from envfleet.envs.turbofan import FAILURE, SOLD
 from envfleet.errors import InvalidArgument
-from envfleet.service.auth import Identity
-from envfleet.service.hosted import HostedFleet, Made
-from envfleet.service.legacy_fleet import MOST_FLIGHTS, LegacyFleet, legacy_config
+from envfleet.service.hosting.episode_fleet import MOST_FLIGHTS, EpisodeFleet, episode_fleet_config
+from envfleet.service.hosting.hosted import HostedFleet, Made
 from envfleet.service.offers import TURBOFAN, find_offer
-from envfleet.service.refusals import EpisodeOver, NotFound, QuotaSpent, Refusal
-from envfleet.service.schemas import (
+from envfleet.service.protocols.schemas import (
     CreateEpisodes,
     EpisodeConfig,
     ResetEpisode,
@@ -27,7 +25,9 @@ from envfleet.service.schemas import (
     StepEpisode,
     StepEpisodes,
 )
+from envfleet.service.refusals import EpisodeOver, NotFound, QuotaSpent, Refusal
 from envfleet.service.service import Service
+from envfleet.service.users.auth import Identity
 
 _EPISODE_ID = re.compile(r"([0-9a-f]{24})-(\d{1,6})-(\d{1,12})")
 _NAMES = ("DegradationEnv", TURBOFAN, TURBOFAN.removeprefix("envfleet/"))
@@ -36,7 +36,7 @@ _LEFT_ALONE_S = 60.0
 Reply = dict[str, Any]
 
 
-class LegacyCalls:
+class EpisodeCalls:
     """The calls, on behalf of a user.
 
     Args:
@@ -65,7 +65,7 @@ class LegacyCalls:
             raise InvalidArgument(f"env_type={asked.env_type!r}: pass one of {', '.join(_NAMES)}")
         offer = find_offer(self._service.settings.offers, TURBOFAN)
         limit = offer.max_episode_steps or asked.max_steps_per_episode
-        config = legacy_config(offer, num_envs, min(asked.max_steps_per_episode, limit))
+        config = episode_fleet_config(offer, num_envs, min(asked.max_steps_per_episode, limit))
         user_id, key = self._identity.user_id, secrets.token_hex(16)
         with self._room(num_envs) as most:
             fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
@@ -136,7 +136,7 @@ class LegacyCalls:
             raise InvalidArgument(f"seeds has {len(seeds)} entries, expected {len(asked.episode_ids)}, as episode_ids")
         results: list[Reply] = [{}] * len(seeds)
 
-        def reset(fleet: LegacyFleet, places: Sequence[tuple[int, int]]) -> None:
+        def reset(fleet: EpisodeFleet, places: Sequence[tuple[int, int]]) -> None:
             event = {"do": "reset", "rows": [row for _, row in places], "seeds": [seeds[place] for place, _ in places]}
             made = self._fleets.call_next(fleet, lambda: event)
             for k, (place, row) in enumerate(places):
@@ -176,7 +176,7 @@ class LegacyCalls:
             info = {"message": error, "error": error, "terminated": True, "truncated": False, **more}
             results[place] = {"observation": [], "reward": 0.0, "terminated": True, "truncated": False, "info": info}
 
-        def step(fleet: LegacyFleet, places: Sequence[tuple[int, int]]) -> None:
+        def step(fleet: EpisodeFleet, places: Sequence[tuple[int, int]]) -> None:
             groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
             for place, row in places:
                 if fleet.is_over(row):
@@ -197,7 +197,7 @@ class LegacyCalls:
         return {f"{name}s": [result[name] for result in results] for name in names}
 
     def _step(
-        self, fleet: LegacyFleet, places: Sequence[tuple[int, int]], actions: Sequence[StepEpisode]
+        self, fleet: EpisodeFleet, places: Sequence[tuple[int, int]], actions: Sequence[StepEpisode]
     ) -> list[Reply]:
         """Step rows of a fleet for the same number of flights; one result each."""
         flights = min(actions[places[0][0]].step_size, MOST_FLIGHTS)
@@ -217,7 +217,7 @@ class LegacyCalls:
     def _by_fleet(
         self,
         episode_ids: Sequence[str],
-        use: Callable[[LegacyFleet, Sequence[tuple[int, int]]], None],
+        use: Callable[[EpisodeFleet, Sequence[tuple[int, int]]], None],
         refuse: Callable[[int, str], None],
     ) -> None:
         """Call `use(fleet, [(place, row), …])` for each fleet; what is refused is refused place by place."""
@@ -253,8 +253,8 @@ def _parse(episode_id: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def _checked(hosted: HostedFleet, row: int) -> LegacyFleet:
-    if not isinstance(hosted, LegacyFleet) or row >= hosted.config.num_envs:
+def _checked(hosted: HostedFleet, row: int) -> EpisodeFleet:
+    if not isinstance(hosted, EpisodeFleet) or row >= hosted.config.num_envs:
         raise NotFound("there is no such episode")
     return hosted
 
@@ -264,17 +264,17 @@ def _check_action(action: int) -> None:
         raise InvalidArgument(f"action={action}: pass 0 (fly), 1 (repair) or 2 (sell)")
 
 
-def _episode_id(fleet: LegacyFleet, row: int) -> str:
+def _episode_id(fleet: EpisodeFleet, row: int) -> str:
     return f"{fleet.fleet_id}-{row}-{fleet.number(row)}"
 
 
-def _flags(fleet: LegacyFleet, row: int) -> Reply:
+def _flags(fleet: EpisodeFleet, row: int) -> Reply:
     is_truncated = fleet.is_truncated(row)
     is_terminated = fleet.is_over(row) and not is_truncated
     return {"step": fleet.flights(row), "terminated": is_terminated, "truncated": is_truncated}
 
 
-def _result(fleet: LegacyFleet, made: Made, k: int, row: int, asked: StepEpisode) -> Reply:
+def _result(fleet: EpisodeFleet, made: Made, k: int, row: int, asked: StepEpisode) -> Reply:
     reply = made.reply
     rows = reply["observations"][k, : int(reply["num_rows"][k])]
     truncated = bool(reply["truncated"][k])

@@ -1,0 +1,81 @@
+"""Requests and replies: whose they are, binary bodies, and routes for those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+
+from envfleet.errors import InvalidArgument
+from envfleet.packing.values import MEDIA_TYPE, unpack
+from envfleet.service.protocols.schemas import Schema
+from envfleet.service.service import Service
+
+_S = TypeVar("_S", bound=Schema)
+BINARY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+}
+"""Of calls whose body is packed."""
+
+
+def bearer(request: Request) -> str | None:
+    """The token of a request."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def service_of(request: Request) -> Service:
+    """The service that answers a request."""
+    service: Service = request.app.state.service
+    return service
+
+
+def read(schema: type[_S], body: bytes) -> _S:
+    """A request's body, checked.
+
+    Raises:
+        WireError: It is no MessagePack.
+        InvalidArgument: It is something else than `schema` says.
+    """
+    try:
+        return schema.model_validate(unpack(body))
+    except ValidationError as error:
+        raise InvalidArgument(describe(error.errors())) from error
+
+
+def describe(errors: Any) -> str:
+    """Validation errors in one line: where, and what is wrong."""
+    return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in errors[:5])
+
+
+def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:
+    """A packed answer.
+
+    Args:
+        body: The answer.
+        is_stored: Whether the call was made before.
+        status: Of HTTP.
+    """
+    headers = {"Envfleet-Replayed": "1"} if is_stored else None
+    return Response(body, status, headers, MEDIA_TYPE)
+
+
+class BinaryRoute(APIRoute):
+    """A route of binary calls: its function takes the request and the parts of its path, and returns a response.
+
+    FastAPI describes such a call and does not read it.
+    Looking for other parameters and converting what is returned would take longer than many a step.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler."""
+        endpoint = self.endpoint
+
+        async def answer(request: Request) -> Response:
+            response: Response = await endpoint(request=request, **request.path_params)
+            return response
+
+        return answer
