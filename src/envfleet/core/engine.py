@@ -28,6 +28,8 @@ from envfleet.errors import CallTimeout, EnvfleetError, Failure, FleetBroken, In
 
 CLOSE_TIMEOUT_S = 10.0
 
+_STEP = Verb.STEP  # an enum's member is slow to look up
+
 
 @dataclasses.dataclass(frozen=True)
 class EngineOptions:
@@ -152,7 +154,7 @@ class Engine:
             generation: Which outputs to write.
             payloads: One per worker, or `None` for none.
         """
-        if payloads is None and self._step_here is not None and verb is Verb.STEP:
+        if payloads is None and self._step_here is not None and verb is _STEP:
             try:
                 reply = self._step_here(generation)
             except InvalidArgument:  # actions out of range: nothing was stepped

@@ -26,6 +26,7 @@ from envfleet.errors import Failure
 # A class's attributes are slow to look up, and these are for every step.
 _ROW, _TURN, _BEGUN = PlaceWord.ROW, PlaceWord.TURN, PlaceWord.BEGUN
 _STEPS, _BUSY_NS = PlaceWord.STEPS, PlaceWord.BUSY_NS
+_NO_REPLY: Reply | None = None
 
 Turns: TypeAlias = Iterator[tuple[Any, ...]]
 """What is needed to step each row, one after the other."""
@@ -45,6 +46,7 @@ class EnvGroup:
 
     def __init__(self, builders: Sequence[EnvBuilder], options: GroupOptions, shared: Mapping[str, Any]) -> None:
         self.num_envs = len(builders)
+        self._all_rows = range(self.num_envs)
         self.is_abandoned = False  # set from another thread: this group must not write any more
         self._options = options
         self._is_same_step = options.autoreset_mode is AutoresetMode.SAME_STEP  # an enum's member is slow to look up
@@ -106,10 +108,11 @@ class EnvGroup:
             What there is to say beyond the arrays, or `None`.
         """
         start_ns = time.perf_counter_ns()
-        self._reply = None  # of a step that was interrupted
+        self._reply = _NO_REPLY  # of a step that was interrupted
         progress, columns, direct, trace = self._progress, self._columns, self._rows.direct, self._rows.trace
         if trace.count >= direct.next_due:
             direct.restore_due()
+        steps, buffers = direct.steps, self._buffers[generation]
         # Copies, because a sub-environment may keep or change the action it is given.
         if rows is None:
             actions = self._action_layout.reader(self._actions, objects, self.num_envs)
@@ -123,9 +126,10 @@ class EnvGroup:
                 for row in rows:
                     columns.begin(generation, row)
             self._outputs[generation].clear(list(rows))
+            steps, buffers = [steps[row] for row in rows], [buffers[row] for row in rows]
         trace.add(rows, actions)
         # What a row steps by changes in its own turn at most, so all of them can be looked up ahead.
-        turns: Turns = zip(*self._plan_rows(rows, actions, generation), strict=True)
+        turns: Turns = zip(self._all_rows if rows is None else rows, actions, steps, buffers, strict=True)
         if self._is_watched:
             self._turn += 1
             progress[_TURN], progress[_BEGUN] = self._turn, trace.count
@@ -136,7 +140,9 @@ class EnvGroup:
         self._num_steps += len(actions)
         self._busy_ns += time.perf_counter_ns() - start_ns
         progress[_STEPS], progress[_BUSY_NS] = self._num_steps, self._busy_ns
-        return self._finish(rows)
+        if self._objects or self._reply or (columns is not None and columns.has_new):
+            return self._finish(rows)
+        return None
 
     def _step_watched(self, turns: Turns, generation: int, whole: bool) -> None:
         self._is_handling = False
@@ -151,7 +157,7 @@ class EnvGroup:
         write, columns = self._writers[generation], self._columns
         rewards, terminated_out, truncated_out = self._outputs[generation].flat
         awaiting, progress, is_watched = self._awaiting, self._progress, self._is_watched
-        caught = self._rows.caught
+        caught, everything = self._rows.caught, slice(None)
         for row, action, step, buffer in turns:
             if is_watched:
                 progress[_ROW] = row + 1
@@ -168,7 +174,7 @@ class EnvGroup:
                     write(row, observation)
                 else:
                     try:
-                        buffer[:] = observation
+                        buffer[everything] = observation
                     except MISFIT:
                         write(row, observation)
                 rewards[row] = reward
@@ -183,13 +189,6 @@ class EnvGroup:
                 self._handle_failure(row, generation, explain_result(error, result), action, whole)
                 self._is_handling = False
 
-    def _plan_rows(self, rows: Sequence[int] | None, actions: Sequence[Any], generation: int) -> tuple[Any, ...]:
-        """What there is for each row to be stepped: its index, its action, its `step`, and its buffer or `None`."""
-        steps, buffers = self._rows.direct.steps, self._buffers[generation]
-        if rows is None:
-            return range(self.num_envs), actions, steps, buffers
-        return rows, actions, [steps[row] for row in rows], [buffers[row] for row in rows]
-
     def _step_ended(self, row: int, generation: int, whole: bool) -> None:
         """Step a row whose episode is over: answer as lost, or reset it (`NEXT_STEP`)."""
         why = self._lost[row]
@@ -197,7 +196,7 @@ class EnvGroup:
             self._lost[row] = None
             self._write_truncated(row, generation, {"env_error": why, "restarted": True}, whole)
             return
-        info = self._autoreset(row, generation)
+        info = self._renew(row, generation, None, None, self._spares)
         self._outputs[generation].flat[0][row] = 0.0  # the flags are down since the step began
         self._add_info(row, info)
 
@@ -211,10 +210,7 @@ class EnvGroup:
             index = self._options.first_index + row
             self._report().final_objects[index] = [leaf[row] for leaf in self._final_objects]
         # First the infos of the step: of that everything stands, whatever comes of the reset.
-        return {"final_info": own_info(info), **self._autoreset(row, generation)}
-
-    def _autoreset(self, row: int, generation: int) -> dict[str, Any]:
-        return self._renew(row, generation, None, None, self._spares)
+        return {"final_info": own_info(info), **self._renew(row, generation, None, None, self._spares)}
 
     def _reset_env(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         env = self._rows.envs[row]

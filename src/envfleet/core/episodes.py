@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,10 +135,7 @@ class Episodes:
         rows: Any = self._table  # numpy does not type its arrays as buffers
         self._cells: list[Any] = [memoryview(row) for row in rows]
         self._ticks = 0
-        self._ended_bytes = bytearray(num_envs)  # faster for one or two than the array that views it
-        self._no_bytes = bytes(num_envs)
-        self._ended = np.frombuffer(self._ended_bytes, np.bool_)
-        self._has_ended = False  # whether any of `_ended` is set
+        self._ended: set[int] = set()  # those that await a reset
 
     @property
     def ids(self) -> NDArray[np.int64]:
@@ -157,36 +154,38 @@ class Episodes:
 
     @property
     def ended(self) -> NDArray[np.bool_]:
-        """Which sub-environments have ended and await a reset, shape `(num_envs,)`; a copy."""
-        return self._ended.copy()
+        """Which sub-environments have ended and await a reset, shape `(num_envs,)`; a new array."""
+        mask = np.zeros(self.num_envs, np.bool_)
+        mask[list(self._ended)] = True
+        return mask
 
     @property
     def has_ended(self) -> bool:
         """Whether any sub-environment has ended and awaits a reset."""
-        return self._has_ended
+        return bool(self._ended)
 
     def get(self, index: int) -> EpisodeState:
         """Tell where the episode of a sub-environment stands, for `set`."""
-        return EpisodeState(float(self._returns[index]), int(self._ticks - self._born[index]), bool(self._ended[index]))
+        return EpisodeState(float(self._returns[index]), int(self._ticks - self._born[index]), index in self._ended)
 
     def set(self, index: int, state: EpisodeState) -> None:
         """Go on with an episode that was saved; it gets a number of its own."""
         self._begin([index])
         self._returns[index] = state.episode_return
         self._born[index] = self._ticks - state.length
-        self._ended[index] = state.has_ended
-        self._has_ended = bool(self._ended.any())
+        if state.has_ended:
+            self._ended.add(index)
+        else:
+            self._ended.discard(index)
 
     def on_reset(self, indices: NDArray[np.intp] | None = None) -> None:
         """Begin new episodes in the sub-environments that were reset; `None` for all."""
         if indices is None:
             self._begin(range(self.num_envs))
-            self._ended[:] = False
-            self._has_ended = False
+            self._ended.clear()
         else:
             self._begin(indices.tolist())
-            self._ended[indices] = False
-            self._has_ended = self._has_ended and bool(self._ended.any())
+            self._ended.difference_update(indices.tolist())
 
     def on_step(
         self,
@@ -210,10 +209,9 @@ class Episodes:
             return self._on_rows(rewards, terminated, truncated, indices)
         self._ticks += 1
         np.add(self._returns, rewards, self._returns)
-        if self._has_ended and self._is_next_step:
-            self._begin(_places(self._ended_bytes))
-            self._ended_bytes[:] = self._no_bytes
-            self._has_ended = False
+        if self._ended and self._is_next_step:
+            self._begin(self._ended)
+            self._ended.clear()
         flags = terminated.tobytes(), truncated.tobytes()
         if _TRUE not in flags[0] and _TRUE not in flags[1]:
             return None
@@ -230,12 +228,10 @@ class Episodes:
     ) -> EndedEpisodes | None:
         self._born[indices] -= 1
         self._returns[indices] += rewards
-        if self._has_ended and self._is_next_step:
-            again = indices[self._ended[indices]].tolist()
-            if again:
-                self._begin(again)
-                self._ended[again] = False
-                self._has_ended = bool(self._ended.any())
+        if self._ended and self._is_next_step:
+            again = self._ended.intersection(indices.tolist())
+            self._begin(again)
+            self._ended -= again
         flags = terminated.tobytes(), truncated.tobytes()
         if _TRUE not in flags[0] and _TRUE not in flags[1]:
             return None
@@ -249,15 +245,13 @@ class Episodes:
         if self._is_same_step:
             self._begin(which)
         else:
-            for index in which:
-                self._ended_bytes[index] = _TRUE
-            self._has_ended = True
+            self._ended.update(which)
 
-    def _begin(self, which: Sequence[int]) -> None:
+    def _begin(self, which: Collection[int]) -> None:
         """Begin new episodes."""
         now_s = time.perf_counter()
         if len(which) > _FEW:
-            rows = np.asarray(which, np.intp)
+            rows = np.fromiter(which, np.intp)
             self._counts[rows] += 1
             self._returns[rows] = 0.0
             self._born[rows] = self._ticks
@@ -271,13 +265,10 @@ class Episodes:
             started_s[index] = now_s
 
 
-def _places(first: bytes | bytearray, second: bytes = b"") -> list[int]:
-    """Where either of two rows of bools, or the one that is given, is set."""
+def _places(first: bytes, second: bytes) -> list[int]:
+    """Where either of two rows of bools is set."""
     if len(first) > _FEW and first.count(_TRUE) + second.count(_TRUE) > _FEW:
-        mask = np.frombuffer(first, np.bool_)
-        if second:
-            mask = mask | np.frombuffer(second, np.bool_)
-        many: list[int] = np.flatnonzero(mask).tolist()
+        many: list[int] = np.flatnonzero(np.frombuffer(first, np.bool_) | np.frombuffer(second, np.bool_)).tolist()
         return many
     found: list[int] = []
     place = first.find(_TRUE)

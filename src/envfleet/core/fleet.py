@@ -160,27 +160,28 @@ class Fleet(ReachableFleet):
             WorkerDied: A worker ended.
             StepTimeout: A sub-environment overran `step_timeout_s`.
         """
-        return self._finish_step(self._start_step(actions))
+        clock = self._rows.clock
+        start_s = time.perf_counter() - clock.wait_s
+        result = self._finish_step(self._start_step(actions))
+        clock.own_s += time.perf_counter() - clock.wait_s - start_s
+        return result
 
     def _start_step(self, actions: Any, verb: str = "step") -> Call:
-        start_s = time.perf_counter()
-        rows = self._rows
-        if self._state is not _READY or not self._engine.is_sound or self._is_busy:
+        engine, rows = self._engine, self._rows
+        if self._state is not _READY or not engine.is_sound or self._step_call is not None or self._queue.under_way:
             self._check(verb, is_started=True)
         if rows.is_disabled and rows.episodes.has_ended:
             rows.refuse_ended(np.arange(self.num_envs))
         objects = rows.take_actions(actions)
         generation = 1 - rows.generation
         payloads = None if rows.is_plain else rows.step_payloads(objects)
-        rows.clock.copy_s += time.perf_counter() - start_s
-        call = self._engine.start(rows.workers, _STEP, generation, payloads)
+        call = engine.start(rows.workers, _STEP, generation, payloads)
         rows.generation = generation
         return call
 
     def _finish_step(self, call: Call, timeout_s: float | None = None) -> StepResult:
         engine, rows = self._engine, self._rows
         replies = [] if call is NOTHING_TO_SAY else rows.finish(call, timeout_s)
-        start_s = time.perf_counter()
         if replies:
             rows.store(replies)
         out = rows.outputs[rows.generation]
@@ -191,12 +192,10 @@ class Fleet(ReachableFleet):
         infos: dict[str, Any] = {}
         if ended is not None or replies or engine.columns_version:
             infos = rows.infos(replies, ended=ended, has_columns=True)
-        if rows.options.copy:
+        if rows.copies:
             rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
-        observations = rows.observe()
         rows.clock.steps += self.num_envs
-        rows.clock.copy_s += time.perf_counter() - start_s
-        return observations, rewards, terminated, truncated, infos
+        return rows.observe(), rewards, terminated, truncated, infos
 
     # ------------------------------------------------------------------ asynchronous stepping
 
@@ -211,13 +210,17 @@ class Fleet(ReachableFleet):
             CallPending: One of them is under way: `recv` it first.
             ResetNeeded: Before the first reset, or an episode has ended and autoreset is disabled.
         """
+        clock = self._rows.clock
+        start_s = time.perf_counter() - clock.wait_s
         if env_indices is None and self.batch_size == self.num_envs:
             self._step_call = self._start_step(actions, "send")
-            return
-        self._check("send", is_idle=self._step_call is not None, is_started=True)
-        self._queue.send(
-            actions, list(range(self.num_envs)) if env_indices is None else check_indices(env_indices, self.num_envs)
-        )
+        else:
+            self._check("send", is_idle=self._step_call is not None, is_started=True)
+            everyone = range(self.num_envs)
+            self._queue.send(
+                actions, list(everyone) if env_indices is None else check_indices(env_indices, self.num_envs)
+            )
+        clock.own_s += time.perf_counter() - clock.wait_s - start_s
 
     def recv(self, timeout_s: float | None = None) -> Batch:
         """Wait until `batch_size` sub-environments have stepped, or all that are under way if those are fewer.
@@ -234,6 +237,13 @@ class Fleet(ReachableFleet):
             TimeoutError: Not enough were ready in time. Nothing is lost: call again.
         """
         self._check("recv", is_idle=False)
+        clock = self._rows.clock
+        start_s = time.perf_counter() - clock.wait_s
+        batch = self._recv(timeout_s)
+        clock.own_s += time.perf_counter() - clock.wait_s - start_s
+        return batch
+
+    def _recv(self, timeout_s: float | None) -> Batch:
         call = self._step_call
         if call is not None:
             try:

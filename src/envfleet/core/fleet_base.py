@@ -147,13 +147,14 @@ class FleetBase(VectorEnv[Any, Any, Any]):
         is_inline = self.plan.backend == "serial"
         # Of the one worker that the parts of a serial fleet share, each has its share of the steps.
         step_s = busy_s * min(steps / max(sum(worker.steps for worker in workers), 1), 1.0) if is_inline else 0.0
-        total_s = self._rows.clock.copy_s + (step_s if is_inline else wait_s)
+        copy_s = max(self._rows.clock.own_s - step_s, 0.0)
+        total_s = copy_s + (step_s if is_inline else wait_s)
         return FleetStats(
             steps=steps,
             steps_per_s=steps / total_s if total_s else 0.0,
             step_s=step_s,
             wait_s=0.0 if is_inline else wait_s,
-            copy_s=self._rows.clock.copy_s,
+            copy_s=copy_s,
             busy_s=busy_s,
             restarts=sum(self._engine.budget.spent[worker] for worker in self._rows.workers),
             workers=workers,

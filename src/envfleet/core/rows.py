@@ -37,6 +37,7 @@ class Rows:
         self.engine, self.options, self.indices = engine, engine.options, indices
         self.num_envs = len(indices)
         self.layout, self.action_layout = engine.observation_layout, engine.action_layout
+        self.copies, self._is_array = engine.options.copy, engine.observation_layout.is_array
         arrays = engine.view(indices)
         self.actions, self.outputs = arrays.actions, arrays.outputs
         self._action_view = _integers_of(self.actions) if self.action_layout.is_array else None
@@ -125,9 +126,9 @@ class Rows:
     def observe(self) -> Any:
         """All observations of the current generation; copied if the fleet copies."""
         leaves = self.outputs[self.generation].observations
-        if self.layout.is_array:
-            return leaves[0].copy() if self.options.copy else leaves[0]
-        if self.options.copy:
+        if self._is_array:
+            return leaves[0].copy() if self.copies else leaves[0]
+        if self.copies:
             leaves = [leaf.copy() for leaf in leaves]
         return self.layout.batch(leaves, self.objects)
 
@@ -164,26 +165,24 @@ class Rows:
             ended: The episodes that ended, by row.
             has_columns: Whether infos may lie in columns: after a step.
         """
-        if not replies and ended is None and not (has_columns and self.engine.columns_version):
-            return {}
+        final_rows = ended.rows.tolist() if ended is not None and self._has_finals else []
+        if not self.options.record_episodes:
+            ended = None
+        if not replies and not final_rows and not (has_columns and self.engine.columns_version):
+            return {} if ended is None else LazyInfos(dict, ended)
         sparse: SparseInfos = []
-        if ended is not None and self._has_finals:
-            finals = self.outputs[self.generation].finals
-            for k in ended.rows.tolist():
-                index = k if indices is None else indices[k]
-                sparse.append((k, {"final_obs": self.layout.row(finals, self.final_objects, index)}))
+        finals = self.outputs[self.generation].finals
+        for k in final_rows:
+            index = k if indices is None else indices[k]
+            sparse.append((k, {"final_obs": self.layout.row(finals, self.final_objects, index)}))
         places = None if indices is None else {index: k for k, index in enumerate(indices)}
         first = self.indices.start
         for _, reply in replies:
             for index, info in reply.infos:
                 sparse.append((index - first if places is None else places[index - first], info))
-        snapshot = self._snapshot_columns(indices) if has_columns and self._columns is not None else None
-        if not self.options.record_episodes:
-            ended = None
-        if not sparse and snapshot is None and ended is None:
-            return {}
+        snapshot = self._snapshot_columns(indices) if has_columns else None
         if not sparse and snapshot is None:
-            return LazyInfos(dict, ended)
+            return {} if ended is None else LazyInfos(dict, ended)
         size = self.num_envs if indices is None else len(indices)
         return LazyInfos(lambda: build_infos(size, sparse, snapshot), ended)
 
@@ -200,7 +199,7 @@ class Rows:
     def final_observations(self) -> Any:
         """Last observations of the episodes that ended in the last step, batched; copied if the fleet copies."""
         finals = self.outputs[self.generation].finals
-        if self.options.copy:
+        if self.copies:
             finals = [leaf.copy() for leaf in finals]
         return self.layout.batch(finals, self.final_objects)
 

@@ -88,7 +88,6 @@ class SendQueue:
         rows = self._rows
         wanted = min(batch_size, len(self.under_way))
         self._await(wanted, timeout_s)
-        start_s = time.perf_counter()
         taken = [self._arrived.popleft() for _ in range(wanted)]
         if wanted == rows.num_envs:
             taken.sort(key=lambda one: one[0])
@@ -105,7 +104,6 @@ class SendQueue:
         infos = rows.infos(replies, indices, ended, has_columns=True)
         batch = Batch(rows.take(which), rewards, terminated, truncated, infos, which)
         rows.clock.steps += wanted
-        rows.clock.copy_s += time.perf_counter() - start_s
         return batch
 
     def _is_idle(self, span: range) -> bool:

@@ -37,11 +37,17 @@ class Plan:
 
 @dataclasses.dataclass
 class Clock:
-    """Where a fleet's own time went so far; see `FleetStats`."""
+    """Where a fleet's own time went so far.
+
+    Attributes:
+        steps: Sub-environment steps.
+        wait_s: Seconds waiting for workers, in any call.
+        own_s: Seconds inside the calls that step, less the waiting.
+    """
 
     steps: int = 0
     wait_s: float = 0.0
-    copy_s: float = 0.0
+    own_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
