@@ -114,7 +114,6 @@ class Trainer:
         self.begin()
         while (reason := self._why_stop(should_stop)) is None:
             self.round()
-        self._tally.add_figures(self._learner.end_phase() if reason == "completed" else {})
         self._end(reason)
         return reason
 
@@ -200,11 +199,12 @@ class Trainer:
 
     def _end_phase(self) -> None:
         """All sub-environments are reset together; running episodes are closed as if time had ended them."""
+        self._tally.add_figures(self._learner.end_phase())
+        self._narrator.learned()
+        self._watch.lap("update")
         self._curriculum.advance()
         if self._curriculum.is_finished:
             return
-        self._tally.add_figures(self._learner.end_phase())
-        self._narrator.learned()
         if self._curriculum.phase.clear_buffer:
             self._learner.forget()
         self._begin_phase()

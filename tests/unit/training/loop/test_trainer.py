@@ -146,6 +146,13 @@ def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say()
     assert {Learned, Evaluated} <= set(kinds)
 
 
+@pytest.mark.parametrize("agent", ["DDDQN", "PPO"])
+def test_what_is_learned_at_the_end_of_a_phase_counts_for_that_phase(agent: str) -> None:
+    watcher = Watcher()
+    trained(config_of({"transitions": 150}, {"transitions": 150}, agent=agent, rollout_steps=200), 2, watcher)
+    assert [(event.phase, event.transitions) for event in watcher.of(Learned)] == [(0, 150), (1, 300)]
+
+
 def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
     watcher = Watcher()
     trainer = trained(config_of({"transitions": 200}, agent="PPO", rollout_steps=32), 4, watcher)
