@@ -42,7 +42,7 @@ docs: $(READY) ## Build the documentation into site/
 
 check: lint types imports docs test ## Everything CI runs
 
-bench: $(READY) ## Compare fleets and kernels with their peers (40 minutes)
+bench: $(READY) ## Compare fleets and kernels with their peers (20 minutes)
 	@$(BIN)/python -m benchmarks
 
 clean: ## Remove .venv and everything built

@@ -140,12 +140,18 @@ def tree_memory_bytes() -> int:
     return total
 
 
+def import_modules(state: dict[str, Any], contender: Contender) -> None:
+    """Import what a contender needs in this process, so that its start is measured without."""
+    del state
+    for module in contender.modules:
+        importlib.import_module(module)
+
+
 def open_runner(
     state: dict[str, Any], key: str, contender: Contender, workload: Workload, num_envs: int, workers: int | None
 ) -> Opening:
     """Build a contender's sub-environments in this process and keep them in `state` under `key`."""
-    for module in contender.modules:
-        importlib.import_module(module)
+    import_modules(state, contender)
     with contextlib.closing(workload.build()) as probe:
         actions = draw_actions(probe.action_space, num_envs)
     memory_before, start = tree_memory_bytes(), time.perf_counter()

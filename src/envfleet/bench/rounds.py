@@ -16,6 +16,7 @@ from envfleet.bench.measure import Opening, Sample
 from envfleet.bench.peers import Contender
 from envfleet.bench.results import Entry, Report, Run, Settings
 from envfleet.bench.workloads import Workload
+from envfleet.core.cores import whole_cores
 
 Progress = Callable[[str, float], None]
 """Told what goes on and which fraction (0 to 1) of the run is done."""
@@ -102,6 +103,9 @@ def run_case(case: Case, settings: Settings, progress: Progress) -> Run:
     total = len(seats) * (settings.rounds + 1) + 1
     done = 0
     try:
+        progress(f"{case.workload.name} × {case.num_envs}: importing", 0.0)
+        with concurrent.futures.ThreadPoolExecutor(whole_cores()) as pool:  # nothing is measured yet
+            list(pool.map(lambda seat: seat.prepare(settings), seats))
         for seat in seats:
             progress(f"{case.workload.name} × {case.num_envs}: starting {seat.contender.label}", done / total)
             seat.start(settings)
@@ -139,13 +143,19 @@ class _Seat:
         self._close_s: float | None = None
         self._samples: list[Sample] = []
 
-    def start(self, settings: Settings) -> None:
+    def prepare(self, settings: Settings) -> None:
         absence = self._case.reasons.get(self.contender.name) or self.contender.absence(self._case.workload)
         if absence is not None:
             self._status, self._reason = "absent", absence
             return
         with self._catching():
             self._child = Child(self.contender.label)
+            self._child.call(measure.import_modules, settings.start_timeout_s, self.contender)
+
+    def start(self, settings: Settings) -> None:
+        if self._child is None:
+            return
+        with self._catching():
             case = self._case
             self._opening = self._child.call(
                 measure.open_runner,

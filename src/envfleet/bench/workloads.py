@@ -1,4 +1,4 @@
-"""What is measured: the five built-in workloads, any Gymnasium id, any callable of the form `module:function`."""
+"""What is measured: the built-in workloads, any Gymnasium id, any callable of the form `module:function`."""
 
 from __future__ import annotations
 
@@ -86,9 +86,14 @@ _BUILT_IN: Mapping[str, str] = {
     "image": "84 × 84 × 4 uint8: 28 kB to move a step",
     "dict": "nested Dict observation with five leaves",
     "infos": "three numeric infos on every step",
+    "hockey": "Box2D physics of two players, tens of µs a step",
 }
 _SYNTHETIC: Mapping[str, str] = {"medium": "SpinEnv", "image": "ImageEnv", "dict": "DictEnv", "infos": "InfoEnv"}
-_REGISTERED: Mapping[str, str] = {"cheap": "CartPole-v1", "lunar": "LunarLander-v3"}
+_REGISTERED: Mapping[str, str] = {
+    "cheap": "CartPole-v1",
+    "lunar": "LunarLander-v3",
+    "hockey": "envfleet/Hockey-Box2D-v0",
+}
 
 BUILT_IN_NAMES: tuple[str, ...] = tuple(_BUILT_IN)
 
@@ -116,8 +121,8 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
     """Find a workload by name.
 
     Args:
-        name: A built-in workload (`cheap`, `lunar`, `medium`, `image`, `dict`, `infos`), a Gymnasium id
-            (`CartPole-v1`, `mypackage:MyEnv-v0`), or a callable that builds one environment (`mypackage.envs:make`).
+        name: A built-in workload (`cheap`, `lunar`, `medium`, `image`, `dict`, `infos`, `hockey`), a Gymnasium
+            id (`CartPole-v1`, `mypackage:MyEnv-v0`), or a callable that builds one environment (`mypackage.envs:make`).
         env_kwargs: Arguments of the environment.
 
     Raises:
@@ -153,6 +158,7 @@ _NEEDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("gymnasium.envs.tabular", ("jax",), "jax"),
     ("shimmy", ("shimmy",), "other"),
     ("envfleet.kernels", ("numba",), "kernels"),
+    ("envfleet.envs.hockey", ("Box2D",), "hockey"),
 )
 
 
