@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import math
 import os
 import pickle
 import select
@@ -23,10 +22,14 @@ from envfleet.core.messages import Reply, Request
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import InvalidArgument
 from envfleet.transports.handle import WorkerHandle
+from envfleet.transports.request_pipe import RequestPipe
 from envfleet.transports.wire import LENGTH, encode_request
 
 STALL_LOOKS = 5
 """Looks, in vain, into which a wait is cut: one alone may be in vain because this process was stopped meanwhile."""
+
+ROOM_MS = 50
+"""How long whoever sends waits for a worker to read on, before the rest is sent while something else is waited for."""
 
 Start = Callable[[list[int], list[int]], WorkerHandle]
 """Starts a worker: the descriptors it gets, and the owner's ends of its pipes, which it must not hold."""
@@ -81,8 +84,12 @@ class WorkerLink(Protocol):
         """Give its group, which is built, the arrays."""
         ...
 
-    def submit(self, request: Request, deadline_s: float = math.inf) -> None:
-        """Hand it a request, unless it is gone or `deadline_s` passes."""
+    def submit(self, request: Request) -> None:
+        """Hand it a request, unless it is gone."""
+        ...
+
+    def pipe(self) -> RequestPipe | None:
+        """The pipe in which some of what it was sent waits for room, if there is any."""
         ...
 
     def read_reply(self, record: tuple[int, ...], stall_s: float) -> Reply | None:
@@ -127,25 +134,34 @@ class Link:
         index: The worker's index.
         fds: What the worker gets besides its own ends of the pipes: completion pipe, shared block, shared data if any.
         start: Starts its process.
-        relieve: Reads what workers have completed, when one must be rid of a reply before it can read on.
     """
 
-    def __init__(self, index: int, fds: Sequence[int], start: Start, relieve: Callable[[], None]) -> None:
-        self.index, self._relieve = index, relieve
+    def __init__(self, index: int, fds: Sequence[int], start: Start) -> None:
+        self.index = index
         self.is_dead = self._is_closed = self._is_stalled = False
         self._announced: tuple[int, ...] | None = None  # record of the message that is being read
         self._received: collections.deque[bytes] = collections.deque()  # of that message
         with contextlib.ExitStack() as undo:
-            request_read, self.request_fd = _pipe(undo)
+            request_read, request_fd = _pipe(undo)
             self.reply_fd, reply_write = _pipe(undo)
             self.stack_fd = os.memfd_create("envfleet-stack") if hasattr(os, "memfd_create") else _unlinked_file()
             undo.callback(os.close, self.stack_fd)
-            self.handle = start([request_read, reply_write, self.stack_fd, *fds], [self.request_fd, self.reply_fd])
+            self.handle = start([request_read, reply_write, self.stack_fd, *fds], [request_fd, self.reply_fd])
             os.close(request_read)
             os.close(reply_write)
             undo.pop_all()
-        os.set_blocking(self.request_fd, False)
+        os.set_blocking(request_fd, False)
         os.set_blocking(self.reply_fd, False)
+        self._requests = RequestPipe(request_fd)
+
+    @property
+    def request_fd(self) -> int:
+        """The owner's end of the request pipe; -1 once it is closed."""
+        return self._requests.fd
+
+    def pipe(self) -> RequestPipe | None:
+        """The request pipe, if something waits for room in it."""
+        return self._requests if self._requests.is_blocked else None
 
     def send_plan(self, plan: GroupPlan, shared_layout: BlockLayout | None) -> None:
         """Have the worker build its group; it answers under sequence number 0."""
@@ -155,9 +171,12 @@ class Link:
         """Have the worker map the arrays, before anything else."""
         self._write_message(spec)
 
-    def submit(self, request: Request, deadline_s: float = math.inf) -> None:
-        """Write a request, unless the worker is gone or `deadline_s` passes."""
-        self._write(encode_request(request), deadline_s)
+    def submit(self, request: Request) -> None:
+        """Write a request, unless the worker is gone; of a large one as much as it reads right now."""
+        requests = self._requests
+        requests.write(encode_request(request))
+        while requests.is_blocked and self._has_room():
+            requests.push()
 
     def can_look(self) -> bool:
         """Always: it writes into shared memory."""
@@ -176,37 +195,15 @@ class Link:
                 f"what builds the sub-environments cannot be pickled, so it cannot reach worker processes: {error}; "
                 'make such things within the callable, or pass backend="serial" or "thread"'
             ) from error
-        self._write(LENGTH.pack(len(body)) + body)
+        self._requests.write(LENGTH.pack(len(body)) + body)
 
-    def _write(self, data: bytes, deadline_s: float = math.inf) -> None:
-        """Write all of `data`, unless the worker is gone, of which the sentinel tells, or `deadline_s` passes."""
-        try:
-            written = os.write(self.request_fd, data)
-            if written == len(data):
-                return
-            rest = memoryview(data)[written:]
-        except BlockingIOError:
-            rest = memoryview(data)
-        except BrokenPipeError:
-            return
-        while rest and self._await_room(deadline_s):
-            with contextlib.suppress(BlockingIOError):
-                rest = rest[os.write(self.request_fd, rest) :]
-
-    def _await_room(self, deadline_s: float) -> bool:
-        """Wait until the worker reads on; False if it is gone or the time is up.
-
-        It may be that the worker first wants to get rid of a reply, and reads nothing before that is taken.
-        """
+    def _has_room(self) -> bool:
+        """Wait a moment for the worker to read on; False if it first wants to get rid of a reply, or is gone."""
         poller = select.poll()
         poller.register(self.request_fd, select.POLLOUT)
         poller.register(self.reply_fd, select.POLLIN)
         poller.register(self.handle.sentinel_fd, select.POLLIN)
-        left_ms = None if deadline_s == math.inf else max(deadline_s - time.monotonic(), 0) * 1000
-        ready = {fd for fd, _ in poller.poll(left_ms)}
-        if self.reply_fd in ready:
-            self._relieve()
-        return bool(ready) and self.handle.is_alive()
+        return any(fd == self.request_fd for fd, _ in poller.poll(ROOM_MS))
 
     def read_reply(self, record: tuple[int, ...], stall_s: float) -> Reply | None:
         """Read one message; see `WorkerLink`."""
@@ -254,9 +251,7 @@ class Link:
 
     def hang_up(self) -> None:
         """End the request pipe: a worker that reads the end closes its sub-environments and ends; idempotent."""
-        if self.request_fd >= 0:
-            os.close(self.request_fd)
-            self.request_fd = -1
+        self._requests.close()
 
     def close(self) -> None:
         """Release the descriptors; idempotent, for one whose successor could not be started is closed again."""

@@ -29,9 +29,9 @@ class Patience:
         self._rest = 0
         self._misses = 0
 
-    def register(self, fd: int) -> None:
-        """Watch a descriptor for something to read, or its end."""
-        self._poller.register(fd, select.POLLIN)
+    def register(self, fd: int, events: int = select.POLLIN) -> None:
+        """Watch a descriptor for something to read, or for other `events` of `select.poll`, or its end."""
+        self._poller.register(fd, events)
 
     def unregister(self, fd: int) -> None:
         """Watch it no more."""

@@ -26,6 +26,7 @@ from envfleet.core.messages import ALL_ROWS, Completion, Reply, Request, Verb
 from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, WorkerDied
+from envfleet.transports.backlog import Backlog
 from envfleet.transports.launch import StartMethod, WorkerHandle, launch, require_descriptors
 from envfleet.transports.link import Link, Start, WorkerLink
 from envfleet.transports.patience import Patience
@@ -35,7 +36,7 @@ DESCRIPTORS_PER_WORKER = 8
 """Pipe ends, sentinel and stack file of a worker, with room for the moment in which it starts."""
 
 STALL_S = 30.0
-"""How long a worker may write nothing more of a reply that it began."""
+"""How long a worker may write nothing more of a reply that it began, or read nothing of a request while stopped."""
 
 KILL_WAIT_S = 5.0
 RETIRE_WAIT_S = 10.0
@@ -88,6 +89,7 @@ class ProcessTransport:
         os.set_blocking(self._done_fd, False)
         self._poller = Patience()
         self._poller.register(self._done_fd)
+        self._backlog = Backlog(self._poller, self._give_up_stopped)
 
     def attach(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays in shared memory; the workers map them before anything else."""
@@ -95,6 +97,7 @@ class ProcessTransport:
         self._block = self._unsized.allocate(spec.block_layout().size_bytes)
         for link in self._links:
             link.send_spec(spec)
+            self._backlog.add(link)
         return self.rows_view(slice(None))
 
     def _connect(self, plans: Sequence[GroupPlan], timeout_s: float) -> Iterator[WorkerLink]:
@@ -107,7 +110,7 @@ class ProcessTransport:
         fds = [self._done_write, self._unsized.fd]
         if self._shared.fd is not None:
             fds.append(self._shared.fd)
-        return Link(worker, fds, start, self._relieve)
+        return Link(worker, fds, start)
 
     def _launch(self, worker: int, fds: list[int], ours: list[int]) -> WorkerHandle:
         others = [fd for link in self._links if isinstance(link, Link) for fd in (link.request_fd, link.reply_fd)]
@@ -125,6 +128,7 @@ class ProcessTransport:
         if link.handle.sentinel_fd >= 0:
             self._poller.register(link.handle.sentinel_fd)
         link.send_plan(self._plans[link.index], self._shared.layout)
+        self._backlog.add(link)
 
     def _await_built(self, workers: Sequence[int], deadline_s: float, timeout_s: float) -> list[GroupInfo]:
         self._start_deadlines_s = dict.fromkeys(workers, deadline_s)
@@ -166,8 +170,14 @@ class ProcessTransport:
         return None
 
     def submit(self, worker: int, request: Request) -> Sequence[Completion]:
-        """Write the request's header, and its payload if it has one, to the worker's pipe."""
-        self._links[worker].submit(request)
+        """Write the request's header, and its payload if it has one, to the worker's pipe.
+
+        What there is no room for is written by `wait`, in which whoever waits keeps time and hears of deaths.
+        """
+        link = self._links[worker]
+        link.submit(request)
+        if link.pipe() is not None:
+            self._backlog.add(link)
         return ()
 
     def wait(self, timeout_s: float | None) -> Sequence[Completion]:
@@ -178,11 +188,13 @@ class ProcessTransport:
         return self._poll(timeout_s)
 
     def _poll(self, timeout_s: float | None) -> list[Completion]:
+        if self._backlog:
+            timeout_s = self._backlog.look(timeout_s, self._stall_s)
         events = self._poller.wait(0 if self._records else timeout_s)
         found: list[Completion] = []
         ended: list[int] = []
         for fd, _ in events:
-            if fd != self._done_fd:
+            if fd != self._done_fd and not self._backlog.send_on(fd):
                 ended.append(fd)
         if events or self._records:
             self._read_records(found)  # also when only a sentinel spoke: what it completed before comes first
@@ -218,15 +230,20 @@ class ProcessTransport:
             self.kill(worker, WorkerDied(worker, rows, None, link.handle.pid, how=how))
             return None
 
-    def _relieve(self) -> None:
-        """Take in what is completed while something is being sent; `wait` hands it out."""
-        self._read_records(self._early)
+    def _give_up_stopped(self, link: WorkerLink, stall_s: float) -> None:
+        pid = link.handle.pid
+        how = (
+            "was killed, as it is stopped (by SIGSTOP, job control or a debugger) and read nothing more of a request "
+            f"for {stall_s:g} s: `kill -CONT {pid}` in time lets it go on"
+        )
+        self.kill(link.index, WorkerDied(link.index, self._plans[link.index].rows, None, pid, how=how))
 
     def _note_end(self, sentinel_fd: int, found: list[Completion]) -> None:
         for link in self._links:
             if link.handle.sentinel_fd == sentinel_fd and not link.is_dead:
                 link.is_dead = True
                 self._poller.unregister(sentinel_fd)
+                self._backlog.remove(link)
                 why = self._reasons.pop(link.index, None) or self._describe_death(link)
                 found.append(Completion(link.index, 0, ALL_ROWS, death=why))
 
@@ -244,6 +261,7 @@ class ProcessTransport:
         self._links[worker] = link
         self._begin(link)
         link.send_spec(self._spec)
+        self._backlog.add(link)
         self._await_built([worker], deadline_s, timeout_s)
 
     def _retire(self, worker: int) -> None:
@@ -258,6 +276,7 @@ class ProcessTransport:
         self._early += [completion for completion in last_words if completion.worker != worker]
         if link.handle.sentinel_fd >= 0:
             self._poller.unregister(link.handle.sentinel_fd)
+        self._backlog.remove(link)
         link.is_dead = True  # should its successor not start, nobody must ask this one to close
 
     def can_look(self, worker: int) -> bool:
@@ -315,7 +334,7 @@ class ProcessTransport:
         left_s = deadline_s - time.monotonic()
         if left_s > 0:
             for worker in waiting:
-                self._links[worker].submit(Request(Verb.CLOSE, 0, payload=left_s), deadline_s)
+                self.submit(worker, Request(Verb.CLOSE, 0, payload=left_s))
         while waiting and (left_s := deadline_s - time.monotonic()) > 0:
             for completion in self.wait(left_s):
                 if completion.death is not None or (completion.seq == 0 and completion.row == ALL_ROWS):

@@ -181,7 +181,7 @@ def test_no_interrupt_loses_what_was_read() -> None:
 
     numbers: list[int] = []
     is_armed, num_interrupts, record = False, 0, (0,)
-    link, writer = Link(0, [], start, lambda: None), threading.Thread(target=write)
+    link, writer = Link(0, [], start), threading.Thread(target=write)
     old = signal.signal(signal.SIGALRM, interrupt)
     writer.start()
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -140,13 +139,16 @@ class RemoteLink:
                 out.info_present[...] = False  # a worker that was here before may have left some
         self._call("bind", None, spec, past_of(arrays, self.index) if self._is_successor else None)
 
-    def submit(self, request: Request, deadline_s: float = math.inf) -> None:
+    def submit(self, request: Request) -> None:
         """Call it with a request."""
         if self._arrays is None or self.is_dead:
             return
         self._call("handle", request, encode_call(request, self._arrays))
         if request.verb is Verb.CLOSE:
             self.handle.leave()
+
+    def pipe(self) -> None:
+        """There is none: Ray takes arguments of any size."""
 
     def hang_up(self) -> None:
         """Have it close what it built, and end."""
