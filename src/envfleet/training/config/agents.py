@@ -93,6 +93,11 @@ def agent_config(config: RunConfig) -> AgentConfig:
         reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         given = f" is {first['input']!r}" if place else ""
         raise InvalidArgument(f"agent.hyperparameters{place}{given}: {reason}") from None
+    if not isinstance(made, PPOConfig) and made.capacity < made.batch_size:
+        raise InvalidArgument(
+            f"agent.hyperparameters.capacity is {made.capacity}, expected at least batch_size, {made.batch_size}: "
+            "nothing is learned before the replay buffer holds a batch"
+        )
     return made
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from envfleet.training.config.section import Section
 
 Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
-Weight = Annotated[float, Field(ge=0.0, strict=False)]
+Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 
 
 class NoOpponent(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from envfleet.training.config.opponents import Opponent, shares_of
+from envfleet.training.config.opponents import Opponent, Weight, shares_of
 from envfleet.training.config.section import Section
 
 ModeName = Literal["NORMAL", "TRAIN_SHOOTING", "TRAIN_DEFENSE"]
@@ -20,7 +20,7 @@ class WeightedMode(Section):
     """An entry of a mixture of modes."""
 
     mode: ModeName
-    weight: Annotated[float, Field(ge=0.0, strict=False)] = Field(
+    weight: Weight = Field(
         default=1.0, description="Relative to the other entries'."
     )
 

@@ -30,7 +30,7 @@ def read_config(path: str | Path) -> RunConfig:
             path of every key in question, what it is, and what is accepted.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_whole)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): pass the path of a configuration") from error
     except ValueError as error:
@@ -85,6 +85,16 @@ def json_schema() -> dict[str, Any]:
     schema = RunConfig.model_json_schema()
     schema["properties"]["$schema"] = {"type": "string"}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a file, of which JSON would keep the last of several values of one key."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
 
 
 def _explain(error: ValidationError, data: Any, source: str) -> str:

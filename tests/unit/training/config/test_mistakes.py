@@ -42,6 +42,18 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: changed(*GAMES, "opponent", "opponents", [{"type": "basic_weak", "weight": 0}]),
         r"curriculum.phases\[1\] has a mixture of opponents whose weights are all 0",
     ),
+    "weight without end": (
+        lambda: changed(*GAMES, "opponent", "opponents", [{"type": "basic_weak", "weight": float("inf")}]),
+        r"curriculum.phases\[1\].opponent.opponents\[0\].weight is inf: expected a finite number",
+    ),
+    "weight of a mode without end": (
+        lambda: changed(*GAMES, "environment", {"mixture": [{"mode": "NORMAL", "weight": float("inf")}]}),
+        r"curriculum.phases\[1\].environment.mixture\[0\].weight is inf: expected a finite number",
+    ),
+    "buffer below a batch": (
+        lambda: changed("agent", {"type": "SAC", "hyperparameters": {"capacity": 10}}),
+        r"agent.hyperparameters.capacity is 10, expected at least batch_size, \d+: nothing is learned",
+    ),
     "mode": (
         lambda: changed(*GAMES, "environment", {"mode": "SHOOTING"}),
         r"curriculum.phases\[1\].environment.mode is 'SHOOTING': expected 'NORMAL', 'TRAIN_SHOOTING'",
@@ -174,6 +186,9 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
         read_config(path)
     path.write_text('{"curriculum": ', encoding="utf-8")
     with pytest.raises(InvalidArgument, match=r"run\.json is no JSON \(Expecting value: line 1"):
+        read_config(path)
+    path.write_text('{"seed": 1, "training": {"eval_games": 2, "eval_games": 3}}', encoding="utf-8")
+    with pytest.raises(InvalidArgument, match=r"run\.json is no JSON \(the key 'eval_games' stands twice in one object"):
         read_config(path)
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(InvalidArgument, match=r"run\.json holds a list, expected an object"):
