@@ -1,5 +1,5 @@
 """One engine, and the score."""
 
-from envfleet.adapters.student_single import StudentGymEnv, create_student_gym_env, get_leaderboard_score
+from envfleet.adapters.student_client.single_env import StudentGymEnv, create_student_gym_env, get_leaderboard_score
 
 __all__ = ["StudentGymEnv", "create_student_gym_env", "get_leaderboard_score"]

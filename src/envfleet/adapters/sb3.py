@@ -30,7 +30,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from envfleet.adapters import inside, reaching
+from envfleet.adapters import fleet_internals, in_workers
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.adapters.sb3_infos import spread_infos, step_infos
 from envfleet.core.fleet import Fleet
@@ -144,7 +144,7 @@ class FleetVecEnv(VecEnv):
         """
         if self._finish is not None:
             raise CallPending("step_async() while a step is under way: call step_wait() first")
-        self._finish = inside.start_step(self.fleet, _as_the_space_has_them(actions, self.action_space))
+        self._finish = fleet_internals.start_step(self.fleet, _as_the_space_has_them(actions, self.action_space))
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for what `step_async` started.
@@ -171,7 +171,7 @@ class FleetVecEnv(VecEnv):
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether every sub-environment, or a wrapper of it, has an attribute."""
-        return all(self._apply(reaching.has_attr, None, attr_name))
+        return all(self._apply(in_workers.has_attr, None, attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get an attribute of sub-environments.
@@ -183,7 +183,7 @@ class FleetVecEnv(VecEnv):
         Returns:
             One value for each.
         """
-        return self._apply(reaching.get_attr, indices, attr_name)
+        return self._apply(in_workers.get_attr, indices, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of sub-environments.
@@ -193,7 +193,7 @@ class FleetVecEnv(VecEnv):
             value: The same for each.
             indices: Which sub-environments: an int, several, or `None` for all.
         """
-        self._apply(reaching.set_attr, indices, attr_name, value)
+        self._apply(in_workers.set_attr, indices, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -209,7 +209,7 @@ class FleetVecEnv(VecEnv):
         Returns:
             One result for each.
         """
-        return self._apply(reaching.call_method, indices, method_name, method_args, method_kwargs)
+        return self._apply(in_workers.call_method, indices, method_name, method_args, method_kwargs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
@@ -223,8 +223,8 @@ class FleetVecEnv(VecEnv):
         Returns:
             One answer for each. For `Monitor` true if the fleet records episodes, whose infos are then the same.
         """
-        found = self._apply(reaching.is_wrapped, indices, wrapper_class.__module__, wrapper_class.__qualname__)
-        if wrapper_class is Monitor and inside.records_episodes(self.fleet):
+        found = self._apply(in_workers.is_wrapped, indices, wrapper_class.__module__, wrapper_class.__qualname__)
+        if wrapper_class is Monitor and fleet_internals.records_episodes(self.fleet):
             return [True] * len(found)  # the fleet does what it does, and those who ask want to know just that
         return found
 

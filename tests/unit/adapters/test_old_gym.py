@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from tests.unit.adapters.old_envs import Box, Dict, Discrete, OldEnv, OldWrapper, PairObservation, Tuple
 
-from envfleet.adapters import reaching
+from envfleet.adapters import in_workers
 from envfleet.adapters.old_gym import OldGymEnv, modern, modern_space
 from envfleet.errors import InvalidArgument
 from envfleet.testing import CountingEnv
@@ -58,20 +58,20 @@ def test_observation_that_looks_like_an_info() -> None:
 
 def test_attributes_of_all_layers() -> None:
     env = OldGymEnv(OldWrapper(OldEnv(length=3)))
-    assert reaching.get_attr(env, "length") == 3
-    assert reaching.call_method(env, "shout", (), {}) == "hey"
-    assert reaching.has_attr(env, "shout")
-    assert not reaching.has_attr(env, "whisper")
-    reaching.set_attr(env, "length", 9)
+    assert in_workers.get_attr(env, "length") == 3
+    assert in_workers.call_method(env, "shout", (), {}) == "hey"
+    assert in_workers.has_attr(env, "shout")
+    assert not in_workers.has_attr(env, "whisper")
+    in_workers.set_attr(env, "length", 9)
     assert env.old.env.length == 9
     assert "length" not in vars(env.old)
-    reaching.set_attr(env, "new", 1)
+    in_workers.set_attr(env, "new", 1)
     assert env.old.new == 1
     with pytest.raises(AttributeError, match="whisper"):
-        reaching.get_attr(env, "whisper")
+        in_workers.get_attr(env, "whisper")
     module = OldWrapper.__module__
-    assert reaching.is_wrapped(env, module, "OldWrapper")
-    assert not reaching.is_wrapped(env, module, "OldEnv")
+    assert in_workers.is_wrapped(env, module, "OldWrapper")
+    assert not in_workers.is_wrapped(env, module, "OldEnv")
 
 
 def test_rendering() -> None:

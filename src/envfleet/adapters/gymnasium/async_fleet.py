@@ -11,7 +11,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from envfleet.adapters import inside
+from envfleet.adapters import fleet_internals
 from envfleet.adapters.gymnasium.base import FleetAsVectorEnv, MakeEnv, NotOffered, ObservationMode
 from envfleet.adapters.gymnasium.processes import WorkerProcess
 from envfleet.adapters.originals import raise_original, raising_originals
@@ -110,13 +110,13 @@ class AsyncFleet(FleetAsVectorEnv):
         self._is_late = False  # a wait for it timed out
         self.processes = [
             WorkerProcess(handle, f"Worker<{type(self).__name__}>-{stats.index}", stats.env_indices)
-            for handle, stats in zip(inside.worker_handles(fleet), fleet.stats().workers, strict=True)
+            for handle, stats in zip(fleet_internals.worker_handles(fleet), fleet.stats().workers, strict=True)
         ]
 
     @property
     def observations(self) -> Any:
         """The last observations, as views of the memory that the workers write to."""
-        return inside.last_observations(self.fleet)
+        return fleet_internals.last_observations(self.fleet)
 
     # ------------------------------------------------------------------ reset
 
@@ -142,7 +142,7 @@ class AsyncFleet(FleetAsVectorEnv):
         """
         self._check_idle("reset_async", end="")
         self._check_reset(seed, options)
-        self._finish = inside.start_reset(self.fleet, seed, options)
+        self._finish = fleet_internals.start_reset(self.fleet, seed, options)
         self._state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -172,7 +172,7 @@ class AsyncFleet(FleetAsVectorEnv):
             AlreadyPendingCallError: While another call is under way.
         """
         self._check_idle("step_async")
-        self._finish = inside.start_step(self.fleet, actions)
+        self._finish = fleet_internals.start_step(self.fleet, actions)
         self._state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
@@ -214,7 +214,7 @@ class AsyncFleet(FleetAsVectorEnv):
         self._check_idle("call_async")
         if name in _UNCALLABLE:
             raise InvalidArgument(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
-        self._finish = inside.start_call(self.fleet, name, args, kwargs)
+        self._finish = fleet_internals.start_call(self.fleet, name, args, kwargs)
         self._state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:

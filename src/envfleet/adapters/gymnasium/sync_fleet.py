@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
-from envfleet.adapters import inside
+from envfleet.adapters import fleet_internals
 from envfleet.adapters.gymnasium.base import FleetAsVectorEnv, MakeEnv, ObservationMode
 from envfleet.adapters.originals import raise_original, raising_originals
 from envfleet.core.rows import StepResult
@@ -101,7 +101,7 @@ class SyncFleet(FleetAsVectorEnv):
         self._check_open()
         self._check_reset(seed, options)
         if options is None or "reset_mask" not in options:
-            inside.mend(self.fleet)
+            fleet_internals.mend(self.fleet)
         with raising_originals():
             return self.fleet.reset(seed=seed, options=options)
 

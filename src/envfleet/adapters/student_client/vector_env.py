@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envfleet.adapters.student_link import StudentLink, StudentSettings
+from envfleet.adapters.student_client.episode_protocol import StudentLink, StudentSettings
 from envfleet.envs.turbofan import NAMES
 from envfleet.errors import InvalidArgument, WireError
 

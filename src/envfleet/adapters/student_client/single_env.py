@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.adapters.student_link import StudentSettings, read_score
-from envfleet.adapters.student_vector import NUM_SENSORS, StudentGymEnvVectorized
+from envfleet.adapters.student_client.episode_protocol import StudentSettings, read_score
+from envfleet.adapters.student_client.vector_env import NUM_SENSORS, StudentGymEnvVectorized
 from envfleet.errors import ResetNeeded
 
 
