@@ -18,6 +18,7 @@ from envfleet.training.events import Observer
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
+from envfleet.training.opponents.sources import check_opponents
 from envfleet.training.opponents.standing import STRONG, WEAK
 from envfleet.training.options import Backend, Engine, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, records_of
@@ -118,6 +119,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         max_minutes=max_minutes,
         max_transitions=max_transitions,
     )
+    check_opponents(given.curriculum.phases)
     folder = RunFolder.create(base_output_dir, given, options=dataclasses.asdict(options), name=run_name)
     return _run(given, options, folder, verbose, observers, is_resumed=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from envfleet.training.options import RunOptions
 if TYPE_CHECKING:
     from envfleet.remote.fleet import RemoteFleet
 
+_VERSION = re.compile(r"-v\d+$")  # ends Gymnasium's ids, also those with the module that registers them
 _COMPILED, _BOX2D = "envfleet/Hockey-v0", "envfleet/Hockey-Two-Box2D-v0"
 
 
@@ -38,7 +40,7 @@ def env_source(place: Environment, options: RunOptions) -> Any:
     if place.is_hockey:
         return _COMPILED if options.engine == "compiled" else _BOX2D
     module, colon, name = place.id.partition(":")
-    if not colon:
+    if not colon or _VERSION.search(name):
         return place.id
     try:
         return getattr(importlib.import_module(module), name)
@@ -148,6 +150,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        torch.Generator(device)  # which not all of them have
     except (RuntimeError, AssertionError) as error:
         advice = "pass 'cpu'" + (f", or 'cuda:0' to 'cuda:{torch.cuda.device_count() - 1}'" * torch.cuda.is_available())
         raise InvalidArgument(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config import (
     Matchmaking,
     MixedOpponent,
+    Phase,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
     shares_of,
 )
+from envfleet.training.games.players import RESUME_FILE, seat_player
 from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.matchmaking import chances, move_rate
 from envfleet.training.opponents.opponents import Entry, Opponent, Source
@@ -118,7 +120,8 @@ class Files(Scripted):
     """Agents in files.
 
     Args:
-        path: Of one written by `Agent.save`, or of a folder of `*.pt`, the last by name being the latest.
+        path: Of one written by `Agent.save`, of a folder of `*.pt`, or of a run, which has one; the last by name is the
+            latest, numbers coming after `best`.
         matchmaking: Which of a folder.
         num_envs: Sub-environments they will play in.
         device: Where their networks live.
@@ -129,13 +132,7 @@ class Files(Scripted):
 
     def __init__(self, path: str | Path, matchmaking: Matchmaking, *, num_envs: int, device: str) -> None:
         super().__init__("none")
-        path = Path(path)
-        paths = sorted(path.glob("[!.]*.pt")) if path.is_dir() else [path] * path.is_file()
-        if not paths:
-            raise InvalidArgument(
-                f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
-                "wrote, or a folder with some (*.pt)"
-            )
+        paths = _agents_in(Path(path))
         self._num_envs, self._device, self._matchmaking = num_envs, device, matchmaking
         self._rates = {str(path): 0.5 for path in paths}
 
@@ -162,6 +159,39 @@ class Files(Scripted):
         self._rates = dict(state["rates"])
 
 
+def _agents_in(path: Path) -> list[Path]:
+    """Files of agents, the latest last."""
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    found = [one for one in folder.glob("[!.]*.pt") if one.name != RESUME_FILE] if path.is_dir() else [path]
+    if not all(one.is_file() for one in found) or not found:
+        raise InvalidArgument(
+            f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
+            "wrote, or a folder with some (*.pt)"
+        )
+    return sorted(found, key=lambda one: (one.stem.isdigit(), one.name))
+
+
+def check_opponents(phases: Iterable[Phase]) -> None:
+    """Look at all files that opponents come from, before a run begins whose last phase may be hours away.
+
+    Raises:
+        InvalidArgument: One is missing, or holds no player of hockey.
+    """
+    for opponent in (one for phase in phases for one, _ in shares_of(phase.opponent)):
+        place = _place_of(opponent)
+        for file in [] if place is None else _agents_in(Path(place)):
+            seat_player(file, str(file))
+
+
+def _place_of(opponent: Single) -> str | None:
+    """The file or folder that an opponent comes from, `None` if it comes from none."""
+    if isinstance(opponent, SnapshotOpponent):
+        return opponent.folder
+    return (
+        None if not isinstance(opponent, SelfPlayOpponent) or opponent.checkpoint == "latest" else opponent.checkpoint
+    )
+
+
 def entries_of(
     opponent: Single | MixedOpponent, learner: Agent[Any], pool: SnapshotPool, *, device: str
 ) -> tuple[Entry, ...]:
@@ -182,7 +212,7 @@ def entries_of(
 def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, device: str) -> Entry:
     source: Source
     if isinstance(one, SelfPlayOpponent):
-        path = None if one.checkpoint == "latest" else one.checkpoint
+        path = _place_of(one)
         source = Myself(learner) if path is None else Files(path, "uniform", num_envs=learner.num_envs, device=device)
         return Entry(source, share, one.deterministic, is_learner=_is_learner(one))
     if isinstance(one, SnapshotOpponent):

@@ -274,8 +274,13 @@ def test_options_that_cannot_be_are_refused() -> None:
             RunOptions(**wrong)
     with pytest.raises(InvalidArgument, match="cannot be imported"):
         trained(config_of({"transitions": 1}, env="nowhere:make"))
-    with pytest.raises(InvalidArgument, match="device='warp' cannot be used"):
-        trained(config_of({"transitions": 1}), device="warp")
+    for device in ("warp", "meta"):  # the second is one of PyTorch's, on which nothing is ever computed
+        with pytest.raises(InvalidArgument, match=f"device='{device}' cannot be used"):
+            trained(config_of({"transitions": 1}), device=device)
+
+
+def test_gymnasium_ids_may_name_the_module_that_registers_them() -> None:
+    assert trained(config_of({"transitions": 4}, env="gymnasium:CartPole-v1")).transitions == 4
 
 
 def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:

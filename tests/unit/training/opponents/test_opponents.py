@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
 from envfleet.errors import InvalidArgument
+from envfleet.training import train
 from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.opponents import Entry, Opponents
 from envfleet.training.opponents.pool import SnapshotPool
@@ -162,3 +163,25 @@ def test_files_are_drawn_from_a_folder_and_the_latest_is_the_last_by_name(tmp_pa
     assert np.allclose(latest.act(LOOK), agent_of(seed=3).act_batch(LOOK, deterministic=True), atol=1e-6)
     with pytest.raises(InvalidArgument, match="no saved agent"):
         Files(tmp_path / "nowhere", "latest", num_envs=4, device="cpu")
+
+
+def test_of_a_run_its_checkpoints_are_drawn_and_the_latest_is_not_the_best(tmp_path: Path) -> None:
+    for name in ("000000000100", "best"):
+        agent_of().save(tmp_path / "checkpoints" / f"{name}.pt")
+    (tmp_path / "resume.pt").write_bytes(b"all that a run needs to go on")
+    for folder in (tmp_path, tmp_path / "checkpoints"):
+        latest = opponents_of(Entry(Files(folder, "latest", num_envs=4, device="cpu")))
+        assert latest.names(ALL) == ("000000000100",) * 4
+
+
+@pytest.mark.parametrize("opponent", [{"type": "self_play", "checkpoint": "F"}, {"type": "snapshots", "folder": "F"}])
+def test_files_of_all_phases_are_looked_at_before_a_run_begins(opponent: dict[str, str], tmp_path: Path) -> None:
+    opponent = {key: value.replace("F", str(tmp_path / "a.pt")) for key, value in opponent.items()}
+    mixed = {"type": "weighted_mixture", "opponents": [{"type": "basic_weak"}, opponent]}
+    phases = [{"name": name, "episodes": 9, "opponent": one} for name, one in (("a", {"type": "none"}), ("b", mixed))]
+    config = {"curriculum": {"phases": phases}, "agent": {"type": "SAC"}}
+    for problem in (r"a\.pt, where there is no saved agent", r"a\.pt sees observations of shape \(3,\)"):
+        with pytest.raises(InvalidArgument, match=problem):
+            train(config, base_output_dir=tmp_path / "runs", verbose=False)
+        agent_of().save(tmp_path / "a.pt")
+    assert not (tmp_path / "runs").exists()
