@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from envfleet.errors import EnvfleetError
 
+_NO_FILE = {
+    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EFBIG, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOSPC,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+"""Why a file cannot be written where somebody wants it."""
 _FILE_WIDTH = 110  # when the output goes to a file or a pipe, which has no width
 
 
@@ -28,19 +34,28 @@ def make_console() -> Console:
 def readable_errors() -> Iterator[None]:
     """Show an `EnvfleetError` as one panel (exit code 2) and end quietly on Ctrl-C (exit code 130).
 
-    With `ENVFLEET_DEBUG=1` in the environment the traceback is printed above the panel.
+    So is a file that cannot be written, for want of room or permission. With `ENVFLEET_DEBUG=1` in the environment the traceback is printed above the panel.
     """
     try:
         yield
     except EnvfleetError as error:
-        console = Console(stderr=True, highlight=False)
-        if os.environ.get("ENVFLEET_DEBUG", "0") not in {"", "0"}:
-            console.print(escape(traceback.format_exc()))
-        title = error.code.replace("_", " ")
-        console.print(Panel(escape(str(error)), title=title, title_align="left", border_style="red"))
+        _show_error(error.code.replace("_", " "), str(error))
+        raise typer.Exit(2) from None
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        what = f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
+        _show_error("no file", f"{what} ({error.strerror}): make room, or pass another place")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _show_error(title: str, text: str) -> None:
+    console = Console(stderr=True, highlight=False)
+    if os.environ.get("ENVFLEET_DEBUG", "0") not in {"", "0"}:
+        console.print(escape(traceback.format_exc()))
+    console.print(Panel(escape(text), title=title, title_align="left", border_style="red"))
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 import sys
@@ -135,6 +136,21 @@ def test_ctrl_c_is_quiet(monkeypatch):
     result = invoke("bench", "CartPole-v1")
     assert result.exit_code == 130
     assert "Traceback" not in result.output
+
+
+def test_a_file_that_cannot_be_written_is_one_readable_panel(tmp_path):
+    place = tmp_path / "a file"
+    place.touch()
+    result = invoke("train", "configs/quickstart.json", "--out", str(place), "--max-transitions", "1")
+    assert result.exit_code == 2
+    assert "cannot be written (Not a directory): make room, or pass another place" in flat(result.output)
+
+
+def test_a_full_disk_is_one_readable_panel(monkeypatch):
+    raise_from(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
+    result = invoke("bench", "CartPole-v1")
+    assert result.exit_code == 2
+    assert "a file cannot be written (No space left on device)" in flat(result.output)
 
 
 def test_our_own_bugs_are_not_dressed_up(monkeypatch):

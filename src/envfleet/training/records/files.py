@@ -59,11 +59,19 @@ class Table:
         """Write what waits."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([_shown(value) for value in row] for row in self._rows)
-        data = memoryview(text.getvalue().encode())
-        while data:
-            data = data[self._file.write(data) :]
+        self._write(memoryview(text.getvalue().encode()))
         self._rows = []
         self._last_flush = time.monotonic()
+
+    def _write(self, data: memoryview) -> None:
+        """Write all of it or, where the disk is full, nothing."""
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError:
+            self._file.truncate(before)
+            raise
 
     def sync(self) -> int:
         """Write what waits down to the disk.

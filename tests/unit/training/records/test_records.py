@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,22 @@ def test_a_table_that_is_shorter_than_the_checkpoint_says_is_refused(tmp_path: P
     with pytest.raises(InvalidArgument, match=r"a\.csv has 0 bytes, but the checkpoint was made when it had 1,000"):
         table.cut(1000)
     table.close()
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    table = Table(path, ("x", "y"))
+    table.cut(0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            table.add([("a long word", "another")] * 5000)
+        assert path.read_text(encoding="utf-8") == "x,y\n"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    table.close()
+    assert path.read_text(encoding="utf-8").splitlines()[1:] == ["a long word,another"] * 5000
 
 
 def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) -> None:
