@@ -17,7 +17,7 @@ import envfleet
 from envfleet.errors import FleetBroken, InvalidArgument, ServiceRefused, ServiceUnreachable, WireError
 from envfleet.packing.values import pack, unpack
 from envfleet.remote import connecting
-from envfleet.remote.link import Link
+from envfleet.remote.service_link import ServiceLink
 
 FLY = np.zeros(4, np.int64)
 
@@ -190,7 +190,7 @@ def test_an_address_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_service_that_takes_long_to_make_a_fleet_is_waited_for(place: Place) -> None:
-    link = Link(place.url, place.token)
+    link = ServiceLink(place.url, place.token)
     network = Network(link._http._transport)
     link._http._transport = network
     network.tricks = [lose_reply, lose_reply]
@@ -252,7 +252,7 @@ def test_several_services_need_a_sub_environment_each(place: Place, monkeypatch:
     with pytest.raises(InvalidArgument, match="one sub-environment for each"):
         envfleet.connect([place.url, place.url], TURBOFAN, 1, token=place.token)
     before = place.service.fleets.num_held
-    monkeypatch.setattr(connecting, "Link", _SecondHasNoToken())
+    monkeypatch.setattr(connecting, "ServiceLink", _SecondHasNoToken())
     with pytest.raises(ServiceRefused):  # the first part is closed again
         envfleet.connect([place.url, place.url], TURBOFAN, 2, token=place.token)
     assert place.service.fleets.num_held == before
@@ -273,4 +273,4 @@ class _SecondHasNoToken:
 
     def __call__(self, url: str, token: str, **more: Any) -> Any:
         self._links += 1
-        return Link(url, token if self._links == 1 else None, **more)
+        return ServiceLink(url, token if self._links == 1 else None, **more)

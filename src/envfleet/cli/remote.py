@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from envfleet.remote.account import Account
-    from envfleet.remote.link import Link
+    from envfleet.remote.service_link import ServiceLink
 
 _NEIGHBOURS = 5  # lines of a leaderboard
 
@@ -38,11 +38,11 @@ def status(
     """Show my fleets, my scores and my quota at a service."""
     with readable_errors():
         try:
-            from envfleet.remote.link import Link
+            from envfleet.remote.service_link import ServiceLink
             from envfleet.remote.settings import find_token
         except ModuleNotFoundError as error:
             raise MissingDependency(f"status needs {error.name}: pip install 'envfleet[client]'") from error
-        link = Link(url, find_token(token), patience_s=10.0)
+        link = ServiceLink(url, find_token(token), patience_s=10.0)
         try:
             if watch is None:
                 make_console().print(_dashboard(link))
@@ -52,7 +52,7 @@ def status(
             link.close()
 
 
-def _follow(link: Link, every_s: float) -> None:
+def _follow(link: ServiceLink, every_s: float) -> None:
     from rich.live import Live
 
     with Live(_dashboard(link), console=make_console(), screen=False, auto_refresh=False) as live:
@@ -61,7 +61,7 @@ def _follow(link: Link, every_s: float) -> None:
             live.update(_dashboard(link), refresh=True)
 
 
-def _dashboard(link: Link) -> RenderableType:
+def _dashboard(link: ServiceLink) -> RenderableType:
     from rich.console import Group
     from rich.markup import escape
     from rich.text import Text

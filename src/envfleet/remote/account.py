@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from envfleet.errors import ServiceRefused, WireError
-from envfleet.remote.link import Link
+from envfleet.remote.service_link import ServiceLink
 
 _MOST_FLEETS = 12  # that are asked for their episodes
 
@@ -58,11 +58,11 @@ class Account:
     scores: Mapping[str, tuple[Mapping[str, Any], ...]]
 
 
-def read_account(link: Link) -> Account:
+def read_account(link: ServiceLink) -> Account:
     """Ask a service for all of it.
 
     Raises:
-        EnvfleetError: As `Link.post`.
+        EnvfleetError: As `ServiceLink.post`.
     """
     try:
         me, fleets, envs = link.get("/me"), link.get("/fleets")["fleets"], link.get("/envs")["envs"]
@@ -74,7 +74,7 @@ def read_account(link: Link) -> Account:
         raise WireError(f"{link.url} told something else than expected: {type(error).__name__}: {error}") from error
 
 
-def _fleet(link: Link, plain: Mapping[str, Any], *, is_asked: bool) -> OpenFleet:
+def _fleet(link: ServiceLink, plain: Mapping[str, Any], *, is_asked: bool) -> OpenFleet:
     fleet = OpenFleet(str(plain["fleet"]), str(plain["env"]), int(plain["num_envs"]), str(plain["mode"]))
     if not is_asked:
         return fleet

@@ -12,13 +12,12 @@ from envfleet.core.layout import SpaceLayout
 from envfleet.errors import EnvfleetError, InvalidArgument, WireError
 from envfleet.packing.spaces import space_from_plain
 from envfleet.packing.values import pack
-from envfleet.remote.exchange import Shard
+from envfleet.remote.exchange import KEY_BYTES, Shard
 from envfleet.remote.fleet import RemoteFleet
-from envfleet.remote.link import Link
+from envfleet.remote.service_link import ServiceLink
 from envfleet.remote.settings import find_token
 
 _FIRST_REACH_S = 10.0  # nothing runs yet, and an address may be wrong
-_KEY_BYTES = 16
 
 
 def connect_fleet(
@@ -51,12 +50,12 @@ def connect_fleet(
     secret = find_token(token)
     bounds = [num_envs * k // len(urls) for k in range(len(urls) + 1)]
     shards: list[Shard] = []
-    made: list[tuple[Link, str]] = []
-    links: list[Link] = []
+    made: list[tuple[ServiceLink, str]] = []
+    links: list[ServiceLink] = []
     try:
         first: Mapping[str, Any] = {}
         for url, start, stop in zip(urls, bounds, bounds[1:], strict=False):
-            links.append(Link(url, secret, timeout_s=timeout_s, patience_s=patience_s))
+            links.append(ServiceLink(url, secret, timeout_s=timeout_s, patience_s=patience_s))
             asked = {**request, "num_envs": stop - start, "autoreset_mode": autoreset_mode.name}
             described = _create(links[-1], asked)
             made.append((links[-1], str(described.get("fleet"))))
@@ -72,15 +71,15 @@ def connect_fleet(
         raise
 
 
-def _create(link: Link, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    body = pack({**asked, "key": secrets.token_bytes(_KEY_BYTES)})
+def _create(link: ServiceLink, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    body = pack({**asked, "key": secrets.token_bytes(KEY_BYTES)})
     described = link.post("/fleets", body, reach_s=_FIRST_REACH_S)
     if not isinstance(described, dict):
         raise WireError(f"{link.url} answered {described!r:.100}, expected the description of a fleet")
     return described
 
 
-def _shard(link: Link, described: Mapping[str, Any], span: range) -> Shard:
+def _shard(link: ServiceLink, described: Mapping[str, Any], span: range) -> Shard:
     try:
         spaces = described["observation_space"], described["action_space"]
         fleet_id, num_envs = str(described["fleet"]), described["num_envs"]
@@ -103,10 +102,10 @@ def _check_same(first: Shard, other: Shard) -> None:
             )
 
 
-def _abandon(link: Link, fleet_id: str) -> None:
+def _abandon(link: ServiceLink, fleet_id: str) -> None:
     """Close a part of a fleet that is not to be; a service that does not answer does so by itself in time."""
     try:
-        body = pack({"key": secrets.token_bytes(_KEY_BYTES)})
+        body = pack({"key": secrets.token_bytes(KEY_BYTES)})
         link.post(f"/fleets/{fleet_id}/close", body, patience_s=1.0)
     except EnvfleetError:
         return

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from envfleet.core.layout import SpaceLayout
 from envfleet.errors import CallTimeout, EnvfleetError, FleetBroken, ServiceUnreachable, WireError
 from envfleet.packing.values import pack, unpack
-from envfleet.remote.link import Link
+from envfleet.remote.service_link import ServiceLink
 
 KEY_BYTES: Final = 16
 _CLOSE_PATIENCE_S = 3.0
@@ -31,13 +31,13 @@ class Shard:
         seq: How many resets and steps it made.
     """
 
-    def __init__(self, link: Link, fleet_id: str, span: range, layouts: tuple[SpaceLayout, SpaceLayout]) -> None:
+    def __init__(self, link: ServiceLink, fleet_id: str, span: range, layouts: tuple[SpaceLayout, SpaceLayout]) -> None:
         self.link, self.fleet_id, self.span = link, fleet_id, span
         self.observations, self.actions = layouts
         self.seq = 0
 
 
-class Call(NamedTuple):
+class ServiceCall(NamedTuple):
     """A call to one service, ready to be sent as often as it takes."""
 
     shard: Shard
@@ -49,7 +49,7 @@ class Call(NamedTuple):
         """Send it.
 
         Raises:
-            EnvfleetError: As `Link.post`.
+            EnvfleetError: As `ServiceLink.post`.
         """
         reply = self.shard.link.post(f"/fleets/{self.shard.fleet_id}/{self.verb}", self.body)
         if not isinstance(reply, dict) or reply.get("seq") != self.seq + 1:
@@ -75,7 +75,7 @@ class Exchange:
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = tuple(shards)
         self.crew = concurrent.futures.ThreadPoolExecutor(len(self.shards), "envfleet-remote")
-        self._open: list[Call] | None = None  # what was sent and not settled
+        self._open: list[ServiceCall] | None = None  # what was sent and not settled
         self._futures: list[concurrent.futures.Future[dict[str, Any]]] = []
 
     @property
@@ -113,7 +113,7 @@ class Exchange:
 
         Raises:
             CallTimeout: They did not come in time; call again.
-            EnvfleetError: As `Link.post`.
+            EnvfleetError: As `ServiceLink.post`.
         """
         _, late = concurrent.futures.wait(self._futures, timeout_s)
         if late:
@@ -147,7 +147,7 @@ class Exchange:
         """Ask the services how far they are; what was open is settled, whether it was made or not.
 
         Raises:
-            EnvfleetError: As `Link.post`.
+            EnvfleetError: As `ServiceLink.post`.
         """
         for shard in self.shards:
             shard.seq = int(shard.link.get(f"/fleets/{shard.fleet_id}")["seq"])
@@ -180,7 +180,7 @@ class Exchange:
             shard.link.close()
         self.crew.shutdown()
 
-    def _prepare(self, verb: str, asked: Sequence[tuple[Shard, Fields]]) -> list[Call]:
+    def _prepare(self, verb: str, asked: Sequence[tuple[Shard, Fields]]) -> list[ServiceCall]:
         if self._open is not None:
             if len(self._open) == len(asked) and all(
                 call.shard is shard and call.asks(verb, fields)
@@ -189,7 +189,7 @@ class Exchange:
                 return self._open  # with the same keys: nothing is made twice
             self.check_settled()
         return [
-            Call(shard, verb, shard.seq, make_body(shard.seq, secrets.token_bytes(KEY_BYTES), fields))
+            ServiceCall(shard, verb, shard.seq, make_body(shard.seq, secrets.token_bytes(KEY_BYTES), fields))
             for shard, fields in asked
         ]
 

@@ -17,7 +17,7 @@ Part = tuple[Mapping[str, Any], NDArray[np.int64]]
 """Infos of a shard in Gymnasium's form, and the row of each in the whole."""
 
 
-class Rows(NamedTuple):
+class ReplyRows(NamedTuple):
     """What a reply tells of some sub-environments, a row of each array for each; of a reset only the first and last."""
 
     leaves: list[NDArray[Any]]
@@ -26,19 +26,19 @@ class Rows(NamedTuple):
     truncated: NDArray[np.bool_]
     infos: Mapping[str, Any]
 
-    def take(self, places: NDArray[np.int64]) -> Rows:
+    def take(self, places: NDArray[np.int64]) -> ReplyRows:
         """Some of them."""
         flags = self.rewards[places], self.terminated[places], self.truncated[places]
-        return Rows([leaf[places] for leaf in self.leaves], *flags, take_infos(self.infos, places))
+        return ReplyRows([leaf[places] for leaf in self.leaves], *flags, take_infos(self.infos, places))
 
 
-def read_rows(reply: Mapping[str, Any], layout: SpaceLayout, count: int) -> Rows:
+def read_rows(reply: Mapping[str, Any], layout: SpaceLayout, count: int) -> ReplyRows:
     """What a reply to a step of so many sub-environments tells.
 
     Raises:
         WireError: It is something else.
     """
-    return Rows(
+    return ReplyRows(
         read_leaves(reply.get("observations"), layout, count),
         read_array(reply, "rewards", (count,), np.float64),
         read_array(reply, "terminated", (count,), np.bool_),
@@ -47,17 +47,17 @@ def read_rows(reply: Mapping[str, Any], layout: SpaceLayout, count: int) -> Rows
     )
 
 
-def read_letter(letter: Letter, reply: Mapping[str, Any]) -> Rows:
+def read_letter(letter: Letter, reply: Mapping[str, Any]) -> ReplyRows:
     """What the reply to a letter tells; raises as `read_rows`."""
     layout, count = letter.shard.observations, len(letter.rows)
     if letter.verb == "step":
         return read_rows(reply, layout, count)
     none = np.zeros(0)
     leaves = read_leaves(reply.get("observations"), layout, count)
-    return Rows(leaves, none, none.astype(np.bool_), none.astype(np.bool_), read_infos(reply, count))
+    return ReplyRows(leaves, none, none.astype(np.bool_), none.astype(np.bool_), read_infos(reply, count))
 
 
-def gather(parts: Sequence[tuple[Rows, NDArray[np.int64]]], size: int) -> Rows:
+def gather(parts: Sequence[tuple[ReplyRows, NDArray[np.int64]]], size: int) -> ReplyRows:
     """Rows of several replies as those of one.
 
     Args:
@@ -70,7 +70,7 @@ def gather(parts: Sequence[tuple[Rows, NDArray[np.int64]]], size: int) -> Rows:
     leaves = [np.concatenate(each)[places] for each in zip(*(rows.leaves for rows, _ in parts), strict=True)]
     rewards, terminated, truncated = (np.concatenate([rows[k] for rows, _ in parts])[places] for k in (1, 2, 3))
     infos = merge_infos([(rows.infos, where) for rows, where in parts], size)
-    return Rows(leaves, rewards, terminated, truncated, infos)
+    return ReplyRows(leaves, rewards, terminated, truncated, infos)
 
 
 def read_array(reply: Mapping[str, Any], name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, CallTimeout, EnvfleetError, FleetBroken
 from envfleet.packing.values import pack
-from envfleet.remote.exchange import KEY_BYTES, Call, Fields, Shard, make_body, may_be_made
+from envfleet.remote.exchange import KEY_BYTES, Fields, ServiceCall, Shard, make_body, may_be_made
 
 Read = Callable[["Letter", dict[str, Any]], Any]
 """Reads a reply; raises `WireError` if it is none."""
@@ -40,7 +40,7 @@ class Letter:
     verb: str
     fields: Fields
     rows: NDArray[np.int64]
-    call: Call | None = None
+    call: ServiceCall | None = None
     answer: Any = None
     is_answered: bool = False
 
@@ -48,7 +48,9 @@ class Letter:
         """Send it, or send it again."""
         if self.call is None:
             seq = self.shard.seq
-            self.call = Call(self.shard, self.verb, seq, make_body(seq, secrets.token_bytes(KEY_BYTES), self.fields))
+            self.call = ServiceCall(
+                self.shard, self.verb, seq, make_body(seq, secrets.token_bytes(KEY_BYTES), self.fields)
+            )
         return self.call.send()
 
 
@@ -130,7 +132,7 @@ class Outbox:
 
         Raises:
             CallTimeout: They did not come in time. Nothing is lost: call again.
-            EnvfleetError: As `Link.post`. After a refusal those that were refused are idle; else call again.
+            EnvfleetError: As `ServiceLink.post`. After a refusal those that were refused are idle; else call again.
         """
         with self._news:
             self._wait(lambda: len(self._arrived) >= wanted, timeout_s)

@@ -16,15 +16,15 @@ from envfleet.core.rows import StepResult
 from envfleet.errors import InvalidArgument, ResetNeeded
 from envfleet.packing.values import shrink
 from envfleet.remote.exchange import Fields, Shard
-from envfleet.remote.gathering import Part, Rows, gather, merge_infos, own_tree, read_letter, read_rows
+from envfleet.remote.gathering import Part, ReplyRows, gather, merge_infos, own_tree, read_letter, read_rows
 from envfleet.remote.outbox import Letter
-from envfleet.remote.reaching import ReachableRemoteFleet
+from envfleet.remote.sub_env_access import RemoteSubEnvAccess
 
 _LARGEST_SEED = 2**62 - 1
 Reply = dict[str, Any]
 
 
-class SteppedRemoteFleet(ReachableRemoteFleet):
+class SteppedRemoteFleet(RemoteSubEnvAccess):
     """A remote fleet that is reset and stepped as a whole, or reset in parts; see `RemoteFleet`."""
 
     # ------------------------------------------------------------------ reset
@@ -122,7 +122,7 @@ class SteppedRemoteFleet(ReachableRemoteFleet):
         if rows is not None:
             self._outbox.check_received(rows.tolist())
 
-    def _make_resets(self, letters: list[Letter]) -> list[Rows]:
+    def _make_resets(self, letters: list[Letter]) -> list[ReplyRows]:
         if not self._outbox.is_empty:
             return self._outbox.ask(letters)
         replies = self._exchange.run("reset", [(letter.shard, letter.fields) for letter in letters])
@@ -208,7 +208,7 @@ class SteppedRemoteFleet(ReachableRemoteFleet):
         self._copy_s += time.perf_counter() - start_s
         return step
 
-    def _tell(self, parts: list[tuple[Rows, NDArray[np.int64]]], which: NDArray[np.int64] | None) -> StepResult:
+    def _tell(self, parts: list[tuple[ReplyRows, NDArray[np.int64]]], which: NDArray[np.int64] | None) -> StepResult:
         """Take in what came of a step, and put it into the caller's form.
 
         Args:

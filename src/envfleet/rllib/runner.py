@@ -31,12 +31,12 @@ from envfleet.agents.dense import fuse_dense_layers
 from envfleet.core.fleet import Fleet
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.kernels.fleet import KernelFleet
+from envfleet.rllib.episode_tally import EpisodeTally
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts
 from envfleet.rllib.pieces import Pieces, Times
-from envfleet.rllib.recorder import Recorder
 from envfleet.rllib.rollout import PackedRollout
-from envfleet.rllib.tally import Tally
+from envfleet.rllib.rollout_recorder import RolloutRecorder
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_FAILURES = 10  # of the fleet, each after the one before was made again, in one rollout
@@ -67,7 +67,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     env: Any
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
-        self._tally = Tally()  # outlives a fleet that is made again
+        self._tally = EpisodeTally()  # outlives a fleet that is made again
         super().__init__(config=config, **kwargs)
         self._times = Times()
         self._before_module = Pieces(self._env_to_module, ENV_TO_MODULE_CONNECTOR, self._times)
@@ -144,14 +144,14 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             quotas = np.full(self.num_envs, num_episodes // self.num_envs)
             quotas[: num_episodes % self.num_envs] += 1
         expected = 256 if num_timesteps is None else -(-num_timesteps // self.num_envs)
-        recorder, num_ended, num_failures = Recorder(self.num_envs, expected), 0, 0
+        recorder, num_ended, num_failures = RolloutRecorder(self.num_envs, expected), 0, 0
         while quotas.any() if quotas is not None else recorder.num_samples < (num_timesteps or 0):
             ended = self._step(recorder, quotas, explore, random_actions)
             if ended is None:  # the fleet failed and was made again; episodes that had ended keep their place
                 num_failures += 1
                 self._require_hope(num_failures)
                 self._reset(explore)
-                recorder = Recorder(self.num_envs, expected)
+                recorder = RolloutRecorder(self.num_envs, expected)
             else:
                 num_ended += ended
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=recorder.num_samples)
@@ -211,7 +211,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         return self._after_module(outputs, **self._context(explore))
 
     def _step(
-        self, recorder: Recorder, quotas: NDArray[np.int64] | None, explore: bool, random_actions: bool
+        self, recorder: RolloutRecorder, quotas: NDArray[np.int64] | None, explore: bool, random_actions: bool
     ) -> int | None:
         """Step once and record it; returns how many episodes ended that count, `None` if the fleet failed."""
         if random_actions:

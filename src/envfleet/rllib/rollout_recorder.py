@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from envfleet.rllib.rollout import PackedRollout
 
 
-class Recorder:
+class RolloutRecorder:
     """Collects the steps of N sub-environments in arrays that are made at the first step and grow when they must.
 
     Args:

@@ -27,7 +27,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.05, 5.0, 2.0
 _SHOWN = 200  # characters of an answer that nobody understands
 
 
-class Link:
+class ServiceLink:
     """A connection that is kept alive. Several threads may use it.
 
     Args:

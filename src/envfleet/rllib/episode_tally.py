@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Tally:
+class EpisodeTally:
     """Counts the running episodes of N sub-environments, and keeps those that ended."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class RemoteState(NamedTuple):
     episode: EpisodeState
 
 
-class ReachableRemoteFleet(RemoteFleetBase):
+class RemoteSubEnvAccess(RemoteFleetBase):
     """A remote fleet whose sub-environments can be saved, restored, drawn and, where that is no secret, read.
 
     What a service cannot allow is there, too, and says why not. See `RemoteFleet`.
