@@ -34,7 +34,8 @@ def make_console() -> Console:
 def readable_errors() -> Iterator[None]:
     """Show an `EnvfleetError` as one panel (exit code 2) and end quietly on Ctrl-C (exit code 130).
 
-    So is a file that cannot be written, for want of room or permission. With `ENVFLEET_DEBUG=1` in the environment the traceback is printed above the panel.
+    So is a file that cannot be written, for want of room or permission. With `ENVFLEET_DEBUG=1` in the environment
+    the traceback is printed above the panel.
     """
     try:
         yield

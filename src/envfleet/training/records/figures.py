@@ -68,13 +68,14 @@ def draw_win_rates(histories: Histories) -> Figure | None:
         return None
     figure, (over_time, by_phase) = new_figure(1, 2, 10, 3.6)
     won, lost = (pl.col("winner") > 0).mean().alias("won"), (pl.col("winner") < 0).mean().alias("lost")
+    names = list(dict.fromkeys(name for history in played for name, _ in history.phases))
     for number, (history, colour) in enumerate(zip(played, _colours(played), strict=True)):
         curve = binned(history.episodes, won, lost)
         phases = history.episodes.group_by("phase_name", maintain_order=True).agg(won, lost)
         if len(played) > 1:
             over_time.plot(curve["transitions"], curve["won"], color=colour, label=history.name)
             width = 0.8 / len(played)
-            places = [index - 0.4 + (number + 0.5) * width for index in range(len(phases))]
+            places = [names.index(name) - 0.4 + (number + 0.5) * width for name in phases["phase_name"]]
             by_phase.bar(places, phases["won"], width=width, color=colour)
         else:
             over_time.stackplot(curve["transitions"], *_shares(curve), colors=(WIN, DRAW, LOSS), alpha=0.85)
@@ -82,8 +83,7 @@ def draw_win_rates(histories: Histories) -> Figure | None:
             for share, shade, label in zip(_shares(phases), (WIN, DRAW, LOSS), ("won", "drawn", "lost"), strict=True):
                 by_phase.bar(range(len(phases)), share, bottom=bottoms, width=0.6, color=shade, alpha=0.85, label=label)
                 bottoms = bottoms + share
-    names = max((history.phases for history in played), key=len)
-    by_phase.set_xticks(range(len(names)), [name for name, _ in names])
+    by_phase.set_xticks(range(len(names)), names)
     for panel in (over_time, by_phase):
         panel.set_ylim(0, 1)
     by_phase.grid(visible=False)

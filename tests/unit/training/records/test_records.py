@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.image import imread
+from matplotlib.patches import Rectangle
 from rich.console import Console
 from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]
 from tests.unit.training.records import played
@@ -32,6 +33,7 @@ from envfleet.training.records import (
     read_history,
     records_of,
 )
+from envfleet.training.records.figures import draw_win_rates
 from envfleet.training.records.files import Table
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
@@ -150,6 +152,18 @@ def test_several_runs_are_drawn_into_the_same_figures(run: RunFolder, tmp_path: 
         plot_runs([run.path, other.path])
     with pytest.raises(InvalidArgument, match=r"no run to plot"):
         plot_runs([])
+
+
+def test_bars_of_runs_with_other_phases_stand_by_their_names(run: RunFolder) -> None:
+    both = read_history(run.path)
+    games = dataclasses.replace(both, name="games alone", episodes=both.episodes.filter(pl.col("phase") == 1))
+    figure = draw_win_rates([both, games])
+    assert figure is not None
+    panel = figure.axes[1]
+    assert [label.get_text() for label in panel.get_xticklabels()] == list(played.PHASES)
+    *_, last = panel.patches
+    assert isinstance(last, Rectangle)
+    assert round(last.get_x() + last.get_width() / 2) == 1
 
 
 def test_a_run_that_has_just_begun_has_nothing_to_plot(tmp_path: Path) -> None:
