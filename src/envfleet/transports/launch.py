@@ -43,6 +43,7 @@ __all__ = [
     "hold_nursery",
     "launch",
     "require_descriptors",
+    "require_no_cuda",
 ]
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
@@ -151,6 +152,23 @@ def require_descriptors(count: int) -> None:
         f"{max(0, soft - num_open)} are available ({num_open} of {soft} are open): use fewer workers, or raise the "
         f"limit before starting Python with `ulimit -n {needed}`."
     )
+
+
+def require_no_cuda(start_method: StartMethod) -> None:
+    """Make sure that a fork takes no CUDA context along, which would not work in the worker.
+
+    Args:
+        start_method: How workers are to be started; only "fork" forks this process.
+
+    Raises:
+        InvalidArgument: This process has one.
+    """
+    torch = sys.modules.get("torch")
+    if start_method == "fork" and torch is not None and torch.cuda.is_initialized():
+        raise InvalidArgument(
+            'start_method="fork" after CUDA was initialised in this process; a forked process cannot use CUDA again: '
+            'use start_method="forkserver", or make the fleet before anything touches the GPU.'
+        )
 
 
 _SPARE_DESCRIPTORS = 32  # for what a program opens meanwhile
@@ -308,20 +326,23 @@ def _fork_quietly() -> int:
 
 
 def _check_fork_is_safe() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        raise InvalidArgument(
-            'start_method="fork" after CUDA was initialised in this process; a forked process cannot use CUDA again: '
-            'use start_method="forkserver", or make the fleet before anything touches the GPU.'
-        )
+    require_no_cuda("fork")
     if threading.active_count() > 1:
         others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
         warnings.warn(
             f'start_method="fork" while other threads run ({", ".join(others)}): a lock one of them holds stays locked '
             'in the worker, which may then hang. Use start_method="forkserver", or make the fleet first.',
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=_frames_of_ours(),
         )
+
+
+def _frames_of_ours() -> int:
+    """How far up whoever made the fleet is, for a warning to point there."""
+    frame, count = sys._getframe(1), 1  # noqa: SLF001 - how the standard library offers it
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("envfleet."):
+        frame, count = frame.f_back, count + 1
+    return count
 
 
 def _become_worker(job: dict[str, Any], channel: socket.socket, fds: Sequence[int], drop: Sequence[int]) -> NoReturn:

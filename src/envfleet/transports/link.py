@@ -14,16 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import cloudpickle
-
 from envfleet.core.arrays import ArraysSpec
 from envfleet.core.layout import BlockLayout
 from envfleet.core.messages import Reply, Request
 from envfleet.core.transport import GroupPlan
-from envfleet.errors import InvalidArgument
 from envfleet.transports.handle import WorkerHandle
 from envfleet.transports.request_pipe import RequestPipe
-from envfleet.transports.wire import LENGTH, encode_request
+from envfleet.transports.wire import LENGTH, encode_builder, encode_request
 
 STALL_LOOKS = 5
 """Looks, in vain, into which a wait is cut: one alone may be in vain because this process was stopped meanwhile."""
@@ -188,13 +185,7 @@ class Link:
 
     def _write_message(self, message: Any) -> None:
         """Write a pickled value with its length in front."""
-        try:
-            body = cloudpickle.dumps(message)
-        except Exception as error:  # any type may fail in its own way
-            raise InvalidArgument(
-                f"what builds the sub-environments cannot be pickled, so it cannot reach worker processes: {error}; "
-                'make such things within the callable, or pass backend="serial" or "thread"'
-            ) from error
+        body = encode_builder(message)
         self._requests.write(LENGTH.pack(len(body)) + body)
 
     def _has_room(self) -> bool:

@@ -27,7 +27,8 @@ from envfleet.core.shared import SharedArrays
 from envfleet.core.transport import GroupPlan
 from envfleet.errors import EnvfleetError, Failure, FleetClosed, StartTimeout, WorkerDied
 from envfleet.transports.backlog import Backlog
-from envfleet.transports.launch import StartMethod, WorkerHandle, launch, require_descriptors
+from envfleet.transports.foresight import check_plans
+from envfleet.transports.launch import StartMethod, WorkerHandle, launch, require_descriptors, require_no_cuda
 from envfleet.transports.link import Link, Start, WorkerLink
 from envfleet.transports.patience import Patience
 from envfleet.transports.wire import HAS_REPLY, RECORD
@@ -51,7 +52,7 @@ class ProcessTransport:
         start_method: `"forkserver"`, `"spawn"` or `"fork"`.
 
     Raises:
-        InvalidArgument: The process may not open enough descriptors.
+        InvalidArgument: The process may not open enough descriptors, cannot be forked, or the plans cannot be sent.
     """
 
     name = "process"
@@ -60,6 +61,8 @@ class ProcessTransport:
         self, plans: Sequence[GroupPlan], shared: SharedArrays, start_method: StartMethod = "forkserver"
     ) -> None:
         require_descriptors(DESCRIPTORS_PER_WORKER * len(plans) + 16)
+        require_no_cuda(start_method)
+        check_plans(plans)
         self._plans, self._shared, self._start_method = list(plans), shared, start_method
         self.num_workers = len(self._plans)
         self._links: list[WorkerLink] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import struct
+from typing import Any
 
 import cloudpickle
 
@@ -22,6 +23,22 @@ LENGTH = struct.Struct("<Q")
 """Length of the message that follows."""
 
 HAS_REPLY = 1
+
+
+def encode_builder(value: Any) -> bytes:
+    """Pickle something that builds sub-environments.
+
+    Raises:
+        InvalidArgument: It does not pickle.
+    """
+    try:
+        body: bytes = cloudpickle.dumps(value)
+    except Exception as error:  # any type may fail in its own way
+        raise InvalidArgument(
+            f"what builds the sub-environments cannot be pickled, so it cannot reach worker processes: {error}; "
+            'make such things within the callable, or pass backend="serial" or "thread"'
+        ) from error
+    return body
 
 
 def encode_request(request: Request) -> bytes:
