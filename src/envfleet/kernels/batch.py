@@ -102,6 +102,8 @@ class CpuBatch(BatchBase):
         self._copy = copy
         self._info_shapes = {name: spec.state.dtype[name].shape for name in spec.kernel.info_fields}
         self._kept = Block(plan.kept, num_envs)
+        for name, value in spec.state.defaults.items():
+            self.write(name, value)
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
         self._head = np.zeros(FIRST_ADDRESS, np.int64)
@@ -115,11 +117,10 @@ class CpuBatch(BatchBase):
     def _build(self) -> None:
         """Choose the compiled code for the present parameters, and make the tables for it."""
         plan, spec = self._plan, self.spec
-        self._has_own_params = self._needs_own_params()
-        rows = self.num_envs if self._has_own_params else 1
-        self._params_block = block = Block(plan.params.buffers, rows)
-        self._write_params()
-        self._program: Program = compile_kernel(spec, self._has_own_params)
+        has_own_params = self._needs_own_params()
+        block = Block(plan.params.buffers, self.num_envs if has_own_params else 1)
+        self._write_params(block)
+        program = compile_kernel(spec, has_own_params)
         held = self._kept.arrays | block.arrays | {"ended": self._ended} | self._finals.arrays
         table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
         table[:FIRST_ADDRESS] = self._head
@@ -128,10 +129,12 @@ class CpuBatch(BatchBase):
                 table[place] = held[buffer.name].ctypes.data
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
         shapes = [spec.observation.shape, (), (), (), *self._info_shapes.values()]
-        self._pool = OutputPool(plan.outputs, shapes, self.num_envs, table, first, copy=self._copy)
+        pool = OutputPool(plan.outputs, shapes, self.num_envs, table, first, copy=self._copy)
+        # All at once, as the code and its tables belong to one block, which whatever interrupts this must not free.
+        self._has_own_params, self._params_block, self._program, self._pool = has_own_params, block, program, pool
 
-    def _write_params(self) -> None:
-        arrays = self._params_block.arrays
+    def _write_params(self, block: Block) -> None:
+        arrays = block.arrays
         for name, values in self._params.items():
             target = arrays[f"p_{name}"] if self._plan.params.is_split else arrays["p"][name]
             target[...] = values
@@ -242,10 +245,12 @@ class CpuBatch(BatchBase):
         return flat.reshape(-1, *self.spec.observation.shape)
 
     def kept(self, name: str) -> NDArray[Any]:
-        """An array of what is kept of every row: `"awaiting"`, `"elapsed"`, …, or a field of the state; a view."""
+        """An array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""
+        return self._kept.arrays[name]
+
+    def field(self, name: str) -> NDArray[Any]:
+        """A field of every row's state; a view."""
         arrays = self._kept.arrays
-        if name in arrays:
-            return arrays[name]
         return arrays[f"s_{name}"] if self._plan.state.is_split else arrays["s"][name]
 
     def count_awaiting(self) -> int:
@@ -259,7 +264,7 @@ class CpuBatch(BatchBase):
             name: Of the field.
             values: One for all rows, or one each.
         """
-        self.kept(name)[...] = values
+        self.field(name)[...] = values
 
     def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
         """Change parameters, in some rows or for all.
@@ -268,11 +273,16 @@ class CpuBatch(BatchBase):
             values: By name, each for all of `rows` or one per row.
             rows: Which; `None` for all.
         """
-        self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
+        before = self._params
+        self._params = merge_params(self.spec, self.num_envs, before, values, rows)
         if self._has_own_params == self._needs_own_params():
-            self._write_params()
+            self._write_params(self._params_block)
             return
-        self._build()
+        try:
+            self._build()
+        except BaseException:
+            self._params = before
+            raise
         self._warm()
 
     def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
@@ -291,6 +301,7 @@ class CpuBatch(BatchBase):
             raise InvalidArgument(
                 f"the saved state has other fields than {self.spec.name}: pass one of the same kernel"
             )
+        self._check_params_of(state)
         for name, array in self._kept.arrays.items():
             array[target] = state.arrays[name]
         if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):

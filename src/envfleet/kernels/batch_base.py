@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.params import check_params
 from envfleet.kernels.rng import RNG_DTYPE
@@ -51,7 +52,11 @@ class BatchBase(abc.ABC):
 
     @abc.abstractmethod
     def kept(self, name: str) -> NDArray[Any]:
-        """What is kept of every row: `"awaiting"`, `"elapsed"`, …, or a field of the state."""
+        """What is kept of every row besides its state, such as `"awaiting"` and `"elapsed"`."""
+
+    @abc.abstractmethod
+    def field(self, name: str) -> NDArray[Any]:
+        """A field of every row's state."""
 
     @property
     def params(self) -> dict[str, NDArray[Any]]:
@@ -69,10 +74,26 @@ class BatchBase(abc.ABC):
         """State and parameters of one row as records, `(1,)` each; copies."""
         state, params = np.zeros(1, self.spec.state.dtype), np.zeros(1, self.spec.params.dtype)
         for name in self.spec.state.names:
-            state[name] = self.kept(name)[row]
+            state[name] = self.field(name)[row]
         for name, values in self._params.items():
             params[name] = values[row if len(values) > 1 else 0]
         return state, params
+
+    def _check_params_of(self, state: BatchState) -> None:
+        """Check that saved parameters are those of this kernel.
+
+        Raises:
+            InvalidArgument: They are not.
+        """
+        present, saved = (
+            {name: values.shape[1:] for name, values in one.items()} for one in (self._params, state.params)
+        )
+        if present != saved:
+            found, expected = (", ".join(names) or "none" for names in (saved, present))
+            raise InvalidArgument(
+                f"the saved state has other fields than {self.spec.name}: its parameters are {found}, expected "
+                f"{expected}; pass one of the same kernel"
+            )
 
     def _needs_own_params(self) -> bool:
         """Whether code is due for which every row has parameters of its own."""

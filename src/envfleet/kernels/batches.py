@@ -68,7 +68,10 @@ class Batch(Protocol):
         """How many rows await a reset."""
 
     def kept(self, name: str, /) -> NDArray[Any]:
-        """What is kept of every row, by name; to be read."""
+        """What is kept of every row besides its state, by name; to be read."""
+
+    def field(self, name: str, /) -> NDArray[Any]:
+        """A field of every row's state; to be read."""
 
     def write(self, name: str, values: Any, /) -> None:
         """Set a field of the state."""

@@ -10,9 +10,11 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 
+from envfleet.core.requests import check_options
 from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
+from envfleet.kernels.host_actions import as_array
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import read_seeds
@@ -55,11 +57,14 @@ class KernelEnv(gym.Env[Any, Any]):
             seed: Seeds the generator; without it, it goes on.
             options: `"params"`: parameters by name, from now on.
         """
+        check_options(options)
         unknown = set(options or {}) - {"params"}
         if unknown:
             raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': parameters by name")
-        if options:
-            self._batch.set_params(options["params"])
+        params = (options or {}).get("params")
+        check_options(params, "options['params']")
+        if params:
+            self._batch.set_params(params)
         if seed is None and self._np_random_seed is None:
             seed = np_random()[1] % 2**63
         seeds, is_seeded = read_seeds(seed, 1) or (np.zeros(1, np.uint64), np.zeros(1, np.bool_))
@@ -73,7 +78,7 @@ class KernelEnv(gym.Env[Any, Any]):
         if self._np_random_seed is None:
             raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
         self._awaiting[0] = 0  # Gymnasium's environments may be stepped beyond the end of an episode
-        arrays, _ = self._batch.step(np.asarray(action)[np.newaxis])
+        arrays, _ = self._batch.step(as_array(action)[np.newaxis])
         return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
 
     def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
@@ -135,14 +140,14 @@ class KernelEnv(gym.Env[Any, Any]):
         """A parameter, a field of the state, or an attribute."""
         if name in self._kernel.params.names:
             return self._batch.params[name][0]
-        return self._batch.kept(name)[0] if self._has_field(name) else super().get_wrapper_attr(name)
+        return self._batch.field(name)[0] if self._has_field(name) else super().get_wrapper_attr(name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set a parameter, a field of the state, or an attribute."""
         if name in self._kernel.params.names:
             self._batch.set_params({name: value})
         elif self._has_field(name):
-            self._batch.kept(name)[0] = value
+            self._batch.field(name)[0] = value
         else:
             return super().set_wrapper_attr(name, value, force=force)
         return True

@@ -99,14 +99,26 @@ def read_fields(declaration: type, owner: str, *, need_defaults: bool) -> Fields
     """
     dtypes: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
-    for name, kind in _annotations(declaration, owner).items():
+    annotations = _annotations(declaration, owner)
+    for name, value in vars(declaration).items():
+        if name not in annotations and isinstance(value, (bool, int, float, np.generic, np.ndarray, ArrayField)):
+            raise KernelError(f"{owner}.{name} has no type, without which it is no field: write `{name}: float = …`")
+    for name, kind in annotations.items():
         value = getattr(declaration, name, None)
         if need_defaults and (value is None or isinstance(value, ArrayField)):
             raise KernelError(f"{owner}.{name} has no default: write `{name}: float = 1.0`")
         dtypes[name] = _dtype_of(kind, value, f"{owner}.{name}")
         if value is not None and not isinstance(value, ArrayField):
-            defaults[name] = value
+            defaults[name] = _check_default(value, dtypes[name], f"{owner}.{name}")
     return Fields(owner, np.dtype(list(dtypes.items()), align=True), defaults)
+
+
+def _check_default(value: Any, dtype: Any, where: str) -> Any:
+    base = np.dtype(dtype).base
+    array = np.asarray(value)
+    if not np.can_cast(array.dtype, base, "same_kind") and array.dtype.kind not in "iub":
+        raise KernelError(f"{where} = {value!r} is no {base}: give it a default of its type")
+    return value
 
 
 def _annotations(declaration: type, owner: str) -> dict[str, Any]:
@@ -119,8 +131,23 @@ def _annotations(declaration: type, owner: str) -> dict[str, Any]:
         ) from error
 
 
+def check_precision(dtype: np.dtype[Any], where: str) -> None:
+    """Check that compiled code has floats of this size.
+
+    Args:
+        dtype: Any.
+        where: What has it, for the message.
+
+    Raises:
+        KernelError: It has not.
+    """
+    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
+        raise KernelError(f"{where} is {dtype}, which compiled code does not have: take np.float32 or np.float64")
+
+
 def _dtype_of(kind: Any, value: Any, where: str) -> Any:
     if isinstance(value, (ArrayField, np.ndarray)):
+        check_precision(value.dtype, where)
         if value.dtype == np.bool_:
             raise KernelError(
                 f"{where} is an array of bools, which compiled code cannot keep in a record: make it np.uint8, where "
@@ -130,6 +157,7 @@ def _dtype_of(kind: Any, value: Any, where: str) -> Any:
     if kind in _PYTHON_TYPES:
         return np.dtype(_PYTHON_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, (np.number, np.bool_)):
+        check_precision(np.dtype(kind), where)
         return np.dtype(kind)
     raise KernelError(
         f"{where} is annotated as {kind!r}, expected float, int, bool or a numpy scalar type such as np.float32; "

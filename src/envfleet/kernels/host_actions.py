@@ -20,9 +20,9 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
         leading: `(num_envs,)`, or `(num_steps, num_envs)`.
 
     Raises:
-        InvalidArgument: Another shape or dtype, or an int that would wrap around.
+        InvalidArgument: No array, another shape or dtype, or an int that would wrap around.
     """
-    array = np.asarray(actions)
+    array = as_array(actions)
     dtype, shape = spec.action.dtype, (*leading, *spec.action.shape)
     if array.shape != shape:
         each = "one action per sub-environment" if len(leading) == 1 else "(T, N, …), one per step and sub-environment"
@@ -36,6 +36,21 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
         differs = (converted != array).reshape(int(np.prod(leading)), -1).any(axis=1)
         refuse_action(spec, array, int(np.argmax(differs)))
     return converted
+
+
+def as_array(actions: Any) -> NDArray[Any]:
+    """One action or several as an array of whatever shape and dtype.
+
+    Raises:
+        InvalidArgument: NumPy cannot make one, as of rows of different lengths or of a tensor on another device.
+    """
+    try:
+        return np.asarray(actions)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument(
+            f"actions given as {type(actions).__name__} are no array ({error}): pass an array of the host, as with "
+            "torch's actions.detach().cpu().numpy()"
+        ) from error
 
 
 def refuse_action(spec: KernelSpec, actions: NDArray[Any], place: int) -> NoReturn:

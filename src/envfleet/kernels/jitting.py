@@ -16,6 +16,7 @@ Jit = Callable[[types.FunctionType], Any]
 
 
 _OUTLINED = "is_outlined"
+_FRAMEWORK = "envfleet.kernels."  # whose functions take numbers, or the one form of a generator
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,39 +41,46 @@ class FunctionTree:
     def __init__(self, jit: Jit, jit_outlined: Jit | None = None) -> None:
         self._jit = jit
         self._jit_outlined = jit_outlined or jit
-        self._made: dict[int, Any] = {}
+        self._made: dict[tuple[int, str, str], Any] = {}
         self._kept: list[Any] = []  # so that no id is used twice
 
-    def __call__(self, function: Any) -> Any:
-        """Make one function; the same function is made once."""
-        function = getattr(function, "py_func", function)  # one that is decorated for another target
-        if id(function) not in self._made:
-            self._kept.append(function)
-            self._made[id(function)] = self._make(function)
-        return self._made[id(function)]
+    def __call__(self, function: Any, records: str = "") -> Any:
+        """Make one function; the same function is made once, and anew when what it refers to has changed.
 
-    def _make(self, function: types.FunctionType) -> Any:
-        """The same code with globals and closure that hold compilable functions."""
+        Args:
+            function: Plain, or decorated for another target.
+            records: Names the forms of the records it is called with, for which it is made once each: a compiler may
+                take a record for another that has fewer fields.
+        """
+        function = getattr(function, "py_func", function)
+        records = "" if function.__module__.startswith(_FRAMEWORK) else records
+        key = (id(function), fingerprint([function]), records)
+        if key not in self._made:
+            self._kept.append(function)
+            self._make(function, key)
+        return self._made[key]
+
+    def _make(self, function: types.FunctionType, key: tuple[int, str, str]) -> None:
+        """Make the same code with globals and closure that hold compilable functions."""
         names = dict(function.__globals__)
         cells = [types.CellType() for _ in function.__closure__ or ()]
         copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells))
         copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
         copy.__module__ = function.__module__
-        made = (self._jit_outlined if _OUTLINED in vars(function) else self._jit)(copy)
-        self._made[id(function)] = made  # before what it refers to, which may be itself
-        used = _names(function.__code__)
-        names.update({name: self._replace(value, used) for name, value in references(function)})
+        # It is kept before what it refers to is made, which may be itself.
+        self._made[key] = (self._jit_outlined if _OUTLINED in vars(function) else self._jit)(copy)
+        used, records = _names(function.__code__), key[2]
+        names.update({name: self._replace(value, used, records) for name, value in references(function)})
         for cell, original in zip(cells, function.__closure__ or (), strict=True):
-            cell.cell_contents = self._replace(original.cell_contents, used)
-        return made
+            cell.cell_contents = self._replace(original.cell_contents, used, records)
 
-    def _replace(self, value: Any, used: set[str]) -> Any:
+    def _replace(self, value: Any, used: set[str], records: str) -> Any:
         """A function made compilable, or a stand-in for a module with those of its members that are used."""
         if _is_function(value):
-            return self(value)
+            return self(value, records)
         if isinstance(value, types.ModuleType) and not _is_known(value):
             stand_in = types.ModuleType(value.__name__)
-            members = {name: self._replace(item, used) for name, item in vars(value).items() if name in used}
+            members = {name: self._replace(item, used, records) for name, item in vars(value).items() if name in used}
             stand_in.__dict__.update(members)
             return stand_in
         return value
@@ -109,12 +117,27 @@ def reads_argument(function: Any, position: int) -> bool:
 
 
 def can_be_repeated(function: Any) -> bool:
-    """Whether a step may be taken of any state, even one that ended: it neither loops nor looks up global tables."""
+    """Whether a step may be taken of any state, even one that ended.
+
+    That is, it neither loops nor raises, looks up no global tables, and elements of anything only by constants.
+    """
     return not any(
-        "JUMP_BACKWARD" in instruction.opname
+        _may_go_astray(one.__code__) or any(isinstance(value, (np.ndarray, tuple)) for value in _values(one))
         for one in reachable(function)
-        for instruction in dis.get_instructions(one)
-    ) and not any(isinstance(value, (np.ndarray, tuple)) for one in reachable(function) for value in _values(one))
+    )
+
+
+def _may_go_astray(code: types.CodeType) -> bool:
+    before = ""
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        is_element = name in ("BINARY_SUBSCR", "STORE_SUBSCR") or (name == "BINARY_OP" and instruction.argrepr == "[]")
+        if "JUMP_BACKWARD" in name or name == "RAISE_VARARGS":
+            return True
+        if is_element and before not in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            return True
+        before = name
+    return any(_may_go_astray(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
 def fingerprint(functions: list[Any], *more: str) -> str:

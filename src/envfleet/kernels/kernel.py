@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envfleet.errors import KernelError
-from envfleet.kernels.fields import Fields, read_fields
+from envfleet.kernels.fields import Fields, check_precision, read_fields
 
 
 class Kernel:
@@ -199,6 +199,7 @@ def _read_kernel(kernel: Any) -> KernelSpec:
     if not state.names:
         raise KernelError(f"{name} has no state: write `class State:` with a line such as `x: float` for each field")
     params = read_fields(kernel.Params, f"{name}.Params", need_defaults=True)
+    _check_names((*state.names, *params.names), name)
     given: Any = kernel.info_fields
     if isinstance(given, str):
         raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({given!r},)`")
@@ -216,6 +217,17 @@ def _read_kernel(kernel: Any) -> KernelSpec:
         action=_read_space(kernel, "action_space"),
         **functions,
     )
+
+
+def _check_names(fields: tuple[str, ...], name: str) -> None:
+    from envfleet.kernels.rng import METHODS  # computes tables, which reading a kernel needs not
+
+    taken = next((field for field in fields if field in METHODS), None)
+    if taken is not None:
+        raise KernelError(
+            f"{name} has a field {taken!r}, and compiled code would take it for the draw rng.{taken}: give it another "
+            f"name, such as {taken}_value"
+        )
 
 
 def _read_function(kernel: type[Kernel], name: str, *, is_needed: bool) -> Any:
@@ -250,4 +262,5 @@ def _read_space(kernel: type[Kernel], name: str) -> ArraySpec:
         )
     if space.dtype is None or space.shape is None:
         raise KernelError(f"{kernel.__name__}.{name} has no fixed shape and dtype, expected one of each")
+    check_precision(np.dtype(space.dtype), f"{kernel.__name__}.{name}")
     return ArraySpec(tuple(space.shape), np.dtype(space.dtype))

@@ -57,7 +57,6 @@ class Program:
         self.observe: Callable[..., None] = module.observe
 
 
-@functools.lru_cache(maxsize=64)
 def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
     """Compile a kernel, or load what was compiled before; says so on stderr if it has to compile.
 
@@ -68,6 +67,17 @@ def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
     Raises:
         KernelError: It cannot be compiled; the message names the user's line.
     """
+    return _compile(spec, has_own_params, fingerprint_of(spec))
+
+
+def fingerprint_of(spec: KernelSpec) -> str:
+    """A hash of a kernel's functions and of all they refer to, as it is now."""
+    functions: list[Any] = [spec.reset, spec.step, spec.observe]
+    return fingerprint(functions)
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> Program:
     require_numba()
     from envfleet.kernels import numba_cpu
     from envfleet.kernels.rules import check_rules
@@ -98,10 +108,9 @@ def load_module(spec: KernelSpec, text: str, name: str) -> types.ModuleType:
     """
     import numba
 
-    functions: list[Any] = [spec.reset, spec.step, spec.observe]
     framework = [Path(__file__).with_name(file).read_text("utf-8") for file in _FRAMEWORK]
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, action_bounds(spec))
-    key = fingerprint(functions, text, repr(forms), *framework, numba.__version__, sys.version)
+    key = fingerprint([], fingerprint_of(spec), text, repr(forms), *framework, numba.__version__, sys.version)
     folder = _usable(cache_folder()) / f"{spec.name}-{key}"
     path = folder / f"{name}.py"
     if not path.exists():
@@ -150,10 +159,11 @@ def loop_names(plan: BufferPlan, target: Any) -> dict[str, Any]:
     from envfleet.kernels import rng
 
     spec = plan.spec
+    forms = repr((spec.state.dtype, spec.params.dtype))
     names: dict[str, Any] = {
-        "reset_": target.make_function(spec.reset),
-        "step_": target.make_function(spec.step),
-        "observe_": target.make_function(spec.observe),
+        "reset_": target.make_function(spec.reset, forms),
+        "step_": target.make_function(spec.step, forms),
+        "observe_": target.make_function(spec.observe, forms),
         "seed_": target.make_function(rng.seed),
         "observation_row": target.row_view(spec.observation.shape),
         "action_row": target.row_view(spec.action.shape),

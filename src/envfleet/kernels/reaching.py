@@ -40,7 +40,7 @@ class ReachableKernelFleet(KernelFleetBase):
         if name in self._kernel.params.names:
             return to_values(spread(self._batch.params[name], self.num_envs))
         if name in self._kernel.state.names:
-            return to_values(self._batch.kept(name))
+            return to_values(self._batch.field(name))
         value = getattr(self._kernel.kernel, name, None)
         if value is None or callable(value):
             known = ", ".join((*self._kernel.params.names, *self._kernel.state.names))

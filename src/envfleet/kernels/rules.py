@@ -24,7 +24,7 @@ from envfleet.kernels.rng import METHODS
 _ARGUMENTS = {
     "reset": ("state", "rng", "params"),
     "step": ("state", "action", "rng", "params"),
-    "observe": ("state", "out"),
+    "observe": ("state to observe", "out"),
 }
 _PARAMETER = (
     "writes to a parameter: parameters do not change during an episode; make it a field of the state, which reset "
@@ -34,6 +34,8 @@ _FROZEN = {
     "params": _PARAMETER,
     "array of params": _PARAMETER,
     "action": "writes to the action, which is the caller's: calculate with a number of your own",
+    "observation": "writes to the observation, which the rollout keeps: calculate with a number of your own",
+    "state to observe": "writes to the state, which observe is to look at only: write it in reset and in step",
 }
 _KNOWN_MODULES = frozenset({"builtins", "numpy", "math", "cmath", "operator"})
 _VALUES = (bool, int, float, complex, str, tuple, np.generic, np.ndarray)
@@ -50,6 +52,15 @@ def check_rules(spec: KernelSpec) -> None:
     walk = _Walk(spec)
     for name, kinds in _ARGUMENTS.items():
         walk.enter(getattr(spec, name), kinds)
+
+
+def check_policy_rules(spec: KernelSpec, act: Any) -> None:
+    """Check a policy's function and all it calls.
+
+    Raises:
+        KernelError: It breaks a rule; names the line and what to write.
+    """
+    _Walk(spec).enter(act, ("observation", "out", "rng") if spec.action.shape else ("observation", "rng"))
 
 
 class _Walk:
@@ -94,6 +105,7 @@ class _Frame:
         self._kinds: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         self._tuples: dict[str, list[Any]] = {}
+        self._parts: set[str] = set()  # variables that hold an element of an array, or a row
         self._is_step = function is spec.step
         self._num_results: int | None = None  # that a return before this one gives
 
@@ -125,7 +137,7 @@ class _Frame:
         name, kind = statement.target.name, self._kinds.get(statement.target.name)
         self._refuse_frozen(name, statement.loc)
         if kind == "state":
-            self._check_field(kind, statement.attr, statement.loc)
+            self._check_field("state", statement.attr, statement.loc)
             if self._spec.state.dtype[statement.attr].shape:
                 what = f"assigns to {statement.attr!r}, an array of the state: write its elements, as in"
                 self._fail(statement.loc, f"{what} `state.{statement.attr}[:] = values`")
@@ -135,7 +147,7 @@ class _Frame:
             if name not in METHODS:
                 self._fail(loc, f"calls rng.{name}, which kernels do not have; they have: {', '.join(METHODS)}")
             return
-        fields = self._spec.state if kind == "state" else self._spec.params
+        fields = self._spec.params if kind == "params" else self._spec.state
         if name not in fields.names:
             known = ", ".join(fields.names) or "none"
             self._fail(loc, f"uses {name!r}, but {fields.owner} has no such field; its fields are: {known}")
@@ -163,6 +175,7 @@ class _Frame:
 
     def _copy(self, target: str, source: str) -> None:
         self._set_kind(target, self._kinds.get(source))
+        (self._parts.add if source in self._parts else self._parts.discard)(target)
         for known in (self._values, self._tuples):
             known.pop(target, None)
             if source in known:
@@ -176,16 +189,18 @@ class _Frame:
         elif value.op in ("getitem", "static_getitem"):
             kind = self._kinds.get(value.value.name)  # a part of an array is the same memory
             self._set_kind(target, kind if kind in _FROZEN else None)
+            self._parts.add(target)
         elif value.op == "build_tuple":
             self._tuples[target] = value.items
-        elif value.op == "inplace_binop" and self._spec.action.shape:
-            self._refuse_frozen(value.lhs.name, loc)
+        elif value.op == "inplace_binop" and value.lhs.name not in self._parts:
+            if self._spec.action.shape or self._kinds.get(value.lhs.name) != "action":  # a number is nobody's
+                self._refuse_frozen(value.lhs.name, loc)
         elif value.op == "call":
             self._call(value, loc)
 
     def _get_attribute(self, target: str, value: Any, loc: Any) -> None:
         kind = self._kinds.get(value.value.name)
-        if kind in ("state", "params", "rng"):
+        if kind in ("state", "state to observe", "params", "rng"):
             self._check_field(kind, value.attr, loc)
             is_array = kind == "params" and bool(self._spec.params.dtype[value.attr].shape)
             self._set_kind(target, "array of params" if is_array else None)

@@ -161,7 +161,7 @@ class _Trial:
 
     def _check_infos(self, fleet: KernelFleet, infos: dict[str, Any], step: int) -> None:
         for name in self.spec.kernel.info_fields:
-            expected = fleet._batch.kept(name)  # noqa: SLF001  # as above
+            expected = fleet._batch.field(name)  # noqa: SLF001  # as above
             if not np.array_equal(infos[name], expected, equal_nan=expected.dtype.kind == "f"):
                 self._fail("infos tell the state", None, step, f"infos[{name!r}]", expected, infos[name])
 

@@ -79,7 +79,7 @@ def test_scripted_players_are_those_of_the_box2d_game() -> None:
         for _ in range(120):
             before = observations
             observations, rewards, terminated, *_ = scripted.step(nothing)
-            phases = scripted._batch.kept("phases")
+            phases = scripted._batch.field("phases")
             actions = [
                 [scripted_action(view.tolist(), weak, True, phase) for view, weak, phase in zip(*row, strict=True)]
                 for row in zip(before, [(False, True)] * 6, phases, strict=True)

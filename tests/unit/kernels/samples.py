@@ -134,7 +134,10 @@ class Painter(Kernel):
 
 
 class Drifter(Kernel):
-    """State of scalars, draws in a step, no parameters; Discrete observations, a Box of one number; truncates."""
+    """State of scalars, draws in a step, no parameters; Discrete observations, a Box of one number; truncates.
+
+    One field has the name of an array of the fleet's own, and a default that no reset touches.
+    """
 
     observation_space: ClassVar[spaces.Discrete] = spaces.Discrete(21, start=-10)
     action_space = spaces.Box(-1.0, 1.0, (), np.float32)
@@ -142,6 +145,7 @@ class Drifter(Kernel):
 
     class State:
         place: int
+        elapsed: float = 0.25
 
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Any) -> None:
@@ -151,7 +155,7 @@ class Drifter(Kernel):
     def step(state: State, action: float, rng: np.random.Generator, params: Any) -> tuple[float, bool, bool]:
         push = 1 if action > 0.0 else -1
         state.place = min(10, max(-10, state.place + push * int(rng.integers(1, 4))))
-        return 0.5 * action, abs(state.place) == 10, state.place == 7
+        return 2.0 * state.elapsed * action, abs(state.place) == 10, state.place == 7
 
     @staticmethod
     def observe(state: State, out: NDArray[np.int64]) -> None:

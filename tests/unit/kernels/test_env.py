@@ -78,6 +78,9 @@ def test_wrong_calls_are_explained() -> None:
         env.step(0.7)
     with pytest.raises(InvalidArgument, match="expected 'params'"):
         env.reset(options={"goal": 1.0})
+    with pytest.raises(InvalidArgument, match=r"options\['params'\]=5 .*expected a dict"):
+        env.reset(options={"params": 5})
+    env.reset(options={"params": None})
     with pytest.raises(InvalidArgument, match="no parameter 'gaol'"):
         KernelEnv(Walker, gaol=1.0)
     with pytest.raises(InvalidArgument, match="render_mode='human'"):

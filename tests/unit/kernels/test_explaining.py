@@ -160,9 +160,27 @@ def test_writing_to_the_action_is_refused(tmp_path: Path) -> None:
             check(load(tmp_path, head + body))
 
 
+def test_calculating_with_an_element_of_the_action_or_of_a_parameter_is_fine(tmp_path: Path) -> None:
+    text = """
+    class Mine(Base):
+        action_space = spaces.Box(-1, 1, (2,), np.float32)
+        @staticmethod
+        def step(state, action, rng, params):
+            thrust, goal = action[0], params.goals[1]
+            thrust *= 2.0
+            goal += 1.0
+            clipped = np.clip(action, -0.5, 0.5)
+            clipped += 1.0
+            state.x += thrust * goal + clipped[1]
+            return 1.0, False
+    """
+    check(load(tmp_path, text))
+
+
 OBSERVES = {
     "out[0] = state.x": r"leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]",
     "out[0] = out[1] = out[2] = 0.0": r"mine\.py.*IndexError.*an observation has shape \(2,\)",
+    "out[:] = 0.0; state.n += 1": r"mine\.py:\d+, in observe .*observe is to look at only: write it in reset",
     "out[:] = 0.0; return out": "expected no return value: it writes the elements of `out`",
 }
 
@@ -208,6 +226,14 @@ DECLARATIONS = {
     "class State:\n        x: object = array('3', np.int32)": r"array\('3'.*an int above 0",
     "class State:\n        x: object = array(3, object)": "one of numbers, such as",
     "class Params:\n        goal: float": r"Mine\.Params\.goal has no default: write `goal: float = 1.0`",
+    "class State:\n        normal: float": "Mine has a field 'normal', .*the draw rng.normal: give it another name",
+    "class Params:\n        random: float = 1.0": "Mine has a field 'random'",
+    "class State:\n        x: np.float16": "Mine.State.x is float16, which compiled code does not have: take",
+    "class State:\n        x: object = array(2, np.float16)": "Mine.State.x is float16",
+    "observation_space = spaces.Box(-1, 1, (2,), np.float16)": "Mine.observation_space is float16",
+    "class Params:\n        goal = 1.0": "Mine.Params.goal has no type, without which it is no field: write `goal:",
+    "class Params:\n        goal: float = 'far'": "Mine.Params.goal = 'far' is no float64: give it a default",
+    "class State:\n        n: int = 1.5": "Mine.State.n = 1.5 is no int64",
     "info_fields = ('y',)": "no field 'y'; its fields are: x, n, cells",
     "info_fields = 'x'": r"is a str, expected a tuple: write `\('x',\)`",
     "max_episode_steps = 0": "is 0, expected a whole number of at least 1",

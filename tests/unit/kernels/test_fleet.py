@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -205,6 +206,12 @@ def test_states_of_others_are_refused(walkers: Any) -> None:
         other.reset(seed=0)
         with pytest.raises(InvalidArgument, match="other fields than Walker"):
             walkers.set_state(other.get_state())
+    before = walkers.get_state()
+    walkers.step(ones(walkers))
+    place = walkers.get_attr("x")
+    with pytest.raises(InvalidArgument, match="other fields than Walker: its parameters are goal, expected push, goal"):
+        walkers.set_state(dataclasses.replace(before, params={"goal": before.params["goal"]}))
+    assert walkers.get_attr("x") == place
     for state, rows in ((walkers.get_state([0]), None), (walkers.get_state(), [0]), (None, None), ({}, [1])):
         with pytest.raises(InvalidArgument, match="set_state needs a state of"):
             walkers.set_state(state, rows)
@@ -309,6 +316,36 @@ def test_a_fleet_of_threads_goes_on_in_a_forked_child() -> None:
             fleet.step(ones(fleet))
             os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+class Unready:
+    """As a tensor that requires a gradient, or lies on a device."""
+
+    def __array__(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError("use detach() first")
+
+
+@pytest.mark.parametrize(("actions", "found"), [([[0], [0, 1], 0, 0], "list"), (Unready(), "Unready")])
+def test_actions_that_are_no_array_are_refused_and_nothing_is_stepped(walkers: Any, actions: Any, found: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"actions given as {found} are no array .*cpu\(\)\.numpy\(\)"):
+        walkers.step(actions)
+    walkers.step(ones(walkers))
+
+
+def test_parameters_that_could_not_be_changed_are_as_they_were(walkers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = walkers.get_attr("goal")
+
+    def interrupted(*_args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("envfleet.kernels.batch.compile_kernel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            walkers.set_attr("goal", [1.0, 2.0, 3.0, 4.0])
+    assert walkers.get_attr("goal") == before
+    walkers.step(ones(walkers))  # on parameters that are still in memory
+    walkers.set_attr("goal", 0.0)
+    assert walkers.step(ones(walkers))[2].all()
 
 
 def test_actions_that_wrap_around_are_refused_wherever_they_are_given() -> None:

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
+from envfleet.kernels import maths
 from envfleet.kernels.jitting import FunctionTree, can_be_repeated, fingerprint, outlined, reachable
 from envfleet.kernels.numba_cpu import make_function
 
@@ -44,6 +46,28 @@ def count(x: float) -> float:
 
 def calls_count(x: float) -> float:
     return count(x) + 1.0
+
+
+def collect(values: Any) -> float:
+    return sum([value * value for value in values])
+
+
+def take_first(action: Any) -> float:
+    return action[0] + action[1, 0]
+
+
+def take(action: Any, index: int) -> float:
+    return action[index]
+
+
+def put(values: Any, index: int) -> None:
+    values[index] = 1.0
+
+
+def insist(x: float) -> float:
+    if x > 3.0:
+        raise ValueError("beyond the end")
+    return x
 
 
 MIXED = (2, 0.5)
@@ -82,10 +106,28 @@ def test_reachable_functions_are_those_named() -> None:
     assert {one.__name__ for one in reachable(exp)} == {"exp", "area", "side"}
 
 
-def test_a_step_that_loops_or_looks_up_is_not_repeated() -> None:
+def test_a_function_is_made_anew_when_what_it_refers_to_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = FunctionTree(lambda function: function)
+    before = tree(exp)
+    assert tree(exp) is before
+    monkeypatch.setattr(geometry, "side", lambda x: x)
+    assert (before(2.0), tree(exp)(2.0)) == (8.0, 6.0)
+
+
+def test_a_function_is_made_for_each_form_of_records() -> None:
+    """A compiler that has a function for records of some fields takes it, with a warning, for those of more."""
+    tree = FunctionTree(lambda function: function)
+    assert tree(exp, "x") is tree(exp, "x")
+    assert tree(exp, "x") is not tree(exp, "x, y")
+    assert tree(exp, "x").__globals__["geometry"].area is not tree(exp, "x, y").__globals__["geometry"].area
+    assert tree(maths.sin, "x") is tree(maths.sin, "x, y")
+
+
+def test_a_step_that_loops_or_looks_up_or_raises_is_not_repeated() -> None:
     assert can_be_repeated(exp)
-    assert not can_be_repeated(calls_count)
-    assert not can_be_repeated(look_up)
+    assert can_be_repeated(take_first)
+    for step in (calls_count, look_up, take, put, insist, collect):
+        assert not can_be_repeated(step)
 
 
 def test_a_number_deep_in_a_table_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,10 @@ LIMIT = 3
 
 
 class Clock(Kernel):
-    """Ends when its parameter says; without draws and arrays, so that it is stepped without a branch."""
+    """Ends when its parameter says; without draws and arrays, so that it is stepped without a branch.
+
+    Its reward is a bool.
+    """
 
     observation_space: ClassVar[spaces.Box] = spaces.Box(0, 1000, (1,), np.float32)
     action_space = spaces.Discrete(2)
@@ -40,7 +43,7 @@ class Clock(Kernel):
     @staticmethod
     def step(state: State, action: int, rng: np.random.Generator, params: Params) -> tuple[float, bool, bool]:
         state.time += 1
-        return 1.0, (action == 1) & (state.time == 2), state.time >= params.limit
+        return True, (action == 1) & (state.time == 2), state.time >= params.limit
 
     @staticmethod
     def observe(state: State, out: NDArray[np.float32]) -> None:

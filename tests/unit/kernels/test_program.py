@@ -161,6 +161,18 @@ def test_a_changed_helper_or_constant_of_another_module_has_another_place(monkey
     assert place(Painter) not in (before, changed)
 
 
+def test_a_kernel_whose_helper_has_changed_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = read_kernel(Painter)
+    before = program.compile_kernel(spec, False)
+    assert program.compile_kernel(spec, False) is before
+    monkeypatch.setattr(strokes, "FACTOR", 4.0)
+    factors = []
+    for made in (before, program.compile_kernel(spec, False)):
+        helper = vars(made.module)["step_"].py_func.__globals__["strokes"].weighted
+        factors.append(helper.py_func.__globals__["tripled"].py_func.__globals__["FACTOR"])
+    assert factors == [3.0, 4.0]
+
+
 def test_a_changed_table_or_closure_has_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit.kernels import samples
 

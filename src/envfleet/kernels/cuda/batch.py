@@ -78,6 +78,8 @@ class CudaBatch(BatchBase):
         threads = min(MAX_BLOCK_THREADS, num_envs)
         self._grid = -(-num_envs // threads), threads
         self._kept = Piece(self._layouts.kept, num_envs, self._room, is_zero=True)
+        for name, value in spec.state.defaults.items():
+            self.write(name, value)
         self._pool = DevicePool(plan, self._layouts.out, num_envs, has_finals=self._has_finals, copy=copy)
         self._last: DeviceSet = self._pool.take()
         # Ended episodes of this step and of the one before, which take turns.
@@ -258,14 +260,17 @@ class CudaBatch(BatchBase):
         return int(np.count_nonzero(self.kept("awaiting")))
 
     def kept(self, name: str) -> NDArray[Any]:
-        """What is kept of every row: `"awaiting"`, `"elapsed"`, …, or a field of the state; a copy on the host."""
+        """What is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a copy on the host."""
         self._check_faults()
-        if name in self._layouts.kept.buffers:
-            return self._kept.read(name)
+        return self._kept.read(name)
+
+    def field(self, name: str) -> NDArray[Any]:
+        """A field of every row's state; a copy on the host."""
+        self._check_faults()
         if self._plan.state.is_split:
             return self._kept.read(f"s_{name}")
-        field: NDArray[Any] = self._kept.read("s")[name]
-        return field
+        values: NDArray[Any] = self._kept.read("s")[name]
+        return values
 
     def write(self, name: str, values: Any) -> None:
         """Set a field of the state.
@@ -301,6 +306,7 @@ class CudaBatch(BatchBase):
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
         """Bring saved rows back, to the same places or others; they may come from another device."""
+        self._check_params_of(state)
         arrays = state.arrays
         if rows is None and isinstance(arrays, SavedBuffers) and self._is_of_this_form(arrays.piece):
             self._kept.data.copy_to_device(arrays.piece.data)

@@ -13,7 +13,7 @@ from envfleet.kernels.cuda.source import CudaSource
 from envfleet.kernels.cuda.target import cuda_target
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import rehearse
-from envfleet.kernels.program import load_module, loop_names
+from envfleet.kernels.program import fingerprint_of, load_module, loop_names
 
 
 class CudaProgram:
@@ -36,7 +36,6 @@ class CudaProgram:
         self.observe: Any = module.observe
 
 
-@functools.lru_cache(maxsize=64)
 def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
     """Prepare a kernel for the device; it is compiled, or loaded from the cache on disk, when first launched.
 
@@ -45,9 +44,17 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
         has_own_params: Every sub-environment has parameters of its own.
 
     Raises:
-        KernelError: It raises if run as plain Python.
+        KernelError: It raises if run as plain Python, or breaks a rule.
     """
+    return _compile(spec, has_own_params, fingerprint_of(spec))
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> CudaProgram:
+    from envfleet.kernels.rules import check_rules
+
     truncates = rehearse(spec)
+    check_rules(spec)
     plan, target = BufferPlan(spec), cuda_target()
     source = CudaSource(plan, has_own_params=has_own_params, truncates=truncates)
     module = load_module(spec, source.text(), "device")

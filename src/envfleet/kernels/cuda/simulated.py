@@ -59,7 +59,7 @@ class Records:
         return Record(self._values[index : index + 1])
 
 
-def make_function(function: Any) -> Callable[..., Any]:
+def make_function(function: Any, _records: str = "") -> Callable[..., Any]:
     """The function as it is; integers wrap around, as in compiled code."""
     plain: FunctionType = getattr(function, "py_func", function)
 

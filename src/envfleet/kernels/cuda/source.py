@@ -125,7 +125,7 @@ def step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, ro
             *(self.load(plan.rng, "i") if self._is_drawing else ["rng = new_rng()"]),
             f"{self._results} = step_(state, {self._action()}, rng, params)",
             *(self.store(plan.rng, "i") if self._is_drawing else []),
-            "earned = float(reward)",
+            "earned = reward * 1.0",
             "steps = elapsed[i] + 1",
             "total = returns[i] + earned",
             "is_terminated = bool(terminates)",

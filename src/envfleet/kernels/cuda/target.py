@@ -19,8 +19,8 @@ class Target(Protocol):
 
     kernel: Callable[..., Any]
 
-    def make_function(self, function: Any, /) -> Any:
-        """Make a function callable in kernels."""
+    def make_function(self, function: Any, records: str = "", /) -> Any:
+        """Make a function callable in kernels, once for each form of records; see `jitting.FunctionTree`."""
 
     def new_record(self, dtype: np.dtype[Any], /) -> Any:
         """Make the constructor of a record."""

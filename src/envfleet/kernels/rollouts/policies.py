@@ -147,8 +147,11 @@ def check_act(spec: KernelSpec, act: Act) -> None:
     """Try a user's policy function uncompiled on one observation.
 
     Raises:
-        KernelError: It takes other arguments, raises, or its action is not in the action space.
+        KernelError: It takes other arguments, raises, leaves out a part of the action, returns something else, or
+            breaks a rule of compiled code.
     """
+    from envfleet.kernels.rules import check_policy_rules  # needs numba
+
     arguments = ("observation", "out", "rng") if spec.action.shape else ("observation", "rng")
     name = getattr(act, "__name__", repr(act))
     how = f"write `def {name}({', '.join(arguments)}):`"
@@ -157,17 +160,33 @@ def check_act(spec: KernelSpec, act: Act) -> None:
     found = tuple(inspect.signature(act).parameters)
     if len(found) != len(arguments):
         raise KernelError(f"{name} takes ({', '.join(found)}), expected ({', '.join(arguments)}): {how}")
-    observation, rng = PlainEnv(spec).reset(seed=0), np.random.default_rng(0)
-    action: Any = np.zeros(spec.action.shape, spec.action.dtype)
+    observation = PlainEnv(spec).reset(seed=0)
     try:
-        if spec.action.shape:
-            act(observation, action, rng)
-        else:
-            action = act(observation, rng)
+        first, second = (_choose(spec, act, observation.copy(), fill) for fill in (0, 1))
     except Exception as error:
         raise KernelError(f"the policy {name} raised {type(error).__name__}: {error}") from error
-    if not spec.action.shape and not isinstance(action, (int, np.integer, np.bool_)):
-        raise KernelError(f"the policy {name} returned {action!r}, expected an int: convert it with int(…)")
+    if spec.action.shape:
+        missing = np.argwhere((first != second) & ((first == first) | (second == second)))  # noqa: PLR0124  # NaN
+        if len(missing):
+            place = f"out[{', '.join(str(int(index)) for index in missing[0])}]"
+            raise KernelError(
+                f"the policy {name} leaves {len(missing)} of {first.size} elements of `out` unwritten, the first is "
+                f"{place}, or it reads them: `out` has the shape {first.shape} of action_space and holds anything at "
+                "first, so write every element"
+            )
+    elif not isinstance(first, (int, np.integer, np.bool_)):
+        raise KernelError(f"the policy {name} returned {first!r}, expected an int: convert it with int(…)")
+    check_policy_rules(spec, act)
+
+
+def _choose(spec: KernelSpec, act: Act, observation: NDArray[Any], fill: int) -> Any:
+    """The action for an observation, chosen uncompiled; in an array that is filled before."""
+    rng = np.random.default_rng(0)
+    if not spec.action.shape:
+        return act(observation, rng)
+    action = np.full(spec.action.shape, fill, spec.action.dtype)
+    act(observation, action, rng)
+    return action
 
 
 def policy_generator(seed: int, env_index: int) -> np.random.Generator:

@@ -14,7 +14,7 @@ from tests.unit.kernels.cuda.deck import Deck
 
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.envs.classic.pendulum import Pendulum
-from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import Kernel, read_kernel
@@ -218,6 +218,19 @@ def test_other_libraries_take_results_without_a_copy(pair: Any) -> None:
     for _ in range(4):
         cuda.step(np.ones(N, np.int64))
     np.testing.assert_array_equal(held, was)
+
+
+class Lucky(CartPole):
+    """Draws what no seed reaches, where a rehearsal does not come."""
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        return (np.random.random() if state.x > 1000 else 1.0), False  # noqa: NPY002
+
+
+def test_rules_hold_on_the_device_too() -> None:
+    with pytest.raises(KernelError, match=r"in step .*draws from numpy\.random"):
+        KernelFleet(read_kernel(Lucky), 2, device="cuda")
 
 
 def test_rollouts_say_that_they_are_not_there_yet(pair: Any) -> None:

@@ -15,7 +15,7 @@ from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policies import policy_generator
+from envfleet.kernels.rollouts.policies import check_act, policy_generator
 from envfleet.kernels.rollouts.rollout import Rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -246,6 +246,33 @@ def test_out_is_written_again() -> None:
         assert fleet.rollout("random", 20, out=second).actions is second.actions
         with pytest.raises(InvalidArgument, match=r"out is a rollout of \(T, N\) = \(20, 4\)"):
             fleet.rollout("random", 21, out=second)
+
+
+def half(observation: Any, out: Any, rng: Any) -> None:
+    out[0] = 0.5
+
+
+def scribble(observation: Any, out: Any, rng: Any) -> None:
+    out[0] = out[1] = 0.0
+    if observation[0, 0] > 1000:
+        observation[0, 0] = 0
+
+
+def gamble(observation: Any, rng: Any) -> int:
+    return 1 if np.random.random() < 0.5 else 2  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("kernel", "policy", "message"),
+    [
+        (Cells, half, r"half leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]"),
+        (Cells, scribble, r"test_rollout\.py:\d+, in scribble .*writes to the observation, which the rollout keeps"),
+        (Drift, gamble, r"in gamble .*draws from numpy.random, which no seed reaches: draw from `rng`"),
+    ],
+)
+def test_policies_that_would_not_be_what_they_seem(kernel: Any, policy: Any, message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        check_act(read_kernel(kernel), policy)
 
 
 def test_mistakes_step_nothing() -> None:
