@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.service.conftest import TURBOFAN
 
 import envfleet
 from envfleet.errors import InvalidArgument, ResetNeeded
 from envfleet.service.hosting.few import Few
 from envfleet.service.hosting.hosted import FleetConfig, HostedFleet
-from envfleet.service.offers import TURBOFAN, make_offer
+from envfleet.service.offers import make_offer
 
 ROWS = np.array([3, 0, 2])
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
+from typing import TYPE_CHECKING
+
 import gymnasium
 
 from envfleet.kernels.registration import register
+
+if TYPE_CHECKING:
+    from envfleet.envs.hosting import Hosting
 
 _KERNELS = (
     ("CartPole-v1", "classic.cartpole:CartPole", 500),
@@ -23,6 +29,7 @@ _ON_BOX2D: tuple[tuple[str, str, int | None], ...] = (
     ("Hockey-One-Box2D-v0", "hockey.one_player:HockeyOneEnv", None),
     ("Hockey-Two-Box2D-v0", "hockey.two_player:HockeyTwoEnv", 251),
 )
+_HOSTINGS = {"envfleet/Turbofan-v0": "turbofan.hosting:EngineHosting"}
 
 
 def register_all() -> None:
@@ -31,3 +38,9 @@ def register_all() -> None:
         register(f"envfleet/{name}", f"envfleet.envs.{target}", max_episode_steps=max_episode_steps)
     for name, target, limit in _ON_BOX2D:
         gymnasium.register(f"envfleet/{name}", entry_point=f"envfleet.envs.{target}", max_episode_steps=limit)
+
+
+def find_hosting(env_id: str) -> Hosting:
+    """What a service needs to know of a registered environment."""
+    kind: type[Hosting] = pkgutil.resolve_name(f"envfleet.envs.{_HOSTINGS.get(env_id, 'hosting:Hosting')}")
+    return kind()

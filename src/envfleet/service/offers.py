@@ -12,15 +12,13 @@ from gymnasium.vector import AutoresetMode
 from pydantic import BaseModel, ConfigDict, Field
 
 import envfleet
-from envfleet.envs.turbofan.engines import LONG_BLOCK, has_program, make_engines
+from envfleet.envs.hosting import Hosting
+from envfleet.envs.registration import find_hosting
 from envfleet.errors import InvalidArgument
 from envfleet.making.kernels import kernel_spec
 
-TURBOFAN = "envfleet/Turbofan-v0"
-_PRICES = ("profit", "repair_cost", "failure_cost", "sale_value")
 _BACKENDS = ("process", "thread", "serial", "ray")
 _START_TIMEOUT_S = 60.0
-AUTORESET_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 
 
 class Option(BaseModel):
@@ -82,9 +80,9 @@ class Offer(BaseModel):
     readable: tuple[str, ...] = ()
 
     @property
-    def is_turbofan(self) -> bool:
-        """Whether scores of this environment tell of repairs and flights."""
-        return self.env == TURBOFAN
+    def hosting(self) -> Hosting:
+        """What else is known of it."""
+        return find_hosting(self.env)
 
     @property
     def is_kernel(self) -> bool:
@@ -129,8 +127,9 @@ class Offer(BaseModel):
             InvalidArgument: It cannot be made with these options.
         """
         kwargs: dict[str, Any] = {**self.kwargs, **options}
-        if self.is_turbofan and not has_program(kwargs):
-            return make_engines(self.spec, num_envs, AutoresetMode[autoreset_mode], kwargs)
+        own = self.hosting.make(self.spec, num_envs, AutoresetMode[autoreset_mode], kwargs)
+        if own is not None:
+            return own
         kwargs |= {"autoreset_mode": autoreset_mode, "seed": 0}
         if self.is_kernel:
             return envfleet.make(self.env, num_envs, backend="kernel", **kwargs)
@@ -171,9 +170,9 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
         raise InvalidArgument(f"backend={backend!r}: pass one of {', '.join(_BACKENDS)}; kernels are compiled anyway")
     env = find_env_id(name)
     limit = gym.spec(env).max_episode_steps
+    hosting = find_hosting(env)
     options = {} if limit is None else {"max_episode_steps": Option(most=limit)}
-    if env == TURBOFAN:
-        options |= {"step_size": Option(most=LONG_BLOCK), "return_all_states": Option(), "logbook": Option()}
+    options |= {name: Option(most=most) for name, most in hosting.limits.items()}
     if has_pictures:
         options["render_mode"] = Option(choices=("rgb_array",))
     return Offer(
@@ -181,7 +180,7 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
         backend=backend,
         max_episode_steps=limit,
         options=options,
-        readable=_PRICES if env == TURBOFAN else (),
+        readable=hosting.readable,
         **limits,
     )
 

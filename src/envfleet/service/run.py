@@ -16,7 +16,6 @@ import uvicorn
 from envfleet.errors import InvalidArgument
 from envfleet.service.app import SETTINGS_VARIABLE, make_app
 from envfleet.service.database.store import Store
-from envfleet.service.hosting.episode_fleet import MOST_FLIGHTS
 from envfleet.service.offers import Offer
 from envfleet.service.settings import Settings
 from envfleet.service.users.auth import Tokens
@@ -84,9 +83,8 @@ def _first_token(store: Store) -> str | None:
 def _compile(offer: Offer) -> None:
     """Compile what an environment's first fleets need, so that they do not wait for it."""
     if offer.is_kernel:
-        offer.make(1, "NEXT_STEP", {}).close()
-    if offer.is_turbofan:
-        offer.make(1, "NEXT_STEP", {"step_size": MOST_FLIGHTS}).close()
+        for options in offer.hosting.warm_options:
+            offer.make(1, "NEXT_STEP", options).close()
 
 
 def redacted(database: str) -> str:

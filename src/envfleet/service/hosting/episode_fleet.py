@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from envfleet.service.hosting.hosted import SEED_BITS, FleetConfig, HostedFleet, Made
-from envfleet.service.offers import TURBOFAN, Offer
+from envfleet.service.offers import Offer
 
+TURBOFAN = "envfleet/Turbofan-v0"
 MOST_FLIGHTS = 50
 """Flights of one decision, as the original clients allow."""
 

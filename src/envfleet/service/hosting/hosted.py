@@ -101,7 +101,7 @@ class HostedFleet:
         self.num_processes = offer.count_processes(config.num_envs)
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
-        self.meter = Meter(config.num_envs, is_turbofan=offer.is_turbofan, lists_all=lists_all)
+        self.meter = Meter(config.num_envs, hosting=offer.hosting, lists_all=lists_all)
         self.observations: Any = None
         self._every = np.arange(config.num_envs)
         self._few = Few(lambda count: offer.make(count, config.autoreset_mode, config.options))

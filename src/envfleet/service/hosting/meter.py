@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.turbofan import FAILURE, REPAIR
+from envfleet.envs.hosting import Hosting
 from envfleet.service.refusals import EnvFailed
 
 LARGEST_RETURN = 1e100
@@ -22,7 +22,6 @@ _FIELDS = {
     "first_seqs": np.int64,
     "started_at": np.float64,
 }
-_TURBOFAN_FIELDS = {"flights": np.int64, "repairs": np.int64}
 
 
 class Meter:
@@ -30,18 +29,18 @@ class Meter:
 
     Args:
         num_envs: How many.
-        is_turbofan: Whether to count flights and repairs, too.
+        hosting: What else is counted of its environment.
         lists_all: Whether to tell of every episode that ended; else of ranked ones only.
 
     Attributes:
         columns: By name, `(num_envs,)` each: `is_running` (begun and not ended), `is_ranked`, `returns`, `lengths` (in
-            steps), `first_seqs` (count of the fleet at the episode's first reset), `started_at`, `flights`, `repairs`.
+            steps), `first_seqs` (count of the fleet at the episode's first reset), `started_at`, and `hosting`'s.
     """
 
-    def __init__(self, num_envs: int, *, is_turbofan: bool, lists_all: bool) -> None:
-        self.is_turbofan, self._lists_all = is_turbofan, lists_all
-        fields = {**_FIELDS, **(_TURBOFAN_FIELDS if is_turbofan else {})}
-        self.columns: dict[str, NDArray[Any]] = {name: np.zeros(num_envs, kind) for name, kind in fields.items()}
+    def __init__(self, num_envs: int, *, hosting: Hosting, lists_all: bool) -> None:
+        self.hosting, self._lists_all = hosting, lists_all
+        kinds = {**_FIELDS, **hosting.columns}
+        self.columns: dict[str, NDArray[Any]] = {name: np.zeros(num_envs, kind) for name, kind in kinds.items()}
 
     def begin(self, rows: NDArray[Any], *, seq: int, at: float, is_ranked: Any = None) -> None:
         """New episodes in `rows`.
@@ -99,17 +98,10 @@ class Meter:
         self.columns["returns"][who] += rewards[counted]
         self._check_returns(who, rewards[counted])
         self.columns["lengths"][who] += 1
-        final: Mapping[str, Any] = {}
-        any_ended = bool(ended.any())
-        if self.is_turbofan:
-            final = infos.get("final_info", infos) if any_ended else infos
-            flights = np.where(ended, final["num_rows"], infos["num_rows"])
-            self.columns["flights"][who] += flights[counted]
-            self.columns["repairs"][who] += np.asarray(actions)[counted] == REPAIR
-        if not any_ended:
+        reasons = self.hosting.count(self.columns, rows, actions, infos, counted=counted, ended=ended)
+        if not ended.any():
             return []
         self.columns["is_running"][rows[ended]] = False
-        reasons = final["reason"] if self.is_turbofan else None
         return [
             self._describe(
                 int(rows[k]),
@@ -139,10 +131,6 @@ class Meter:
 
     def _describe(self, row: int, outcome: str, reason: Any, seq: int, at: float) -> dict[str, Any]:
         columns = self.columns
-        details: dict[str, Any] = {}
-        if self.is_turbofan:
-            details = {"flights": int(columns["flights"][row]), "repairs": int(columns["repairs"][row])}
-            details["is_failure"] = reason is not None and int(reason) == FAILURE
         return {
             "env_index": row,
             "is_ranked": bool(columns["is_ranked"][row]),
@@ -153,5 +141,5 @@ class Meter:
             "total": float(columns["returns"][row]),
             "length": int(columns["lengths"][row]),
             "outcome": outcome,
-            "details": details,
+            "details": self.hosting.details(columns, row, reason),
         }

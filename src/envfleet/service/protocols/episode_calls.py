@@ -14,9 +14,9 @@ import numpy as np
 
 from envfleet.envs.turbofan import FAILURE, SOLD
 from envfleet.errors import InvalidArgument
-from envfleet.service.hosting.episode_fleet import MOST_FLIGHTS, EpisodeFleet, episode_fleet_config
+from envfleet.service.hosting.episode_fleet import MOST_FLIGHTS, TURBOFAN, EpisodeFleet, episode_fleet_config
 from envfleet.service.hosting.hosted import HostedFleet, Made
-from envfleet.service.offers import TURBOFAN, find_offer
+from envfleet.service.offers import find_offer
 from envfleet.service.protocols.schemas import (
     CreateEpisodes,
     EpisodeConfig,

@@ -156,7 +156,7 @@ class _Tape:
     def __init__(self, hosted: HostedFleet) -> None:
         self._is_episodes = isinstance(hosted, EpisodeFleet)
         fleet = hosted.fleet
-        self._engine = EngineLog() if hosted.meter.is_turbofan else None
+        self._engine = hosted.meter.hosting.log()
         self._is_discrete = isinstance(fleet.single_action_space, spaces.Discrete)
         space = fleet.single_observation_space
         is_line = isinstance(space, (spaces.Box, spaces.Discrete)) and math.prod(space.shape or ()) <= _MOST_SHOWN

@@ -1,0 +1,59 @@
+"""Turbofan engines at a service: what participants may choose and read, what is counted, and how they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet.envs.hosting import Hosting
+from envfleet.envs.turbofan.engines import LONG_BLOCK, has_program, make_engines
+from envfleet.envs.turbofan.kernel import FAILURE, REPAIR
+from envfleet.envs.turbofan.plots import EngineLog
+
+
+class EngineHosting(Hosting):
+    """Flights and repairs are counted, as an episode's steps are blocks of flights."""
+
+    limits: ClassVar[Mapping[str, int | None]] = {"step_size": LONG_BLOCK, "return_all_states": None, "logbook": None}
+    readable: ClassVar[tuple[str, ...]] = ("profit", "repair_cost", "failure_cost", "sale_value")
+    warm_options: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"step_size": LONG_BLOCK})
+    columns: ClassVar[Mapping[str, Any]] = {"flights": np.int64, "repairs": np.int64}
+
+    def make(self, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Any:
+        """Make a fleet on one of the programs that all blocks share, unless it is that of this very block."""
+        return None if has_program(options) else make_engines(spec, num_envs, autoreset_mode, options)
+
+    def count(
+        self,
+        columns: Mapping[str, NDArray[Any]],
+        rows: NDArray[np.int64],
+        actions: Any,
+        infos: Mapping[str, Any],
+        *,
+        counted: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+    ) -> NDArray[Any] | None:
+        """Count flights and repairs; see `Hosting.count`."""
+        final = infos.get("final_info", infos) if ended.any() else infos
+        flights = np.where(ended, final["num_rows"], infos["num_rows"])
+        columns["flights"][rows[counted]] += flights[counted]
+        columns["repairs"][rows[counted]] += np.asarray(actions)[counted] == REPAIR
+        reasons: NDArray[Any] = final["reason"]
+        return reasons
+
+    def details(self, columns: Mapping[str, NDArray[Any]], row: int, reason: Any) -> dict[str, Any]:
+        """Flights, repairs, and whether the engine failed."""
+        return {
+            "flights": int(columns["flights"][row]),
+            "repairs": int(columns["repairs"][row]),
+            "is_failure": reason is not None and int(reason) == FAILURE,
+        }
+
+    def log(self) -> EngineLog:
+        """Of its sensors."""
+        return EngineLog()
