@@ -11,7 +11,7 @@ from envfleet.service.database.scores import COUNTED
 from envfleet.service.hosting.hosted import FleetConfig, check_rows
 from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import BINARY, BinaryRoute, bearer, read, reply_with, service_of
-from envfleet.service.protocols.schemas import CreateFleet, ResetFleet, StepFleet
+from envfleet.service.protocols.schemas import CreateFleet, FleetCall, LoadRows, ResetFleet, SaveRows, StepFleet
 from envfleet.service.service import Service
 from envfleet.service.users.auth import Identity
 
@@ -68,17 +68,34 @@ async def get_fleet(fleet: str, request: Request) -> Response:
 @router.post("/fleets/{fleet}/reset", openapi_extra=BINARY, response_class=Response)
 async def reset_fleet(fleet: str, request: Request) -> Response:
     """Reset a fleet, or some rows of it."""
+    return await _call(fleet, request, "reset", ResetFleet)
+
+
+@router.post("/fleets/{fleet}/save", openapi_extra=BINARY, response_class=Response)
+async def save_rows(fleet: str, request: Request) -> Response:
+    """Save sub-environments in the middle of their episodes; the service keeps the states, and tells their number."""
+    return await _call(fleet, request, "save", SaveRows)
+
+
+@router.post("/fleets/{fleet}/load", openapi_extra=BINARY, response_class=Response)
+async def load_rows(fleet: str, request: Request) -> Response:
+    """Go on from saved states."""
+    return await _call(fleet, request, "load", LoadRows)
+
+
+async def _call(fleet: str, request: Request, verb: str, schema: type[FleetCall]) -> Response:
+    """Have a fleet do something; the fields of the body are those of the event."""
     service = service_of(request)
     identity = await service.identify(bearer(request))
     body = await request.body()  # of somebody who may send one
 
     def work() -> tuple[bytes, bool]:
-        asked = read(ResetFleet, body)
-        event = {"do": "reset", "rows": asked.rows, "seeds": asked.seeds}
+        asked = read(schema, body)
+        fields = {name: value for name, value in asked if name not in FleetCall.model_fields}
         with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-            return service.fleets.call(hosted, event, seq=asked.seq, key=asked.key)
+            return service.fleets.call(hosted, {"do": verb, **fields}, seq=asked.seq, key=asked.key)
 
-    reply, is_stored = await service.run(identity, "reset", work)
+    reply, is_stored = await service.run(identity, verb, work)
     return reply_with(reply, is_stored=is_stored)
 
 

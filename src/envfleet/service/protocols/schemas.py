@@ -32,37 +32,36 @@ class CreateFleet(Schema):
     options: dict[str, bool | int | float | str] = Field(default_factory=dict, max_length=20)
 
 
-class ResetFleet(Schema):
-    """`POST /api/v2/fleets/{fleet}/reset`."""
+class FleetCall(Schema):
+    """What every call that changes a fleet has."""
 
     seq: Count
     key: Key
+
+
+class ResetFleet(FleetCall):
+    """`POST /api/v2/fleets/{fleet}/reset`."""
+
     rows: Any = None
     seeds: Seed | list[Seed | None] | None = None
 
 
-class StepFleet(Schema):
+class StepFleet(FleetCall):
     """`POST /api/v2/fleets/{fleet}/step`."""
 
-    seq: Count
-    key: Key
     actions: Any
     rows: Any = None
 
 
-class SaveRows(Schema):
+class SaveRows(FleetCall):
     """`POST /api/v2/fleets/{fleet}/save`."""
 
-    seq: Count
-    key: Key
     rows: Any = None
 
 
-class LoadRows(Schema):
+class LoadRows(FleetCall):
     """`POST /api/v2/fleets/{fleet}/load`; of each state the number that `save` told, and the place in it."""
 
-    seq: Count
-    key: Key
     rows: Any = None
     states: list[tuple[Count, Count]]
 

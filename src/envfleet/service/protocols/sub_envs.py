@@ -1,8 +1,7 @@
-"""Reaching into a fleet, as far as the service allows: saved states, which stay here, attributes, and pictures."""
+"""Looking into the sub-environments of a fleet, as far as the service allows: attributes and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,50 +9,13 @@ from fastapi import APIRouter, Request, Response
 
 from envfleet.errors import InvalidArgument, ResetNeeded, StepTimeout, WorkerDied
 from envfleet.packing.values import pack
-from envfleet.service.hosting.hosted import HostedFleet, check_rows
-from envfleet.service.protocols.requests import BINARY, BinaryRoute, bearer, read, reply_with, service_of
-from envfleet.service.protocols.schemas import LoadRows, SaveRows
+from envfleet.service.hosting.hosted import HostedFleet
+from envfleet.service.protocols.requests import BinaryRoute, bearer, reply_with, service_of
 from envfleet.service.refusals import failed
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 _MOST_BYTES = 64 * 2**20
 _MOST_PICTURES = 256  # of a call; how large they are is known only once they are drawn
-
-
-@router.post("/fleets/{fleet}/save", openapi_extra=BINARY, response_class=Response)
-async def save_rows(fleet: str, request: Request) -> Response:
-    """Save sub-environments in the middle of their episodes; the service keeps the states, and tells their number."""
-
-    def event(asked: SaveRows) -> Mapping[str, Any]:
-        return {"do": "save", "rows": asked.rows}
-
-    return await _call(fleet, request, "save", SaveRows, event)
-
-
-@router.post("/fleets/{fleet}/load", openapi_extra=BINARY, response_class=Response)
-async def load_rows(fleet: str, request: Request) -> Response:
-    """Go on from saved states."""
-
-    def event(asked: LoadRows) -> Mapping[str, Any]:
-        return {"do": "load", "rows": asked.rows, "states": asked.states}
-
-    return await _call(fleet, request, "load", LoadRows, event)
-
-
-async def _call(fleet: str, request: Request, verb: str, schema: type[Any], make_event: Any) -> Response:
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
-    body = await request.body()
-
-    def work() -> tuple[bytes, bool]:
-        asked = read(schema, body)
-        with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-            if asked.rows is not None:
-                check_rows(asked.rows, hosted.config.num_envs)
-            return service.fleets.call(hosted, make_event(asked), seq=asked.seq, key=asked.key)
-
-    reply, is_stored = await service.run(identity, verb, work)
-    return reply_with(reply, is_stored=is_stored)
 
 
 @router.get("/fleets/{fleet}/attributes/{name}", response_class=Response)
