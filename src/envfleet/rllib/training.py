@@ -8,7 +8,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -170,6 +170,7 @@ def train(
         result, seconds = timer.train()
         runners = result["env_runners"]
         samples = int(runners["num_env_steps_sampled"])
+        num_steps = -(-samples // (plan.num_envs * max(plan.num_env_runners, 1)))
         episode_return = runners.get("episode_return_mean", math.nan)  # RLlib's word for none, but for the first time
         iteration = Iteration(
             number=number,
@@ -177,12 +178,8 @@ def train(
             episode_return=None if math.isnan(episode_return) else float(episode_return),
             loss=float(result["learners"][DEFAULT_MODULE_ID]["total_loss"]),
             seconds=seconds,
-            connectors=_connectors(result, samples, plan),
+            connectors=connector_seconds(result, num_steps),
         )
         iterations.append(iteration)
         tell(iteration)
     return iterations
-
-
-def _connectors(result: Any, samples: int, plan: TrainingPlan) -> dict[str, float]:
-    return connector_seconds(result, -(-samples // (plan.num_envs * max(plan.num_env_runners, 1))))
