@@ -17,13 +17,13 @@ from envfleet.core.sending import Batch
 from envfleet.errors import EnvfleetError, InvalidArgument, NothingPending, ResetNeeded
 from envfleet.kernels.batches import require_cpu
 from envfleet.kernels.infos import info_columns, step_infos
-from envfleet.kernels.reaching import ReachableKernelFleet
 from envfleet.kernels.requests import read_seeds
 from envfleet.kernels.rollouts.policies import Policy
 from envfleet.kernels.rollouts.rollout import Rollout, run_rollout
+from envfleet.kernels.sub_env_access import KernelSubEnvAccess
 
 
-class KernelFleet(ReachableKernelFleet):
+class KernelFleet(KernelSubEnvAccess):
     """Many sub-environments of one kernel, stepped by compiled code; made by `envfleet.make(..., backend="kernel")`.
 
     A `gymnasium.vector.VectorEnv` with partial resets, episode statistics and exact saved states. Sub-environment `i`

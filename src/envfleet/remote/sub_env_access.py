@@ -1,4 +1,4 @@
-"""Reaching into the sub-environments of a remote fleet, as far as a service lets anybody."""
+"""Access to the sub-environments of a remote fleet, as far as a service lets anybody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reaching into the sub-environments of a kernel: parameters, fields of the state, generators, saved states."""
+"""Access to the sub-environments of a kernel: parameters, fields of the state, generators, saved states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envfleet.kernels.rng import to_generator
 from envfleet.kernels.values import spread, to_values
 
 
-class ReachableKernelFleet(KernelFleetBase):
+class KernelSubEnvAccess(KernelFleetBase):
     """A fleet of a kernel whose sub-environments can be read, changed, rendered, saved and restored.
 
     See `KernelFleet`.
