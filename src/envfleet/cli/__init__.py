@@ -10,6 +10,8 @@ def main() -> NoReturn:
     """Run the command line; the console script `envfleet`."""
     try:
         from envfleet.cli.app import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in {"typer", "rich"}:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
+import errno
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +18,8 @@ from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import RunConfig, recorded_config
 from envfleet.training.records.surroundings import describe_surroundings
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)  # of some file systems of networks, where nothing can be held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +51,15 @@ class RunFolder:
         """
         path = _make_named(Path(base), name) if name else _make_unique(Path(base), config, int(options["num_envs"]))
         folder = cls(path)
-        for part in (folder.plots, folder.checkpoints, folder.tensorboard):
-            part.mkdir()
-        write_whole(folder.config, config.model_dump_json(indent=2) + "\n")
-        found = {"options": dict(options), **describe_surroundings()}
-        write_whole(folder.environment, json.dumps(found, indent=2, default=str) + "\n")
+        try:
+            for part in (folder.plots, folder.checkpoints, folder.tensorboard):
+                part.mkdir()
+            write_whole(folder.config, config.model_dump_json(indent=2) + "\n")
+            found = {"options": dict(options), **describe_surroundings()}
+            write_whole(folder.environment, json.dumps(found, indent=2, default=str) + "\n")
+        except BaseException:  # Ctrl-C as well: a folder without all of this is no run that could go on
+            shutil.rmtree(path)
+            raise
         return folder
 
     @classmethod
@@ -66,6 +76,25 @@ class RunFolder:
                 "`envfleet train` named at its beginning"
             )
         return folder
+
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Keep others from writing here meanwhile; this ends with the process, however that ends.
+
+        Raises:
+            InvalidArgument: Somebody else does.
+        """
+        with self.environment.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InvalidArgument(
+                    f"the run in {self.path} is under way in another process: wait for its end, or stop it there"
+                ) from error
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            yield
 
     def read_config(self) -> RunConfig:
         """The configuration that the run began with.

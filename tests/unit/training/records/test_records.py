@@ -20,6 +20,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]
 from tests.unit.training.records import played
 
+from envfleet import training
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import read_config
 from envfleet.training.events import Episodes, Event, Progress
@@ -33,6 +34,7 @@ from envfleet.training.records import (
     read_history,
     records_of,
 )
+from envfleet.training.records import folder as folder_module
 from envfleet.training.records.figures import draw_win_rates
 from envfleet.training.records.files import Table
 
@@ -90,6 +92,24 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="../mine")
     with pytest.raises(InvalidArgument, match=r"there is no config\.json in it"):
         RunFolder.open(tmp_path)
+
+
+def test_a_folder_that_is_not_finished_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folder_module, "describe_surroundings", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        make_folder(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_process_at_a_time_writes_into_a_run(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    with folder.reserved(), pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"):
+        training.resume(folder.path, verbose=False)
+    with folder.reserved():
+        pass
 
 
 def test_the_folder_says_what_the_run_began_with(run: RunFolder) -> None:
