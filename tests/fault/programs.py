@@ -9,14 +9,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 PRELUDE = """
-import sys, time, functools
+import pathlib, sys, time, functools
 import numpy as np
 import envfleet
 from envfleet.testing import CountingEnv, FaultyEnv
@@ -62,7 +62,15 @@ def read_line(process: subprocess.Popen[str]) -> str:
     return line.decode()
 
 
-def wait_gone(pids: list[int], timeout_s: float = 5.0) -> list[int]:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """Wait for a condition; an error if it never comes true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def wait_gone(pids: list[int], timeout_s: float = 20.0) -> list[int]:
     """Wait until none of the processes runs; returns those that still do."""
     deadline = time.monotonic() + timeout_s
     while True:
