@@ -69,7 +69,12 @@ def explain_result(error: BaseException, result: Any) -> BaseException:
             f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info); "
             "an environment of the old gym API must be converted first"
         )
-    elif not isinstance(result[1], (int, float, np.number, np.bool_, np.ndarray)):
+    elif isinstance(result[1], np.ndarray) and result[1].shape:
+        problem = (
+            f"step() returned a reward of shape {result[1].shape}, expected one number: "
+            "return float(reward[0]), or what it shall be"
+        )
+    elif not isinstance(result[1], (int, float, np.integer, np.floating, np.bool_, np.ndarray)):
         problem = f"step() returned the reward {result[1]!r}, expected a number"
     elif not isinstance(result[4], dict):
         problem = f"step() returned the info {result[4]!r} (a {type(result[4]).__name__}), expected a dict"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Never, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,10 +149,7 @@ class ReachableFleet(FleetBase):
         """
         self._check("set_state")
         chosen = list(range(self.num_envs)) if indices is None else check_indices(indices, self.num_envs)
-        if len(states) != len(chosen) or not all(_is_state(state) for state in states):
-            raise InvalidArgument(
-                f"set_state needs {len(chosen)} states made by get_state, one per sub-environment, got {len(states)}"
-            )
+        _check_states(states, len(chosen))
         if len(chosen) < self.num_envs:
             self._check("set_state of some", is_started=True)
         payloads = {}
@@ -164,6 +161,20 @@ class ReachableFleet(FleetBase):
         self._state = Lifecycle.READY
         return self._rows.take(np.asarray(chosen))
 
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> Never:
+        """Refuse to be copied or pickled, in words; else some memoryview or socket of its own would."""
+        raise InvalidArgument(
+            f"{self!r} can be neither copied nor pickled, for its workers answer this one only: make another where it "
+            "is to be used, and bring it to the same state with set_state(fleet.get_state())"
+        )
 
-def _is_state(state: Any) -> bool:
-    return isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], RowState)
+
+def _check_states(states: Any, count: int) -> None:
+    wanted = f"expected a list of {count} made by get_state, one per sub-environment to restore"
+    if not isinstance(states, Sequence) or isinstance(states, str):
+        raise InvalidArgument(f"states is of type {type(states).__name__}, {wanted}")
+    if len(states) != count:
+        raise InvalidArgument(f"states has {len(states)} entries, {wanted}")
+    for k, state in enumerate(states):
+        if not (isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], RowState)):
+            raise InvalidArgument(f"states[{k}] is of type {type(state).__name__} and no saved state, {wanted}")

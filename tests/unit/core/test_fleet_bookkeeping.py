@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,18 @@ def test_what_is_wrong_with_a_call_is_said_with_what_to_pass() -> None:
             fleet.set_attr("length", [1, 2, 3])
         with pytest.raises(InvalidArgument, match=r"expected numbers from 0 to 3 .*: pass"):
             fleet.send([0], [4])
+        state = fleet.get_state([0])
+        cases: list[tuple[Any, str]] = [
+            (None, "states is of type NoneType"),
+            (state, "states has 1 entries, expected a list of 4"),
+            ([*state, *state, 3, 4], r"states\[2\] is of type int and no saved state"),
+        ]
+        for states, words in cases:
+            with pytest.raises(InvalidArgument, match=words):
+                fleet.set_state(states)
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(InvalidArgument, match="neither copied nor pickled"):
+                duplicate(fleet)
         fleet.split(2)
         with pytest.raises(FleetClosed, match="use its parts"):
             fleet.step([0] * 4)
