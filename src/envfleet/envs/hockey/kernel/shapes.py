@@ -25,7 +25,6 @@ STEP_S = F(c.TIME_STEP_S)
 EPSILON = F(np.finfo(np.float32).eps)
 HUGE = F(np.finfo(np.float32).max)
 SLOP = F(0.005)  # m, overlap that is left alone
-SKIN = F(0.01)  # m, around polygons
 
 RACKET_ONE, RACKET_TWO, PUCK = 0, 1, 2
 NUM_MOVING, NUM_BODIES = 3, 11
