@@ -1,4 +1,4 @@
-"""A worker process ends without being asked to: WorkerDied within a second, nothing hangs, nothing is left."""
+"""A worker process ends without being asked to: WorkerDied, nothing hangs, nothing is left."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import functools
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.conftest import Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step
-from tests.fault.programs import is_running
+from tests.fault.programs import is_running, wait_gone, wait_until
 
+from envfleet.core import fleet_base
 from envfleet.errors import FleetBroken, SubEnvError, WorkerDied
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.faults import When
@@ -24,7 +25,6 @@ from envfleet.testing.faults import When
 pytestmark = pytest.mark.timeout(60)
 
 PROCESS = Backend("process", 2)
-PROMPT_S = 2.0  # one second is promised; this leaves a second for a busy machine
 DEATHS = {
     "os_exit": (3, "exited with code 3"),
     "sigkill": (-signal.SIGKILL, "killed by SIGKILL, often out of memory"),
@@ -39,10 +39,8 @@ def test_worker_ends_itself(fault: str, when: When) -> None:
     fleet = PROCESS(env_fns_with(fault, when))
     try:
         pids = [worker.pid for worker in fleet.stats().workers]
-        start = time.monotonic()
         with pytest.raises(WorkerDied) as caught:
             reset_and_step(fleet)
-        assert time.monotonic() - start < PROMPT_S
         error = caught.value
         assert (error.worker, error.env_indices, error.exitcode) == (0, (0, 1), exitcode)
         assert error.env_index == FAULTY
@@ -51,18 +49,14 @@ def test_worker_ends_itself(fault: str, when: When) -> None:
             fleet.step(actions(1))
         assert broken.value.__cause__ is error
     finally:
-        start = time.monotonic()
         fleet.close()
-        assert time.monotonic() - start < 5.0
     assert not any(is_running(pid) for pid in pids)
 
 
 @pytest.mark.parametrize("fault", DEATHS)
 def test_in_the_constructor(fault: str) -> None:
-    start = time.monotonic()
     with pytest.raises(WorkerDied) as caught:
         PROCESS(env_fns_with(fault, "constructor"))
-    assert time.monotonic() - start < 10
     assert caught.value.exitcode == DEATHS[fault][0]
     assert FAULTY in caught.value.env_indices
 
@@ -72,10 +66,8 @@ def test_in_close(fault: str) -> None:
     """Everything is given back all the same; whether the end of a worker that was ending anyway is told is open."""
     fleet = PROCESS(env_fns_with(fault, "close"))
     fleet.reset(seed=0)
-    start = time.monotonic()
     with contextlib.suppress(WorkerDied):
         fleet.close()
-    assert time.monotonic() - start < 5.0
     assert fleet.closed
 
 
@@ -97,23 +89,25 @@ def test_killed_while_idle(call: str) -> None:
     with PROCESS([CountingEnv] * NUM_ENVS) as fleet:
         fleet.reset(seed=0)
         kill(fleet, 1)
-        start = time.monotonic()
         with pytest.raises(WorkerDied) as caught:
             CALLS[call](fleet)
-        assert time.monotonic() - start < PROMPT_S
         assert (caught.value.worker, caught.value.env_indices) == (1, (2, 3))
 
 
-def test_killed_in_the_middle_of_a_step() -> None:
-    with PROCESS(env_fns_with("hang")) as fleet:
+def test_killed_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    marker = tmp_path / "there"
+
+    def kill_it() -> None:
+        wait_until(marker.exists)
+        kill(fleet, 0)
+
+    with PROCESS(env_fns_with("hang", once=str(marker))) as fleet:
         fleet.reset(seed=0)
-        timer = threading.Timer(0.3, kill, (fleet, 0))
-        timer.start()
-        start = time.monotonic()
+        killer = threading.Thread(target=kill_it)
+        killer.start()
         with pytest.raises(WorkerDied) as caught:
             fleet.step(actions(0))
-        assert time.monotonic() - start < 0.3 + PROMPT_S
-        timer.join()
+        killer.join()
         assert caught.value.env_index == FAULTY
 
 
@@ -131,8 +125,9 @@ def test_what_came_before_the_death_is_not_lost() -> None:
     env_fns = [functools.partial(FaultyEnv, "sigkill" if index == 1 else None) for index in range(2)]
     with Backend("process", 1)(env_fns, batch_size=1) as fleet:
         fleet.reset(seed=0)
+        pid = fleet.stats().workers[0].pid
         fleet.send(np.array([3, 3]))
-        time.sleep(0.3)
+        wait_until(lambda: not is_running(pid))
         assert fleet.recv(timeout_s=5).env_indices.tolist() == [0]
         with pytest.raises(WorkerDied):
             fleet.recv(timeout_s=5)
@@ -143,7 +138,6 @@ def test_terminated_politely() -> None:
     with PROCESS([CountingEnv] * NUM_ENVS) as fleet:
         fleet.reset(seed=0)
         kill(fleet, 0, signal.SIGTERM)
-        time.sleep(0.2)
         with pytest.raises(WorkerDied, match=r"SIGTERM|code 143"):
             fleet.step(actions(0))
 
@@ -155,31 +149,42 @@ def test_stopped_worker_is_a_slow_one() -> None:
         kill(fleet, 0, signal.SIGSTOP)
         fleet.send(actions(0))
         with pytest.raises(TimeoutError):
-            fleet.recv(timeout_s=0.2)
+            fleet.recv(timeout_s=0.02)
         kill(fleet, 0, signal.SIGCONT)
         assert fleet.recv(timeout_s=10).observations[:, 0].tolist() == [1] * NUM_ENVS
 
 
-def test_close_while_a_step_is_under_way() -> None:
+@pytest.mark.parametrize("options", [{"terminate": True}, {"timeout": 0.05}], ids=str)
+def test_close_while_a_step_is_under_way(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """close() does not wait for a hang, and takes what timeout it is given."""
-    for options in ({"terminate": True}, {"timeout": 0.2}):
-        fleet = PROCESS(env_fns_with("hang"))
-        fleet.reset(seed=0)
-        fleet.send(actions(0))
-        time.sleep(0.1)
-        start = time.monotonic()
-        fleet.close(**options)
-        assert time.monotonic() - start < 3.0
+    monkeypatch.setattr(fleet_base, "CLOSE_TIMEOUT_S", 3600.0)
+    marker = tmp_path / "there"
+    fleet = PROCESS(env_fns_with("hang", once=str(marker)))
+    fleet.reset(seed=0)
+    fleet.send(actions(0))
+    wait_until(marker.exists)
+    fleet.close(**options)
 
 
-def test_close_that_hangs() -> None:
+def test_close_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sub-environment that does not come back from its close(): waited for as long as was said, and no longer."""
-    for backend in (PROCESS, Backend("thread", 2)):
-        fleet = backend(env_fns_with("hang", "close", duration_s=1.5))
+    monkeypatch.setattr(fleet_base, "CLOSE_TIMEOUT_S", 3600.0)
+    for backend, env_fn in ((PROCESS, functools.partial(FaultyEnv, "hang", "close")), (Backend("thread", 2), _HeldEnv)):
+        fleet = backend([CountingEnv, env_fn])
         fleet.reset(seed=0)
-        start = time.monotonic()
-        fleet.close(timeout=0.3)
-        assert time.monotonic() - start < 1.4
+        fleet.close(timeout=0.05)
+    _HeldEnv.release.set()
+
+
+class _HeldEnv(CountingEnv):
+    """Does not come back from its close() before it may."""
+
+    release = threading.Event()
+
+    def close(self) -> None:
+        self.release.wait()
 
 
 def test_many_fleets_from_many_threads() -> None:
@@ -213,10 +218,7 @@ def test_forgotten_fleet_is_given_back() -> None:
         pids = [worker.pid for worker in fleet.stats().workers]
         del fleet
         gc.collect()
-        deadline = time.monotonic() + 5
-        while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    assert not any(is_running(pid) for pid in pids)
+    assert not wait_gone(pids)
 
 
 def test_system_exit_in_a_worker_is_no_death() -> None:
