@@ -20,7 +20,7 @@ import torch
 import envfleet
 from envfleet.agents import PPO, Collector
 from envfleet.agents import PPOConfig as OurConfig
-from envfleet.rllib.training import TrainingPlan, build, quiet_ray, train
+from envfleet.rllib.experiments.training import TrainingPlan, build, quiet_ray, train
 
 HIDDEN = (64, 64)
 TASKS: dict[str, dict[str, Any]] = {

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
 from envfleet.rllib import PackedPPO
-from envfleet.rllib.compare import grid
-from envfleet.rllib.evaluation import evaluate
-from envfleet.rllib.training import TrainingPlan, build, train
+from envfleet.rllib.experiments.comparison import grid
+from envfleet.rllib.experiments.evaluation import evaluate
+from envfleet.rllib.experiments.training import TrainingPlan, build, train
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

@@ -44,9 +44,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Train PPO, evaluate it with its best actions, and write a GIF of them."""
     with readable_errors():
-        from envfleet.rllib.evaluation import evaluate, record
-        from envfleet.rllib.training import TrainingPlan, build, quiet_ray
-        from envfleet.rllib.training import train as run_training
+        from envfleet.rllib.experiments.evaluation import evaluate, record
+        from envfleet.rllib.experiments.training import TrainingPlan, build, quiet_ray
+        from envfleet.rllib.experiments.training import train as run_training
 
         plan = TrainingPlan(
             env=_registered(env), way=_way(way), backend=backend, num_envs=num_envs, num_env_runners=num_env_runners,
@@ -81,10 +81,10 @@ def compare(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Measure vec and packed_vec over sub-environments × batch sizes; one minibatch per epoch."""
     with readable_errors():
-        from envfleet.rllib.compare import compare as run_comparison
-        from envfleet.rllib.compare import grid, save
-        from envfleet.rllib.plots import plot_breakdown, plot_throughput
-        from envfleet.rllib.training import WAYS, TrainingPlan, quiet_ray
+        from envfleet.rllib.experiments.comparison import compare as run_comparison
+        from envfleet.rllib.experiments.comparison import grid, save
+        from envfleet.rllib.experiments.plots import plot_breakdown, plot_throughput
+        from envfleet.rllib.experiments.training import WAYS, TrainingPlan, quiet_ray
 
         chosen = choose_names(ways, "--ways", WAYS, WAYS)
         counts, sizes = split_counts(num_envs, "--num-envs"), split_counts(batch_sizes, "--batch-sizes")

@@ -12,7 +12,7 @@ from typing import Any
 
 from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
-from envfleet.rllib.training import Iteration, TrainingPlan, build, train
+from envfleet.rllib.experiments.training import Iteration, TrainingPlan, build, train
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 
 from envfleet.errors import InvalidArgument
 from envfleet.rllib.config import PackedPPOConfig
+from envfleet.rllib.experiments.timing import IterationTimer, connector_seconds
 from envfleet.rllib.fleets import register_fleet
-from envfleet.rllib.timing import IterationTimer, connector_seconds
 
 Way = Literal["vec", "packed_vec"]
 WAYS: tuple[Way, ...] = ("vec", "packed_vec")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from envfleet.core.files import replacing
-from envfleet.rllib.compare import Comparison
+from envfleet.rllib.experiments.comparison import Comparison
 
 _COLOURS = {"vec": "#c2571a", "packed_vec": "#1f6f8b"}
 _STYLES = {"vec": {"marker": "s", "linestyle": "--"}, "packed_vec": {"marker": "o", "linestyle": "-"}}

@@ -1,0 +1,1 @@
+"""What `envfleet rllib` does: training by either way, comparing them, evaluating, drawing."""
