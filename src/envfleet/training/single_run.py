@@ -247,7 +247,9 @@ def _run(
             told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
             for observer in told:
                 undo.callback(observer.close)
-            trainer = Trainer(config, options, name=folder.name, folder=folder.path, observers=told)
+            trainer = Trainer(
+                config, options, name=folder.name, folder=folder.path, observers=told, is_resumed=is_resumed
+            )
             undo.pop_all()
         with contextlib.closing(trainer), stop_requests() as should_stop:
             if state is not None:

@@ -116,8 +116,15 @@ def make_arena(
         raise
 
 
-def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str) -> Agent[Any]:
+def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str, takes_weights: bool = True) -> Agent[Any]:
     """Make the agent, with the weights of `agent.checkpoint_path` if there is one: then it is experienced.
+
+    Args:
+        config: Of the run.
+        arena: Where it acts.
+        seed: Of the agent.
+        device: Where its networks live.
+        takes_weights: Whether those weights are read; not if others are loaded anyway.
 
     Raises:
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
@@ -133,17 +140,30 @@ def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str) -> Ag
         device=place,
         **extra,
     )
-    if path is not None:
-        if not Path(path).is_file():
-            raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but there is no such file: name a checkpoint")
-        saved = load_agent(path, num_envs=1)
-        if saved.name != agent.name:
-            raise InvalidArgument(
-                f"agent.checkpoint_path is {path!r}, which holds a {saved.name}, but agent.type is {agent.name}: make "
-                "them the same"
-            )
-        agent.set_weights(saved.weights())
+    if path is not None and takes_weights:
+        _take_weights(agent, path)
     return agent
+
+
+def _take_weights(agent: Agent[Any], path: str) -> None:
+    if not Path(path).is_file():
+        raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but there is no such file: name a checkpoint")
+    saved = load_agent(path, num_envs=1)
+    if saved.name != agent.name:
+        raise InvalidArgument(
+            f"agent.checkpoint_path is {path!r}, which holds a {saved.name}, but agent.type is {agent.name}: make "
+            "them the same"
+        )
+    for name, theirs, ours in (
+        ("observations of shape", saved.observation_space.shape, agent.observation_space.shape),
+        ("hidden layers", saved.config.hidden, agent.config.hidden),
+    ):
+        if theirs != ours:
+            raise InvalidArgument(
+                f"agent.checkpoint_path is {path!r}, whose agent has {name} {theirs}, here they are {ours}: make them "
+                "the same"
+            )
+    agent.set_weights(saved.weights())
 
 
 def _device(name: str) -> torch.device:

@@ -47,6 +47,7 @@ class Trainer:
         name: Of the run.
         folder: Where checkpoints are written; `None` for none.
         observers: Told what happens; closed with the trainer.
+        is_resumed: Whether `load_state_dict` follows, so that the weights to begin with are not looked for.
 
     Attributes:
         agent: Who learns.
@@ -63,6 +64,7 @@ class Trainer:
         name: str = "run",
         folder: Path | None = None,
         observers: Sequence[Observer] = (),
+        is_resumed: bool = False,
     ) -> None:
         self.config, self.options = config, options or RunOptions()
         self._name, self._folder = name, folder
@@ -76,7 +78,10 @@ class Trainer:
             config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
         )
         try:
-            self.agent = make_agent(config, self._stage.arena, seed=_int_of(for_agent), device=self.options.device)
+            self.agent = make_agent(
+                config, self._stage.arena, seed=_int_of(for_agent), device=self.options.device,
+                takes_weights=not is_resumed,
+            )  # fmt: skip
             self._learner = make_learner(self.agent, config)
         except BaseException:
             self._stage.arena.close()

@@ -16,7 +16,7 @@ from tests.unit.training.watching import Watcher
 
 from envfleet.agents import DDDQN, PPO, Transitions, load_agent
 from envfleet.errors import InvalidArgument, SubEnvError, TrainingDiverged
-from envfleet.training import RunOptions, Trainer, train
+from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
 from envfleet.training.loop.learners import ReplayLearner, SlabLearner
@@ -126,6 +126,30 @@ def test_an_agent_that_was_trained_before_acts_by_what_it_knows_during_the_warm_
     best = first.agent.act_batch(columns["observations"].numpy()[:190], deterministic=True)
     assert (columns["actions"].numpy()[:190] == best).all()
     assert 0 < trainer.agent.num_updates <= 3
+
+
+def test_a_run_goes_on_without_the_file_that_it_took_its_first_weights_from(tmp_path: Path) -> None:
+    trained(config_of({"transitions": 4})).agent.save(tmp_path / "first.pt", "weights")
+    config = config_of({"transitions": 40})
+    section = config.agent.model_copy(update={"checkpoint_path": str(tmp_path / "first.pt")})
+    config = config.model_copy(update={"agent": section})
+    train(config, max_transitions=20, base_output_dir=tmp_path, run_name="a", verbose=False)
+    (tmp_path / "first.pt").unlink()
+    assert resume(tmp_path / "a", verbose=False).total_steps == 40
+
+
+def test_first_weights_that_do_not_fit_are_refused_by_what_differs(tmp_path: Path) -> None:
+    trained(config_of({"transitions": 4})).agent.save(tmp_path / "first.pt", "weights")
+    config = config_of({"transitions": 4})
+    for hidden, env, problem in (
+        ([8], CARTPOLE, r"hidden layers \(16,\), here they are \(8,\)"),
+        ([16], f"{HERE}:Cliff", r"observations of shape \(4,\), here they are \(2,\)"),
+    ):
+        update = {"checkpoint_path": str(tmp_path / "first.pt"), "hyperparameters": {"hidden": hidden}}
+        section = config.agent.model_copy(update=update)
+        other = config_of({"transitions": 4}, env=env).model_copy(update={"agent": section})
+        with pytest.raises(InvalidArgument, match=rf"first\.pt', whose agent has {problem}: make them the same"):
+            trained(other)
 
 
 def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say() -> None:
