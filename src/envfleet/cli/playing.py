@@ -171,8 +171,11 @@ def _open(rink: Rink, render_mode: str) -> Iterator[HockeyTwoEnv]:
     """Open the environment in which games are shown."""
     import pygame
 
+    from envfleet.envs.hockey.rendering import require_display
     from envfleet.envs.hockey.two_player import HockeyTwoEnv
 
+    if render_mode == "human":
+        require_display()
     env = HockeyTwoEnv(rink.mode, keep_mode=rink.keep_mode, render_mode=render_mode)
     try:
         yield env

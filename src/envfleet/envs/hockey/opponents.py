@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.rendering import load_pygame
+from envfleet.envs.hockey.rendering import load_pygame, require_display
 from envfleet.envs.hockey.scripted import scripted_action, scripted_actions
 from envfleet.errors import InvalidArgument
 
@@ -51,9 +51,12 @@ class BasicOpponent:
 
         Returns:
             The action, shape `(4,)`, or `(3,)` without keep mode.
+
+        Raises:
+            InvalidArgument: The observation has another shape.
         """
+        numbers = self._check(np.asarray(observation, np.float64), 1).tolist()
         self._phases[0] += self._rng.uniform(0, c.PHASE_GROWTH)
-        numbers = np.asarray(observation, np.float64).tolist()
         return np.array(scripted_action(numbers, self.weak, self.keep_mode, float(self._phases[0])))
 
     def act_batch(self, observations: ArrayLike, deterministic: bool = False) -> NDArray[np.float64]:
@@ -66,14 +69,27 @@ class BasicOpponent:
 
         Returns:
             Actions, shape `(N, 4)`, or `(N, 3)` without keep mode.
+
+        Raises:
+            InvalidArgument: The observations have another shape.
         """
-        rows = np.asarray(observations, np.float64)
+        rows = self._check(np.asarray(observations, np.float64), 2)
         missing = len(rows) - len(self._phases)
         if missing > 0:
             self._phases = np.append(self._phases, self._rng.uniform(0, c.PHASE_RANGE, missing))
         phases = self._phases[: len(rows)]
         phases += self._rng.uniform(0, c.PHASE_GROWTH, len(rows))
         return scripted_actions(rows, self.weak, self.keep_mode, phases)
+
+    def _check(self, seen: NDArray[np.float64], ndim: int) -> NDArray[np.float64]:
+        if seen.ndim != ndim or seen.shape[-1] not in ((18,) if self.keep_mode else (16, 18)):
+            numbers = "18" if self.keep_mode else "16"
+            expected = f"({numbers},)" if ndim == 1 else f"(N, {numbers})"
+            raise InvalidArgument(
+                f"{self!r} was shown observations of shape {seen.shape}, expected {expected}: make it with the game's "
+                "keep_mode, and call act for one game, act_batch for many"
+            )
+        return seen
 
     def __repr__(self) -> str:
         return f"BasicOpponent(weak={self.weak}, keep_mode={self.keep_mode})"
@@ -120,13 +136,14 @@ class HumanOpponent:
             The action, shape `(4,)`, or `(3,)` without keep mode.
 
         Raises:
-            InvalidArgument: There is no window yet.
+            InvalidArgument: There is no window yet, or no display to show it on.
         """
         if not self._pygame.display.get_init():
             raise InvalidArgument(
                 "there is no window whose keyboard could be looked at: make the environment with render_mode='human' "
                 "and reset it first"
             )
+        require_display()
         self._pygame.event.pump()
         pressed = self._pygame.key.get_pressed()
         numbers = [number for key, number in self._numbers.items() if pressed[key]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ _SCALE = c.PIXELS_PER_METRE
 _CENTRE_RADIUS, _GOAL_RADIUS = 100, 75
 _GOAL_BOX_SIZE = (100, 200)
 _OUTLINE_WIDTH = 2
+# What SDL draws with where nobody would see it, unless one of these variables asks for it.
+_UNSEEN_DRIVERS = ("offscreen", "dummy")
+_DRIVER_VARIABLES = ("SDL_VIDEODRIVER", "SDL_VIDEO_DRIVER")
 
 
 def load_pygame() -> Any:
@@ -40,6 +44,32 @@ def load_pygame() -> Any:
             "pip install 'envfleet[hockey]'"
         ) from error
     return pygame
+
+
+def require_display() -> None:
+    """Check that somebody can see a window: where there is no display SDL draws unseen, and says nothing.
+
+    Raises:
+        InvalidArgument: Nobody can; unless a variable of SDL asks for such a driver.
+    """
+    pygame = load_pygame()
+    is_open = pygame.display.get_init()
+    try:
+        pygame.display.init()
+    except pygame.error as error:
+        raise _no_window(error) from error
+    driver = pygame.display.get_driver()
+    if not is_open:
+        pygame.display.quit()
+    if driver in _UNSEEN_DRIVERS and not any(map(os.environ.get, _DRIVER_VARIABLES)):
+        raise _no_window("there is no display")
+
+
+def _no_window(why: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"no window can be opened here ({why}): render with render_mode='rgb_array' and save the frames, as envfleet "
+        "watch CHECKPOINT --out game.gif does"
+    )
 
 
 class Screen:
@@ -114,13 +144,19 @@ class Painter:
         return np.ascontiguousarray(pixels.swapaxes(0, 1)[::-1], np.uint8)
 
     def show(self, rackets: Sequence[Pose], puck: c.Point) -> None:
-        """Draw a game in a window, and wait so that 50 pictures are shown in a second."""
+        """Draw a game in a window, and wait so that 50 pictures are shown in a second.
+
+        Raises:
+            InvalidArgument: No window can be opened.
+        """
         pygame = self._pygame
         if self._window is None or self._clock is None:
-            pygame.display.init()
-            pygame.display.set_caption("Hockey")
-            self._window = pygame.display.set_mode(_SIZE)
-            self._clock = pygame.time.Clock()
+            try:
+                pygame.display.init()
+                pygame.display.set_caption("Hockey")
+                self._window, self._clock = pygame.display.set_mode(_SIZE), pygame.time.Clock()
+            except pygame.error as error:
+                raise _no_window(error) from error
         self._window.blit(pygame.transform.flip(self._draw(rackets, puck), False, True), (0, 0))
         pygame.event.pump()
         pygame.display.flip()

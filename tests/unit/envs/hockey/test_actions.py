@@ -65,6 +65,18 @@ def test_every_row_of_a_batch_swings_by_itself() -> None:
     assert BasicOpponent(keep_mode=False, seed=1).act_batch(np.zeros((2, 16))).shape == (2, 3)
 
 
+@pytest.mark.parametrize("keep_mode", [True, False])
+def test_observations_of_another_shape_are_refused(keep_mode: bool) -> None:
+    player, numbers = BasicOpponent(keep_mode=keep_mode, seed=1), 18 if keep_mode else 16
+    for shape in ((17,), (1, numbers), ()):
+        with pytest.raises(InvalidArgument, match=rf"keep_mode={keep_mode}\) .*expected \({numbers},\): make it with"):
+            player.act(np.zeros(shape))
+    for shape in ((2, 17), (numbers,)):
+        with pytest.raises(InvalidArgument, match=rf"expected \(N, {numbers}\): make it with"):
+            player.act_batch(np.zeros(shape))
+    assert BasicOpponent(keep_mode=False).act(np.zeros(18)).shape == (3,)  # as of HockeyTwoEnv
+
+
 @pytest.fixture
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A window nobody sees, and the keys that are pressed."""

@@ -7,6 +7,8 @@ import pygame
 import pytest
 
 from envfleet.envs.hockey import HockeyEnv
+from envfleet.envs.hockey.rendering import require_display
+from envfleet.errors import InvalidArgument
 
 ORANGE, BLUE, BLACK, WHITE = (235, 98, 53), (93, 158, 199), (0, 0, 0), (255, 255, 255)
 
@@ -59,6 +61,26 @@ def test_a_racket_turns_counterclockwise() -> None:
     assert colour_at(picture, -2.3, 1 + flat - 0.02) == ORANGE
     assert colour_at(picture, -2.3, 1 + flat + 0.08) == WHITE
     assert colour_at(picture, -2.0, 1 - 0.38) == ORANGE
+
+
+def test_a_display_that_nobody_sees_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SDL_VIDEODRIVER", "SDL_VIDEO_DRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pygame.display, "init", lambda: None)
+    monkeypatch.setattr(pygame.display, "get_driver", lambda: "offscreen")
+    with pytest.raises(InvalidArgument, match=r"no window can be opened here \(there is no display\): .*rgb_array"):
+        require_display()
+    monkeypatch.setattr(pygame.display, "get_driver", lambda: "x11")
+    require_display()
+    monkeypatch.setattr(pygame.display, "get_driver", lambda: "dummy")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    require_display()
+
+
+def test_a_window_that_cannot_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "none-such")
+    with pytest.raises(InvalidArgument, match=r"no window can be opened here \(.*\): .*rgb_array"):
+        HockeyEnv(render_mode="human").reset(seed=1)
 
 
 def test_a_window_shows_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
