@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import ArrayLike, NDArray
 
+from envfleet.core.requests import check_options
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
@@ -147,6 +148,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         Raises:
             InvalidArgument: An option or a mode is unknown.
         """
+        check_options(options)
         super().reset(seed=seed)
         unknown = set(options or {}) - _OPTIONS
         if unknown:
@@ -241,11 +243,17 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
             state: What `get_state` returned, or an observation, shape `(18,)`, or `(16,)` without keep mode.
 
         Raises:
-            InvalidArgument: The observation has another shape, or a number in it is not finite.
+            InvalidArgument: The observation has another shape, or a number in it is not finite; or the game was saved
+                with the other keep mode.
         """
         if not isinstance(state, SavedHockey):
             self._game.place(state)
             return
+        if state.game.keep_mode != self.keep_mode:
+            raise InvalidArgument(
+                f"the game was saved with keep_mode={state.game.keep_mode}, this environment has "
+                f"keep_mode={self.keep_mode}: make one with HockeyEnv(keep_mode={state.game.keep_mode})"
+            )
         self._game, self._is_reversed = Game(state.game), state.game.is_reversed
         self._mode, self._limit, self._time = state.mode, state.limit, state.time
         self._is_one_starting = state.is_one_starting

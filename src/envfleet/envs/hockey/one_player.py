@@ -71,9 +71,12 @@ class HockeyOneEnv(HockeyEnv):
         return dataclasses.replace(super().get_state(), opponent=copy.deepcopy(self.opponent))
 
     def set_state(self, state: ArrayLike | SavedHockey) -> None:
-        """Go on with a saved game and its opponent, or place bodies, as `HockeyEnv.set_state` does."""
+        """Go on with a saved game and its opponent, or place bodies, as `HockeyEnv.set_state` does.
+
+        A game of two players has no opponent: the present one takes its place in it.
+        """
         super().set_state(state)
-        if isinstance(state, SavedHockey):
+        if isinstance(state, SavedHockey) and state.opponent is not None:
             self.opponent = copy.deepcopy(state.opponent)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:

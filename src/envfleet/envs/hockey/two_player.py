@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from envfleet.core.requests import check_options
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey import settings
 from envfleet.envs.hockey.constants import Mode
@@ -130,11 +131,14 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         Raises:
             InvalidArgument: An option or a setting is unknown or has a wrong value.
         """
+        check_options(options)
         super().reset(seed=seed)
         unknown = set(options or {}) - {"params"}
         if unknown:
             raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': pass settings by name under it")
-        self._set((options or {}).get("params", {}))
+        params = (options or {}).get("params")
+        check_options(params, "options['params']")
+        self._set(params or {})
         if self.shooting_share + self.defense_share > 1:
             raise InvalidArgument(
                 f"shooting_share={self.shooting_share} and defense_share={self.defense_share} are more than all games: "

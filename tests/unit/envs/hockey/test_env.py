@@ -201,6 +201,8 @@ def test_bad_states_options_and_render_modes_are_refused() -> None:
             env.set_state(bad)
     with pytest.raises(InvalidArgument, match="starter"):
         env.reset(options={"starter": 1})
+    with pytest.raises(InvalidArgument, match="expected a dict"):
+        env.reset(options=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="ansi"):
         HockeyEnv(render_mode="ansi")
     with pytest.raises(InvalidArgument, match="render_mode="):
@@ -211,6 +213,19 @@ def test_a_state_can_be_set_without_keep_mode() -> None:
     env = HockeyEnv(keep_mode=False)
     env.set_state(state()[:16])
     assert env.obs_agent_two()[12:14].tolist() == [0, -2]
+
+
+def test_saved_games_go_where_they_can_be_played() -> None:
+    env, other = HockeyEnv(), HockeyEnv(keep_mode=False)
+    env.reset(seed=1)
+    other.reset(seed=1)
+    with pytest.raises(InvalidArgument, match="saved with keep_mode=False, this environment has keep_mode=True"):
+        env.set_state(other.get_state())
+    one = HockeyOneEnv()
+    one.reset(seed=2)
+    one.set_state(env.get_state())
+    np.testing.assert_array_equal(one.obs_agent_two(), env.obs_agent_two())
+    one.step(np.zeros(4))  # against the opponent it had
 
 
 def test_copies_keep_their_arguments() -> None:

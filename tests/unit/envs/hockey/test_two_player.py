@@ -188,6 +188,10 @@ def test_wrong_calls_are_refused() -> None:
         env.step(NOTHING)
     with pytest.raises(InvalidArgument, match="expected 'params'"):
         env.reset(options={"mode": 1})
+    for options, name in ((5, "options"), ({"params": 5}, r"options\['params'\]")):
+        with pytest.raises(InvalidArgument, match=f"{name}=5 .*expected a dict"):
+            env.reset(options=options)  # type: ignore[arg-type]
+    env.reset(options={"params": None})
     with pytest.raises(InvalidArgument, match="there is no setting 'modes'"):
         env.reset(options={"params": {"modes": 1}})
     with pytest.raises(InvalidArgument, match="their sum"):
