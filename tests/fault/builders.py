@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,25 @@ NUM_ENVS = 4
 FAULTY = 1
 
 COUNTING = {"length": 4, "vary": True, "ends": "alternate"}
+
+
+class StuckEnv(CountingEnv):
+    """Stays in its n-th step until there is a file, whatever is raised into it."""
+
+    def __init__(self, release: Path, nth: int) -> None:
+        super().__init__(50)
+        self.release, self.steps_left = release, nth
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps_left -= 1
+        if self.steps_left == 0:
+            self._stay()
+        return super().step(action)
+
+    def _stay(self) -> None:
+        while not self.release.exists():
+            with contextlib.suppress(BaseException):
+                time.sleep(0.005)
 
 
 def build(index: int, faulty: tuple[int, ...], fault: str, when: When, options: dict[str, Any]) -> FaultyEnv:

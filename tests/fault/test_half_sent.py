@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from tests.conftest import Backend
+from tests.fault.builders import StuckEnv
 
+from envfleet.core import dispatch
 from envfleet.errors import InvalidArgument, ResetNeeded
-from envfleet.testing import CountingEnv, FaultyEnv, once_marker
+from envfleet.testing import CountingEnv
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -83,17 +85,19 @@ def test_second_of_a_send() -> None:
         ]
 
 
-def test_a_thread_left_behind_writes_nothing(tmp_path: Any) -> None:
+def test_a_thread_left_behind_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes back from its step after another has taken its place: its results are nobody's."""
-    marker = once_marker(str(tmp_path))
-    env_fns = [CountingEnv, functools.partial(FaultyEnv, "stubborn", nth=2, once=marker, duration_s=2.0)]
-    options: dict[str, Any] = {"on_failure": "restart", "step_timeout_s": 0.3, "copy": False}
-    with Backend("thread", 2)(env_fns, **options) as fleet:
+    monkeypatch.setattr(dispatch, "INTERRUPT_GRACE_S", 0.05)
+    release = tmp_path / "release"
+    options: dict[str, Any] = {"on_failure": "restart", "step_timeout_s": 0.4, "copy": False}
+    with Backend("thread", 2)([CountingEnv, functools.partial(StuckEnv, release, nth=2)], **options) as fleet:
         fleet.reset(seed=0)
         fleet.step(np.array([3, 3]))
+        left_behind = fleet._engine.transport._workers[1].thread
         observations, rewards, _, truncated, _ = fleet.step(np.array([2, 2]))
         assert truncated.tolist() == [False, True]
         before = observations.copy(), rewards.copy()
-        time.sleep(1.5)
+        release.touch()
+        left_behind.join()
         np.testing.assert_array_equal(observations, before[0])
         np.testing.assert_array_equal(rewards, before[1])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tests.conftest import Backend
 from tests.fault.builders import (
     FAULTY,
     NUM_ENVS,
+    StuckEnv,
     actions,
     assert_rows_equal,
     env_fns_with,
@@ -24,11 +27,14 @@ from tests.fault.builders import (
     reset_and_step,
     run,
 )
+from tests.fault.programs import wait_until
 
 from envfleet.core import dispatch
 from envfleet.errors import FleetBroken, StartTimeout, StepTimeout
 from envfleet.testing import CountingEnv, FaultyEnv, once_marker
 from envfleet.testing.faults import When
+from envfleet.transports.process import ProcessTransport
+from envfleet.transports.thread import ThreadTransport
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -62,9 +68,7 @@ def test_tells_who_and_where(backend: Backend, fault: str, when: When) -> None:
         with pytest.raises(FleetBroken):
             fleet.step(actions(1))
     finally:
-        start = time.monotonic()
         fleet.close()
-        assert time.monotonic() - start < 5.0
 
 
 @pytest.mark.parametrize("fault", HARD)
@@ -73,10 +77,8 @@ def test_stuck_beyond_interrupts(fault: str) -> None:
     fleet = PROCESS(hanging(fault, PROCESS), step_timeout_s=TIMEOUT_S)
     try:
         fleet.reset(seed=0)
-        start = time.monotonic()
         with pytest.raises(StepTimeout) as caught:
             fleet.step(actions(0))
-        assert time.monotonic() - start < 4.0
         assert caught.value.env_index == FAULTY
         assert fault in caught.value.stack  # by faulthandler, which needs no interpreter lock
     finally:
@@ -92,14 +94,18 @@ def test_a_deadline_is_each_sub_environments_own(backend: Backend) -> None:
             fleet.step(actions(step))
 
 
-def test_no_deadline_while_nothing_runs(backend: Backend) -> None:
-    with backend([CountingEnv] * NUM_ENVS, step_timeout_s=0.1) as fleet:
+@pytest.mark.parametrize("backend", [Backend("thread", 2), PROCESS], ids=str)
+def test_no_deadline_while_nothing_runs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late it becomes between two calls."""
+    late_s = 0.0
+    monkeypatch.setattr(dispatch, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + late_s))
+    with backend([CountingEnv] * NUM_ENVS, step_timeout_s=60) as fleet:
         fleet.reset(seed=0)
-        time.sleep(0.3)
+        late_s += 100
         fleet.step(actions(0))
         fleet.send(actions(1))
-        time.sleep(0.3)
         fleet.recv()
+        late_s += 100
         fleet.step(actions(2))
 
 
@@ -113,9 +119,9 @@ def test_a_short_deadline_is_not_mistaken(backend: Backend) -> None:
 
 def test_a_timer_of_the_callers_survives(backend: Backend) -> None:
     """A script's own alarm still comes while and after a fleet watches over its deadline."""
-    with _alarm_in(0.4) as rung, backend([CountingEnv] * 2, step_timeout_s=5) as fleet:
+    with _alarm_in(0.05) as rung, backend([CountingEnv] * 2, step_timeout_s=5) as fleet:
         fleet.reset(seed=0)
-        end = time.monotonic() + 1.0
+        end = time.monotonic() + 30.0
         while not rung and time.monotonic() < end:
             fleet.step(np.zeros(2, int))
         assert rung
@@ -165,28 +171,22 @@ def test_restart(
         assert_rows_equal(expected[index], rows[index], f"sub-environment {index}")
 
 
-def test_late_replies_are_dropped_after_a_restart(backend: Backend, tmp_path: Path) -> None:
+def test_late_replies_are_dropped_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply of the abandoned step must not be taken for a later step's."""
-    if backend.name == "serial":
-        pytest.skip("steps where it is asked: nothing can be late")
-    env_fns = [
-        functools.partial(FaultyEnv, "stubborn" if index == 0 else None, once=marker, duration_s=2.0, length=1000)
-        for marker in [once_marker(str(tmp_path))]
-        for index in range(2)
-    ]
-    with backend(env_fns, step_timeout_s=0.2, on_failure="restart") as fleet:
+    monkeypatch.setattr(dispatch, "INTERRUPT_GRACE_S", 0.05)
+    release = tmp_path / "release"
+    env_fns = [functools.partial(StuckEnv, release, nth=1), CountingEnv]
+    with Backend("thread", 2)(env_fns, step_timeout_s=0.1, on_failure="restart") as fleet:
         fleet.reset(seed=0)
+        left_behind = fleet._engine.transport._workers[0].thread
         truncated = fleet.step(np.zeros(2, int))[3]
         assert truncated[0]
-        counts = []
-        end = time.monotonic() + 1.5  # well past the moment the abandoned step ends
-        while time.monotonic() < end:
+        fleet._engine.dispatcher._step_timeout_s = 60.0  # on a busy machine, others may be late, too
+        release.touch()
+        left_behind.join()
+        for count in range(4):
             observations, rewards, *_ = fleet.step(np.zeros(2, int))
-            counts.append(int(observations[0, 0]))
-            assert rewards[0] == observations[0, 0]
-            time.sleep(0.01)
-        assert counts == list(range(len(counts)))
-        assert fleet.stats().restarts == 1
+            assert observations[0, 0] == rewards[0] == count
 
 
 def test_send_and_recv(backend: Backend) -> None:
@@ -214,26 +214,49 @@ def _step_until_it_arrives(fleet: Any) -> None:
         fleet.send(actions(0, 1), [index])
 
 
-def test_constructor_that_hangs(backend: Backend) -> None:
+@pytest.mark.parametrize("transport", [ThreadTransport, ProcessTransport], ids=lambda transport: transport.name)
+def test_constructor_that_hangs(transport: type, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Gymnasium waits for ever, and says nothing."""
-    if backend.name == "serial":
-        pytest.skip("the caller sees where it hangs by Ctrl-C")
-    is_thread = backend.name == "thread"
-    # Not from a module of the tests, which a worker would have to import first.
-    hangs = functools.partial(FaultyEnv, "hang", "constructor", duration_s=1.7 if is_thread else 60.0)
-    with pytest.raises(StartTimeout, match="_act_up"):
-        backend([hangs] * 2, start_timeout_s=1.0 if is_thread else 4.0)
+    marker, await_built = tmp_path / "there", transport._await_built  # type: ignore[attr-defined]  # of both
+
+    def await_built_once_it_hangs(*args: Any) -> Any:
+        wait_until(marker.exists)
+        return await_built(*args)
+
+    monkeypatch.setattr(transport, "_await_built", await_built_once_it_hangs)
+    if transport is ProcessTransport:
+        hangs: Any = functools.partial(FaultyEnv, "hang", "constructor", once=str(marker))
+    else:  # a thread cannot be ended
+        hangs = functools.partial(_HeldEnv, marker)
+    with pytest.raises(StartTimeout, match=r"_act_up|release\.wait"):
+        Backend(transport.name, 2)([hangs] * 2, start_timeout_s=0.01)  # type: ignore[attr-defined]  # of both
+    _HeldEnv.release.set()
 
 
-def test_stacks_at_any_time() -> None:
+class _HeldEnv(CountingEnv):
+    """Is not built before it may be."""
+
+    release = threading.Event()
+
+    def __init__(self, marker: Path) -> None:
+        super().__init__()
+        marker.touch()
+        self.release.wait()
+
+
+def test_stacks_at_any_time(tmp_path: Path) -> None:
     for backend in (Backend("thread", 2), PROCESS):
-        duration_s = 1.0
-        with backend(env_fns_with("slow", duration_s=duration_s)) as fleet:
+        release = tmp_path / backend.name
+        env_fns = [functools.partial(StuckEnv, release, nth=1), CountingEnv]
+        with backend(env_fns) as fleet:
             fleet.reset(seed=0)
             assert set(fleet.stacks()) == {0, 1}
-            fleet.send(actions(0))
-            time.sleep(0.2)
-            stacks = fleet.stacks()
-            assert "_act_up" in stacks[0]
-            assert "_act_up" not in stacks[1]
-            fleet.recv(timeout_s=10)
+            fleet.send(actions(0, 2))
+            wait_until(functools.partial(_is_stuck, fleet))
+            assert "_stay" not in fleet.stacks()[1]
+            release.touch()
+            fleet.recv(timeout_s=30)
+
+
+def _is_stuck(fleet: Any) -> bool:
+    return "_stay" in fleet.stacks()[0]
