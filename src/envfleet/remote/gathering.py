@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.core.layout import SpaceLayout
+from envfleet.core.leaves import Leaf
 from envfleet.errors import WireError
 from envfleet.packing.infos import infos_from_plain, take_infos
 from envfleet.remote.outbox import Letter
@@ -88,16 +89,16 @@ def read_leaves(value: Any, layout: SpaceLayout, num_rows: int, name: str = "obs
     Raises:
         WireError: It has another structure, shape or type.
     """
-    leaves = []
-    for leaf in layout.leaves:
-        part = value
-        try:
-            for key in leaf.path:
-                part = part[key]
-        except (TypeError, KeyError, IndexError) as error:
-            raise WireError(f"{name} have no part {leaf}") from error
-        leaves.append(_checked(part, name, (num_rows, *leaf.shape), leaf.dtype))
-    return leaves
+    return [_checked(_part(value, leaf, name), name, (num_rows, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+
+
+def _part(value: Any, leaf: Leaf, name: str) -> Any:
+    try:
+        for key in leaf.path:
+            value = value[key]
+    except (TypeError, KeyError, IndexError) as error:
+        raise WireError(f"{name} have no part {leaf}") from error
+    return value
 
 
 def _checked(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -159,12 +160,10 @@ def own_tree(layout: SpaceLayout, value: Any) -> Any:
 def _single_leaves(layout: SpaceLayout, value: Any) -> list[NDArray[Any]]:
     leaves = []
     for leaf in layout.leaves:
-        part = value
+        part = _part(value, leaf, "final_obs")
         try:
-            for key in leaf.path:
-                part = part[key]
             leaves.append(np.asarray(part, leaf.dtype).reshape(leaf.shape))
-        except (TypeError, KeyError, IndexError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise WireError(f"final_obs have no part {leaf}") from error
     return leaves
 

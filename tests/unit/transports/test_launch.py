@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.transports.own_python import METHODS, PATIENCE_S, ROOT, TARGETS, run_python
+from tests.unit.transports.own_python import PATIENCE_S, ROOT, TARGETS, run_python
 
 from envfleet.errors import InvalidArgument
 from envfleet.transports.launch import StartMethod, WorkerHandle, launch
@@ -29,11 +29,6 @@ pytestmark = [
     # "fork" with threads running is warned about; pytest-timeout and numpy may have some.
     pytest.mark.filterwarnings("ignore:start_method=.fork. while other threads run:RuntimeWarning"),
 ]
-
-
-@pytest.fixture(params=METHODS)
-def method(request: pytest.FixtureRequest) -> StartMethod:
-    return request.param
 
 
 @pytest.fixture

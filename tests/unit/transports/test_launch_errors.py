@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.transports.own_python import METHODS, PATIENCE_S, TARGETS, run_python
+from tests.unit.transports.own_python import PATIENCE_S, TARGETS, run_python
 
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.transports import launch as launch_module
@@ -23,11 +23,6 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX"),
 ]
-
-
-@pytest.fixture(params=METHODS)
-def method(request: pytest.FixtureRequest) -> StartMethod:
-    return request.param
 
 
 def test_wrong_arguments() -> None:

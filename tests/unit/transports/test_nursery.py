@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from tests.unit.transports.own_python import (
-    METHODS,
     PATIENCE_S,
     TARGETS,
     is_running,
@@ -31,11 +30,6 @@ pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX"),
 ]
-
-
-@pytest.fixture(params=METHODS)
-def method(request: pytest.FixtureRequest) -> StartMethod:
-    return request.param
 
 
 CYCLES = """
