@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from envfleet.agents.actions import choices_of
-from envfleet.agents.descent import Adam, descend, follow
+from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, encode, target_of
 from envfleet.agents.off_policy import OffPolicyAgent
@@ -65,6 +66,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         network = DuelingNetwork(self._input_size, self.config.hidden, len(self._choices))
         self._network = network.to(self.device)
         self._target = target_of(self._network)
+        self._follower = Follower(self._target, self._network)
         self._optimiser = Adam(self._network.parameters(), self.config.learning_rate)
         self._networks = {"network": self._network, "target": self._target}
         self._learners["optimiser"] = self._optimiser
@@ -94,16 +96,18 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             return PrioritisedReplay(*form, rng=self.random.numpy, device=device, alpha=config.priority_alpha)
         return ReplayBuffer(*form, rng=self.random.numpy, device=device)
 
-    def _sample(self) -> Batch:
-        config = self.config
-        if isinstance(self.replay, PrioritisedReplay):
+    def _batches(self, count: int) -> Iterator[Batch]:
+        config, replay = self.config, self.replay
+        if not isinstance(replay, PrioritisedReplay):
+            yield from super()._batches(count)
+            return
+        for _ in range(count):  # priorities change with every update
             progress = min(self.num_updates / config.beta_updates, 1.0)
             beta = config.priority_beta + (1.0 - config.priority_beta) * progress
-            return self.replay.sample(config.batch_size, beta).to(self.device)
-        return self.replay.sample(config.batch_size).to(self.device)
+            yield replay.sample(config.batch_size, beta)
 
-    def _learn(self) -> dict[str, Tensor]:
-        config, batch = self.config, self._sample()
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        config = self.config
         values = self._network(encode(batch.observations)).gather(1, batch.actions[:, None]).squeeze(1)
         with torch.no_grad():
             following = encode(batch.next_observations)
@@ -115,5 +119,5 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         if isinstance(self.replay, PrioritisedReplay):
             self.replay.set_errors(batch.indices, (goals - values).detach().cpu().numpy())
         if (self.num_updates + 1) % config.target_period == 0:
-            follow(self._target, self._network, config.target_tau)
+            self._follower.step(config.target_tau)
         return {"loss": loss, "value": values.mean()}

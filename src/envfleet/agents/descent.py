@@ -78,12 +78,24 @@ def descend(optimiser: Adam, loss: Tensor, max_norm: float | None = None) -> Non
     """
     gradients = torch.autograd.grad(loss, optimiser.parameters)
     if max_norm is not None:
-        length = nn.utils.get_total_norm(gradients)
+        length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001
         torch._foreach_mul_(gradients, (max_norm / (length + 1e-6)).clamp(max=1.0))
     optimiser.step(gradients)
 
 
-@torch.no_grad()
-def follow(target: nn.Module, network: nn.Module, tau: float) -> None:
-    """Move a target network towards its network; all the way with `tau=1`."""
-    torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), tau)
+class Follower:
+    """Moves a target network towards its network.
+
+    Args:
+        target: What moves.
+        network: Of the same form.
+    """
+
+    def __init__(self, target: nn.Module, network: nn.Module) -> None:
+        self._targets: list[Tensor] = list(target.parameters())
+        self._goals: list[Tensor] = list(network.parameters())
+
+    @torch.no_grad()
+    def step(self, tau: float) -> None:
+        """Go a share of the way, all of it with `tau=1`."""
+        torch._foreach_lerp_(self._targets, self._goals, tau)

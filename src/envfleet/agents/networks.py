@@ -11,9 +11,11 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from envfleet.agents.perceptrons import perceptrons
+from envfleet.agents.squashing import moments
+
 Activation = Literal["relu", "tanh"]
 _MODULES = {"relu": nn.ReLU, "tanh": nn.Tanh}
-LOG_STD_RANGE = (-5.0, 2.0)
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -31,21 +33,39 @@ def mlp(sizes: Sequence[int], activation: Activation = "relu") -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+class Perceptron(nn.Sequential):
+    """What `mlp` makes, with ReLU: of the same parameters and results, but cheaper to learn in small batches."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__(*mlp(sizes))
+        self._learned = tuple(self.parameters())
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """`(N, inputs)` to `(N, outputs)`."""
+        return perceptrons(input, self._learned)
+
+
 class DuelingNetwork(nn.Module):
     """Action values as the value of a state and the advantages of its actions (Wang et al. 2016, equation 9)."""
+
+    combination: Tensor
 
     def __init__(self, inputs: int, hidden: Sequence[int], num_actions: int) -> None:
         super().__init__()
         self.body = nn.Sequential(mlp([inputs, *hidden]), nn.ReLU())
         self.value = nn.Linear(hidden[-1], 1)
         self.advantages = nn.Linear(hidden[-1], num_actions)
+        # The value, and every advantage less the mean of all: (1 + num_actions, num_actions).
+        combination = torch.cat([torch.ones(1, num_actions), torch.eye(num_actions) - 1 / num_actions])
+        self.register_buffer("combination", combination, persistent=False)
+        self._body, self._value, self._advantages = (
+            tuple(part.parameters()) for part in (self.body, self.value, self.advantages)
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`(N, inputs)` to `(N, num_actions)`."""
-        features = self.body(inputs)
-        advantages: Tensor = self.advantages(features)
-        values: Tensor = self.value(features)
-        return values + advantages - advantages.mean(dim=1, keepdim=True)
+        heads = [torch.cat(parts) for parts in zip(self._value, self._advantages, strict=True)]
+        return perceptrons(inputs, (*self._body, *heads)) @ self.combination
 
 
 class GaussianActor(nn.Module):
@@ -53,17 +73,15 @@ class GaussianActor(nn.Module):
 
     def __init__(self, inputs: int, hidden: Sequence[int], size: int) -> None:
         super().__init__()
-        self.body = mlp([inputs, *hidden, 2 * size])
+        self.body = Perceptron([inputs, *hidden, 2 * size])
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """`(N, inputs)` to means and logarithms of standard deviations, `(N, size)` each."""
-        means, raw = self.body(inputs).chunk(2, dim=1)
-        low, high = LOG_STD_RANGE
-        return means, (high - low) / 2 * torch.tanh(raw) + (high + low) / 2
+        return moments(self.body(inputs))
 
 
 class TwinCritics(nn.Module):
-    """Two action-value networks, evaluated together: every layer is one batched product."""
+    """Two action-value networks, evaluated together."""
 
     def __init__(self, inputs: int, hidden: Sequence[int], num_critics: int = 2) -> None:
         super().__init__()
@@ -72,15 +90,19 @@ class TwinCritics(nn.Module):
             bound = 1 / math.sqrt(fan_in)
             self.weights.append(nn.Parameter(torch.empty(num_critics, fan_in, fan_out).uniform_(-bound, bound)))
             self.biases.append(nn.Parameter(torch.empty(num_critics, 1, fan_out).uniform_(-bound, bound)))
+        layers = zip(self.weights, self.biases, strict=True)
+        self._learned = tuple(parameter for layer in layers for parameter in layer)
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """`(N, …)` each to values `(num_critics, N)`."""
-        features = torch.cat([observations, actions], dim=1).expand(len(self.weights[0]), -1, -1)
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            features = torch.baddbmm(bias, torch.relu(features) if layer else features, weight)
-        return features.squeeze(-1)
+        return perceptrons(torch.cat([observations, actions], dim=1), self._learned).squeeze(-1)
+
+    def judge(self, observations: Tensor, actions: Tensor, num_critics: int | None = None) -> Tensor:
+        """The same by the first critics, or by all, with gradients of actions only."""
+        weights = [parameter.detach()[:num_critics] for parameter in self._learned]
+        return perceptrons(torch.cat([observations, actions], dim=1), weights).squeeze(-1)
 
 
 def target_of(network: Network) -> Network:
-    """A copy that is not learned; `follow` moves it."""
+    """A copy that is not learned; a `Follower` moves it."""
     return copy.deepcopy(network).requires_grad_(False)

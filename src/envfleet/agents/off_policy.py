@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.randomness import initialising
-from envfleet.agents.replay import ReplayBuffer
+from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
@@ -105,8 +106,8 @@ class OffPolicyAgent(Agent[Config]):
         """
         self._set_learning_rate()
         means = Means()
-        for _ in range(num_updates):
-            means.add(self._learn())
+        for batch in self._batches(num_updates):
+            means.add(self._learn(batch.to(self.device)))
             self.num_updates += 1
         return means.result()
 
@@ -127,9 +128,13 @@ class OffPolicyAgent(Agent[Config]):
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions as they are learned."""
 
+    def _batches(self, count: int) -> Iterator[Batch]:
+        """Draw a batch for every update, each after the update before it."""
+        return self.replay.batches(count, self.config.batch_size)
+
     @abc.abstractmethod
-    def _learn(self) -> dict[str, Tensor]:
-        """Draw a batch and make one update."""
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        """Make one update."""
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
         """Begin new noise for sub-environments whose episode is new."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from envfleet.agents.n_step import Discounted
 from envfleet.agents.saving import as_array
 from envfleet.agents.sum_tree import SumTree
 from envfleet.errors import InvalidArgument
+
+_GATHERED = 8  # batches at once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,6 +138,18 @@ class ReplayBuffer:
         self._check_filled()
         indices = self._rng.integers(self._size, size=batch_size)
         return self._take(indices, torch.ones(batch_size, device=self.device))
+
+    def batches(self, count: int, batch_size: int) -> Iterator[Batch]:
+        """Draw as `sample` does `count` times, but gather the transitions of several batches at once.
+
+        Raises:
+            InvalidArgument: The buffer is empty.
+        """
+        for first in range(0, count, _GATHERED):
+            joint = ReplayBuffer.sample(self, min(_GATHERED, count - first) * batch_size)
+            columns = {name: value.split(batch_size) for name, value in vars(joint).items() if name != "indices"}
+            for number, indices in enumerate(joint.indices.reshape(-1, batch_size)):
+                yield Batch(**{name: parts[number] for name, parts in columns.items()}, indices=indices)
 
     def clear(self) -> None:
         """Forget all transitions."""

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from envfleet.agents.descent import Adam, descend, follow
+from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import check_above
 from envfleet.agents.networks import GaussianActor, TwinCritics, encode, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.replay import Batch
+from envfleet.agents.squashing import propose
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,7 @@ class SAC(ContinuousAgent[SACConfig]):
         self._actor = GaussianActor(inputs, config.hidden, size).to(self.device)
         self._critics = TwinCritics(inputs + size, config.hidden).to(self.device)
         self._targets = target_of(self._critics)
+        self._follower = Follower(self._targets, self._critics)
         self._temperature = Temperature(config.initial_temperature).to(self.device)
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
         self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
@@ -76,19 +79,11 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
-        means, log_stds = self._actor(inputs)
-        noise = self.random.normal(means)
-        free = means + log_stds.exp() * noise
-        # Minus the logarithm of the normal density, and the logarithm of the slope of tanh, 1 - tanh(x)^2, in a form
-        # that keeps its digits for large x. Constants are added to the sum.
-        normal = torch.addcmul(log_stds, noise, noise, value=0.5)
-        twice = 2 * free
-        slope = torch.sub(twice, functional.softplus(twice), alpha=2)
-        constant = means.shape[1] * (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
-        return torch.tanh(free), -(normal + slope).sum(dim=1) - constant
+        outputs = self._actor.body(inputs)
+        return propose(outputs, self.random.normal(outputs[:, : self._bounds.size]))
 
-    def _learn(self) -> dict[str, Tensor]:
-        config, batch = self.config, self.replay.sample(self.config.batch_size).to(self.device)
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        config = self.config
         observations, following = encode(batch.observations), encode(batch.next_observations)
         alpha = self._temperature.log_alpha.detach().exp()
 
@@ -97,16 +92,16 @@ class SAC(ContinuousAgent[SACConfig]):
             next_values = self._targets(following, next_actions).amin(dim=0) - alpha * next_log_probs
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
-        critic_loss = 0.5 * (values - goals).square().mean(dim=1).sum()
+        critic_loss = functional.mse_loss(values, goals.expand_as(values))  # of both, halved
         descend(self._critic_optimiser, critic_loss, config.max_grad_norm)
 
         actions, log_probs = self._propose(observations)
-        actor_loss = (alpha * log_probs - self._critics(observations, actions).amin(dim=0)).mean()
+        actor_loss = (alpha * log_probs - self._critics.judge(observations, actions).min(dim=0).values).mean()
         descend(self._actor_optimiser, actor_loss, config.max_grad_norm)
 
         entropy = -log_probs.detach().mean()
         self._temperature_optimiser.step([entropy - self._target_entropy])  # the loss is log_alpha times that
-        follow(self._targets, self._critics, config.target_tau)
+        self._follower.step(config.target_tau)
         return {
             "critic_loss": critic_loss,
             "actor_loss": actor_loss,

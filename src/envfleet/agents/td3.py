@@ -6,11 +6,13 @@ import dataclasses
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from envfleet.agents.descent import Adam, descend, follow
+from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import check_above, check_between
-from envfleet.agents.networks import TwinCritics, encode, mlp, target_of
+from envfleet.agents.networks import Perceptron, TwinCritics, encode, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.replay import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,9 +51,11 @@ class TD3(ContinuousAgent[TD3Config]):
     def _build(self) -> None:
         super()._build()
         config, inputs, size = self.config, self._input_size, self._bounds.size
-        self._actor = mlp([inputs, *config.hidden, size]).to(self.device)
+        self._actor = Perceptron([inputs, *config.hidden, size]).to(self.device)
         self._critics = TwinCritics(inputs + size, config.hidden).to(self.device)
         self._target_actor, self._target_critics = target_of(self._actor), target_of(self._critics)
+        self._actor_follower = Follower(self._target_actor, self._actor)
+        self._critic_follower = Follower(self._target_critics, self._critics)
         self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
         self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
         self._networks = {
@@ -66,8 +70,8 @@ class TD3(ContinuousAgent[TD3Config]):
         actions = torch.tanh(self._actor(inputs))
         return actions if noise is None else (actions + self.config.exploration_noise * noise).clamp(-1.0, 1.0)
 
-    def _learn(self) -> dict[str, Tensor]:
-        config, batch = self.config, self.replay.sample(self.config.batch_size).to(self.device)
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        config = self.config
         observations, following = encode(batch.observations), encode(batch.next_observations)
 
         with torch.no_grad():
@@ -77,17 +81,17 @@ class TD3(ContinuousAgent[TD3Config]):
             next_values = self._target_critics(following, (next_actions + noise).clamp(-1.0, 1.0)).amin(dim=0)
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
-        critic_loss = 0.5 * (values - goals).square().mean(dim=1).sum()
+        critic_loss = functional.mse_loss(values, goals.expand_as(values))  # of both, halved
         descend(self._critic_optimiser, critic_loss, config.max_grad_norm)
         figures = {"critic_loss": critic_loss, "value": values.mean()}
         if (self.num_updates + 1) % config.policy_delay:
             return figures
 
         free = self._actor(observations)
-        actor_loss = -self._critics(observations, torch.tanh(free))[0].mean()
+        actor_loss = -self._critics.judge(observations, torch.tanh(free), num_critics=1).mean()
         if config.saturation_penalty:
             actor_loss = actor_loss + config.saturation_penalty * free.square().mean()
         descend(self._actor_optimiser, actor_loss, config.max_grad_norm)
-        follow(self._target_actor, self._actor, config.target_tau)
-        follow(self._target_critics, self._critics, config.target_tau)
+        self._actor_follower.step(config.target_tau)
+        self._critic_follower.step(config.target_tau)
         return {**figures, "actor_loss": actor_loss}

@@ -30,6 +30,18 @@ def make(capacity: int = 10, kind: Any = ReplayBuffer) -> Any:
     return kind(capacity, SPACE, (), torch.int64, rng=np.random.default_rng(0))
 
 
+def test_batches_that_are_gathered_at_once_are_those_drawn_one_by_one() -> None:
+    together, apart = make(), make()
+    for replay in (together, apart):
+        replay.add(numbered(0, 7))
+    for batch in together.batches(19, 5):
+        alone = apart.sample(5)
+        assert batch.indices.tolist() == alone.indices.tolist()
+        for name in ("observations", "actions", "rewards", "discounts", "next_observations", "weights"):
+            assert torch.equal(getattr(batch, name), getattr(alone, name)), name
+    assert together.sample(5).indices.tolist() == apart.sample(5).indices.tolist()
+
+
 @given(st.integers(1, 12), st.lists(st.integers(0, 30), min_size=1, max_size=6))
 @settings(max_examples=80)
 def test_the_last_transitions_are_held_and_no_others(capacity: int, counts: list[int]) -> None:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import nn
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
-from envfleet.agents.descent import Adam, descend, follow
+from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.networks import DuelingNetwork, TwinCritics, target_of
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -49,9 +49,10 @@ def test_targets_follow() -> None:
     target = target_of(network)
     start = target.weight.clone()
     network.weight.data += 1.0
-    follow(target, network, 0.25)
+    follower = Follower(target, network)
+    follower.step(0.25)
     assert torch.allclose(target.weight, start + 0.25)
-    follow(target, network, 1.0)
+    follower.step(1.0)
     assert torch.equal(target.weight, network.weight)
 
 
