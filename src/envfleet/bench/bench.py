@@ -8,6 +8,7 @@ from envfleet.bench.contenders import find_contenders
 from envfleet.bench.results import Report, Settings
 from envfleet.bench.rounds import Case, Progress, run_cases
 from envfleet.bench.workloads import Workload
+from envfleet.errors import InvalidArgument
 
 
 def bench(
@@ -29,8 +30,10 @@ def bench(
         progress: Told what goes on and which fraction is done.
 
     Raises:
-        InvalidArgument: There is no contender of a given name.
+        InvalidArgument: There is no contender of a given name, or none at all.
     """
     found = find_contenders(contenders)
+    if not found:
+        raise InvalidArgument("no contender is left to measure: name some with --backends or --peers.")
     cases = [Case(workload, count, each, found) for each in workers for count in num_envs]
     return run_cases(cases, settings, progress)

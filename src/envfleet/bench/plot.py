@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart: warm and strong for ours, cool or grey for peers.
 _COLOURS = {
@@ -48,19 +50,32 @@ _STYLE: dict[Any, Any] = {
 _LOG_FROM = 8.0  # a linear axis hides bars this much shorter than the longest
 
 
+def check_plot(path: Path) -> None:
+    """Check that a plot can be drawn into a file of this name, before anything is measured for it.
+
+    Raises:
+        InvalidArgument: matplotlib is missing, or the ending is none it knows.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InvalidArgument(
+            "a plot needs matplotlib, which is not installed: pip install 'envfleet[bench]' (or leave --plot out)."
+        ) from error
+    if path.suffix.lower().removeprefix(".") not in Figure().canvas.get_supported_filetypes():
+        raise InvalidArgument(f"cannot draw {path.name}: end the name in .png, .pdf or .svg.")
+
+
 def plot_report(report: Report, path: Path) -> None:
     """Draw a report into a file; its ending (`.png`, `.pdf`, `.svg`) says the format.
 
     Raises:
         InvalidArgument: matplotlib is missing, the ending is none it knows, or there is nothing to draw.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InvalidArgument(
-            "a plot needs matplotlib, which is not installed: pip install 'envfleet[bench]' (or leave --plot out)."
-        ) from error
+    check_plot(path)
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     panels = _panels(report.runs)
     if not panels:
         raise InvalidArgument("nothing was measured, so there is nothing to draw: see the failures above.")
@@ -68,17 +83,14 @@ def plot_report(report: Report, path: Path) -> None:
         figure = Figure()
         if len(panels) == 1 and len(panels[0]) == 1:
             figure.set_size_inches(6.5, 0.8 + 0.32 * len(panels[0][0].measured))
-            _draw_single(figure.subplots(), panels[0][0])
+            _draw_single(figure, panels[0][0])
         else:
             _draw_panels(figure, panels)
         figure.text(0.995, 0.004, _caption(report), ha="right", va="bottom", fontsize=6, color="#777777")
         margin = 0.16 / figure.get_size_inches()[1]  # inches kept free for the caption
         figure.set_layout_engine("constrained", rect=(0, margin, 1, 1 - margin), h_pad=0.08, w_pad=0.08)
-        try:
-            with replacing(path) as unfinished:
-                figure.savefig(unfinished)
-        except ValueError as error:
-            raise InvalidArgument(f"cannot draw {path.name}: {error}. End the name in .png, .pdf or .svg.") from error
+        with replacing(path) as unfinished:
+            figure.savefig(unfinished)
 
 
 def _panels(runs: Sequence[Run]) -> list[list[Run]]:
@@ -90,7 +102,8 @@ def _panels(runs: Sequence[Run]) -> list[list[Run]]:
     return [sorted(group, key=lambda run: run.num_envs) for group in groups.values()]
 
 
-def _draw_single(axes: Axes, run: Run) -> None:
+def _draw_single(figure: Figure, run: Run) -> None:
+    axes = figure.subplots()
     entries = sorted(run.measured, key=lambda entry: entry.rate)
     rates = [entry.rate for entry in entries]
     palette = _colours([entry.contender for entry in entries])
@@ -109,7 +122,8 @@ def _draw_single(axes: Axes, run: Run) -> None:
     axes.set_xlabel("environment steps per second (median and range of the rounds)")
     for tick, entry in zip(axes.get_yticklabels(), entries, strict=True):
         tick.set_fontweight("bold" if is_ours(entry.contender) else "normal")
-    axes.set_title(_title(run) + f", {run.num_envs} sub-environments", loc="left", fontsize=10, fontweight="bold")
+    title = textwrap.fill(_title(run) + f", {run.num_envs} sub-environments", 72)  # characters that fit on a line
+    figure.suptitle(title, x=0.02, ha="left", fontsize=10, fontweight="bold")
 
 
 def _draw_panels(figure: Any, panels: Sequence[Sequence[Run]]) -> None:
@@ -156,7 +170,7 @@ def _draw_groups(axes: Axes, runs: Sequence[Run], colours: Mapping[str, str]) ->
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("sub-environments")
     axes.set_ylabel("steps per second")
-    axes.set_title(_title(runs[0]), loc="left", fontsize=9, fontweight="bold")
+    axes.set_title(textwrap.fill(_title(runs[0]), 56), loc="left", fontsize=9, fontweight="bold")
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:

@@ -141,13 +141,17 @@ def _noise(baseline: Entry) -> list[str]:
             f"The machine is noisy: the bare loop gave {low:,.0f} to {high:,.0f} steps/s in different rounds. "
             "Ratios are taken within a round and hold better than the steps/s."
         )
-    share = median([sample.cpu_s / sample.seconds for sample in baseline.samples])
-    if share < _QUIET_SHARE:
+    if (share := _share(baseline)) < _QUIET_SHARE:
         lines.append(
-            f"Other work took part of the cores: the bare loop got {share:.0%} of one. CPU/step, the CPU time of one "
-            "environment step, does not depend on that."
+            f"The bare loop got {share:.0%} of a core: other work took the rest, or the environment waits for others. "
+            "CPU/step, the CPU time of one environment step, does not depend on that."
         )
     return lines
+
+
+def _share(baseline: Entry) -> float:
+    """How much of a core the bare loop had."""
+    return median([sample.cpu_s / sample.seconds for sample in baseline.samples])
 
 
 def conclusions(run: Run) -> list[str]:
@@ -173,6 +177,8 @@ def _verdict(run: Run) -> str | None:
     step = f"A step of this environment takes {1e6 / baseline.rate:,.0f} µs"
     if outside > _CLEAR * inside:
         return f"{step}: worker processes pay, {outside / inside:.1f}× one process."
+    if _share(baseline) < _QUIET_SHARE:  # with cores of their own they might pay
+        return None
     many = _count(run.num_envs, "sub-environment")
     if inside > _CLEAR * outside:
         return f"{step}: with {many} that is too little for worker processes to pay here; one process is faster."

@@ -14,6 +14,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from envfleet.errors import InvalidArgument
+from envfleet.making.keywords import check_keywords
 from envfleet.making.registered import find_callable
 
 
@@ -229,5 +230,6 @@ def _from_id(name: str, kwargs: dict[str, Any]) -> Workload:
         raise InvalidArgument(
             f"{env_id} has no single environment to build (only a vector one): pass an id that gymnasium.make accepts."
         )
+    check_keywords(spec, kwargs, ())
     spec.kwargs.update(kwargs)
     return Workload(name, "", spec, json.dumps(name), env_kwargs=tuple(kwargs.items()))

@@ -86,12 +86,14 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     with readable_errors():
         from envfleet.bench.bench import bench as run_bench
         from envfleet.bench.contenders import BACKEND_NAMES, DEFAULT_BACKENDS, DEFAULT_PEERS, PEER_NAMES
-        from envfleet.bench.plot import plot_report
+        from envfleet.bench.plot import check_plot, plot_report
         from envfleet.bench.report import show_report
         from envfleet.bench.results import Settings
 
         chosen_peers = choose_names(peers, "--peers", PEER_NAMES, DEFAULT_PEERS)
         chosen_backends = choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)
+        if plot is not None:
+            check_plot(plot)
         with progress_bar() as tell:
             report = run_bench(
                 _resolve(env, env_args),

@@ -1,8 +1,16 @@
 """The whole path once, in real processes."""
 
+import pytest
+
 from envfleet.bench.bench import bench
 from envfleet.bench.results import Report, Settings
 from envfleet.bench.workloads import resolve
+from envfleet.errors import InvalidArgument
+
+
+def test_nobody_to_measure():
+    with pytest.raises(InvalidArgument, match="--backends or --peers"):
+        bench(resolve("CartPole-v1"), [2], [2], [], Settings(), lambda text, fraction: None)
 
 
 def test_bench_end_to_end():

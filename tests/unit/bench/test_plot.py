@@ -1,5 +1,8 @@
 """Plots are written in the form that the file's name says."""
 
+import dataclasses
+import re
+
 import pytest
 from tests.unit.bench.samples import entry, report, run
 
@@ -25,6 +28,14 @@ def test_plot(tmp_path, name, head, runs):
 def test_unknown_ending(tmp_path):
     with pytest.raises(InvalidArgument, match=r"a\.xyz"):
         plot_report(report(ONE), tmp_path / "a.xyz")
+
+
+def test_long_names_are_wrapped(tmp_path):
+    named = dataclasses.replace(ONE, workload="hockey", env="package/" + "-".join(["Environment"] * 9) + "-v0")
+    plot_report(report(named), tmp_path / "a.svg")
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", (tmp_path / "a.svg").read_text(encoding="utf-8"))
+    assert len([text for text in texts if "Environment" in text]) == 2
+    assert max(map(len, texts)) <= 72
 
 
 def test_nothing_to_draw(tmp_path):

@@ -46,6 +46,15 @@ def test_it_says_when_processes_do_not_pay():
     assert "here." in conclusions(run(LOOP, SERIAL))[-1]
 
 
+def test_nothing_is_said_against_processes_that_had_no_cores():
+    samples = [dataclasses.replace(sample, cpu_s=0.2) for sample in LOOP.samples]
+    loop = dataclasses.replace(LOOP, samples=tuple(samples))
+    found = run(loop, SERIAL, entry("envfleet-process", 100))
+    assert "one process" not in conclusions(found)[-1]
+    assert "20% of a core: other work took the rest, or the environment waits" in notes(found)[0]
+    assert "worker processes pay" in conclusions(run(loop, SERIAL, PROCESS))[-1]
+
+
 def test_missing_and_failed_contenders_are_named():
     absent = dataclasses.replace(
         entry("envpool", label="EnvPool"), status="absent", reason="not installed: pip install x"

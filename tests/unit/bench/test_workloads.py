@@ -71,6 +71,11 @@ def test_a_class_with_arguments():
     assert lines[-1] == "envfleet.make(functools.partial(SpinEnv, step_us=5), num_envs=2)"
 
 
+def test_arguments_that_the_environment_does_not_take():
+    with pytest.raises(InvalidArgument, match=r"lenght=1.*takes sutton_barto_reward, render_mode"):
+        resolve("CartPole-v1", {"lenght": 1})
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
