@@ -7,16 +7,17 @@ import hashlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.agents import load_agent, saving
+from envfleet.agents import Agent, load_agent, saving
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.evaluation import Score
 from envfleet.training.evaluation.ratings import Rating, Result, rate
 from envfleet.training.games.matches import Rink, play
-from envfleet.training.games.players import RESUME_FILE, SCRIPTED, Player, seat_player
+from envfleet.training.games.players import RESUME_FILE, SCRIPTED, Player, plays_hockey, seat_player
 
 Progress = Callable[[str, float], None]
 
@@ -48,16 +49,17 @@ class Tournament:
 
 
 def find_checkpoints(folder: str | Path) -> dict[str, Path]:
-    """Find the checkpoints of a folder of files, of a run or of several runs.
+    """Find the checkpoints of hockey players in a folder of files, of a run or of several runs.
 
-    Files with the same weights, such as a run's best checkpoint and its newest, are one player.
+    Those of agents for other environments are left out. Files with the same weights, such as a run's best checkpoint
+    and its newest, are one player.
 
     Returns:
         Their files by name: the path within the folder, as far as it tells them apart; of several files with the same
         weights the first one, by all their names, with ` = ` between them.
 
     Raises:
-        InvalidArgument: There is no such folder, no checkpoint in it, or a file there that is none.
+        InvalidArgument: There is no such folder, no checkpoint of a hockey player in it, or a file there that is none.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -67,7 +69,13 @@ def find_checkpoints(folder: str | Path) -> dict[str, Path]:
         raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
     same: dict[str, list[Path]] = {}
     for path in paths:
-        same.setdefault(_fingerprint(path), []).append(path)
+        agent = load_agent(path, num_envs=1)
+        if plays_hockey(agent):
+            same.setdefault(_fingerprint(agent), []).append(path)
+    if not same:
+        raise InvalidArgument(
+            f"no checkpoint in {folder} is of an agent that was trained on hockey: pass another folder"
+        )
     return {" = ".join(_name_in(root, path) for path in files): files[0] for files in same.values()}
 
 
@@ -75,9 +83,8 @@ def _name_in(root: Path, path: Path) -> str:
     return "/".join(part for part in path.relative_to(root).with_suffix("").parts if part != "checkpoints")
 
 
-def _fingerprint(path: Path) -> str:
-    """Of all that decides how an agent plays; equal for files that hold the same one."""
-    agent = load_agent(path, num_envs=1)
+def _fingerprint(agent: Agent[Any]) -> str:
+    """Of all that decides how an agent plays; equal for those that play alike."""
     form = (agent.name, agent.config, saving.encode_space(agent.action_space))
     digest = hashlib.sha256(repr(form).encode())
     for network, tensors in agent.weights().items():

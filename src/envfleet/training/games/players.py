@@ -68,12 +68,17 @@ def seat_player(player: Player, name: str | None = None, *, device: str = "cpu")
             f"a player of type {type(agent).__name__} has no act_batch(observations, deterministic): pass an agent, "
             "the path of a checkpoint, 'weak', 'strong' or 'champion'"
         )
-    if isinstance(agent, Agent) and agent.observation_space.shape != _VIEW:
+    if isinstance(agent, Agent) and not plays_hockey(agent):
         raise InvalidArgument(
             f"{shown} sees observations of shape {agent.observation_space.shape}, a hockey player sees {_VIEW}: pass "
             "an agent that was trained on hockey"
         )
     return Seated(shown, policy=cast(Policy, agent))
+
+
+def plays_hockey(agent: Agent[Any]) -> bool:
+    """Whether an agent sees what players of hockey see."""
+    return agent.observation_space.shape == _VIEW
 
 
 def _file_of(player: str | Path) -> Path:

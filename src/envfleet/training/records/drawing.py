@@ -106,6 +106,14 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFra
     return frame.group_by(number).agg(pl.col("transitions").mean(), *figures).sort("bin").drop("bin")
 
 
+def draw_band(panel: Axes, times: pl.Series, low: pl.Series, high: pl.Series, colour: str) -> None:
+    """Draw how sure the points of a curve are, also where there is one alone."""
+    if len(times) == 1:
+        panel.vlines(times, low, high, color=colour, alpha=0.4)
+    else:
+        panel.fill_between(times, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
 def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
     """Draw a line where each phase but the first begins, and write all names on top."""
     if len(phases) < 2:

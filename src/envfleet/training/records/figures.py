@@ -16,6 +16,7 @@ from envfleet.training.records.drawing import (
     WIN,
     add_below,
     binned,
+    draw_band,
     label_transitions,
     mark_phases,
     new_figure,
@@ -113,14 +114,7 @@ def draw_evaluations(histories: Histories) -> Figure | None:
                 rows["transitions"], rows["win_rate"], color=colour, marker="o", markersize=3, label=history.name
             )
             if {"win_rate_low", "win_rate_high"} <= set(rows.columns):
-                panel.fill_between(
-                    rows["transitions"],
-                    rows["win_rate_low"],
-                    rows["win_rate_high"],
-                    color=colour,
-                    alpha=0.2,
-                    linewidth=0,
-                )
+                draw_band(panel, rows["transitions"], rows["win_rate_low"], rows["win_rate_high"], colour)
         panel.set_ylim(0, 1.02)
         panel.set_title(f"Games won against {opponent}")
         _finish(panel, histories)
@@ -135,7 +129,7 @@ def _draw_ratings(panel: Axes, histories: Histories, ratings: Sequence[pl.DataFr
     for history, table, colour in zip(histories, ratings, _colours(histories), strict=True):
         times, rating, reach = table["transitions"], table["rating"], 2 * table["rating_sd"]
         panel.plot(times, rating, color=colour, marker="o", markersize=3, label=history.name)
-        panel.fill_between(times, rating - reach, rating + reach, color=colour, alpha=0.2, linewidth=0)
+        draw_band(panel, times, rating - reach, rating + reach, colour)
     for name, level in ANCHORS.items():
         panel.axhline(level, color="#777777", linewidth=0.8, linestyle="--")
         panel.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)

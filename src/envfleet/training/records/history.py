@@ -52,11 +52,17 @@ class RunHistory:
 
     @property
     def phases(self) -> list[tuple[str, int]]:
-        """Name and first transition of each phase that an episode was played in."""
-        begun = self.episodes.group_by("phase", maintain_order=True).agg(
-            pl.col("phase_name").first(), pl.col("transitions").min()
-        )
-        return [(name, begin) for name, begin in begun.select("phase_name", "transitions").iter_rows()]
+        """Name of each phase that an episode ended in, and the transitions where it began.
+
+        That is the last of which the phases before it tell something: losses are told when a phase ends.
+        """
+        told = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates, self.speed)])
+        names = self.episodes.group_by("phase", maintain_order=True).agg(pl.col("phase_name").first())
+        begun = [
+            told.filter(pl.col("phase") < phase).select(pl.col("transitions").max().fill_null(0)).item()
+            for phase in names["phase"]
+        ]
+        return list(zip(names["phase_name"].to_list(), begun, strict=True))
 
 
 def read_history(path: str | Path) -> RunHistory:

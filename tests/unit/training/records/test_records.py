@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 from rich.console import Console
@@ -35,7 +36,7 @@ from envfleet.training.records import (
     records_of,
 )
 from envfleet.training.records import folder as folder_module
-from envfleet.training.records.figures import draw_win_rates
+from envfleet.training.records.figures import draw_evaluations, draw_win_rates
 from envfleet.training.records.files import Table
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
@@ -134,7 +135,7 @@ def test_every_episode_is_in_the_table_and_in_parquet(run: RunFolder) -> None:
 
 def test_histories_hold_what_was_told(run: RunFolder) -> None:
     history = read_history(run.path)
-    assert (history.name, history.phases) == (run.name, [("shooting", 160), ("games", 8160)])
+    assert (history.name, history.phases) == (run.name, [("shooting", 0), ("games", 8000)])
     assert history.updates["figure"].unique().sort().to_list() == ["critic_loss", "entropy"]
     assert history.evaluations.filter(pl.col("opponent") == "weak", pl.col("figure") == "win_rate")[
         "value"
@@ -184,6 +185,23 @@ def test_bars_of_runs_with_other_phases_stand_by_their_names(run: RunFolder) -> 
     *_, last = panel.patches
     assert isinstance(last, Rectangle)
     assert round(last.get_x() + last.get_width() / 2) == 1
+
+
+def test_a_phase_begins_where_the_one_before_ended_and_not_with_its_first_episode(run: RunFolder) -> None:
+    history = read_history(run.path)
+    late = history.episodes.filter((pl.col("phase") == 0) | (pl.col("transitions") > 12_000))
+    assert dataclasses.replace(history, episodes=late).phases == [("shooting", 0), ("games", 8000)]
+
+
+def test_one_evaluation_alone_has_its_interval(run: RunFolder) -> None:
+    history = read_history(run.path)
+    first = history.evaluations.filter(pl.col("transitions") == history.evaluations["transitions"].min())
+    figure = draw_evaluations([dataclasses.replace(history, evaluations=first)])
+    assert figure is not None
+    for panel in figure.axes:
+        (lines,) = [drawn for drawn in panel.collections if isinstance(drawn, LineCollection)]
+        ((_, low), (_, high)) = lines.get_segments()[0]
+        assert high > low
 
 
 def test_a_run_that_has_just_begun_has_nothing_to_plot(tmp_path: Path) -> None:

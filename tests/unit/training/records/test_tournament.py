@@ -81,6 +81,14 @@ def test_checkpoints_are_found(tmp_path: Path) -> None:
     assert [*find_checkpoints(tmp_path / "a")] == ["000000000100", "best"]
 
 
+def test_agents_of_other_environments_stay_away(tmp_path: Path) -> None:
+    PPO(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig(hidden=(4,))).save(tmp_path / "balancing.pt")
+    with pytest.raises(InvalidArgument, match=r"no checkpoint in .* is of an agent that plays hockey"):
+        find_checkpoints(tmp_path)
+    PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,))).save(tmp_path / "player.pt")
+    assert [*find_checkpoints(tmp_path)] == ["player"]
+
+
 @pytest.mark.parametrize(
     "make",
     [
