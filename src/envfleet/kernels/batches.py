@@ -37,7 +37,7 @@ class EndedInStep(Protocol):
         """Likewise, by name."""
 
 
-class Batch(Protocol):
+class KernelBatch(Protocol):
     """Kernel environments, stepped together; `CpuBatch` and `CudaBatch` are such.
 
     Arrays that `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos:
@@ -105,7 +105,7 @@ def make_batch(
     autoreset_mode: AutoresetMode,
     workers: int | None,
     copy: bool,
-) -> Batch:
+) -> KernelBatch:
     """Make the batch of a fleet.
 
     Args:
@@ -142,7 +142,7 @@ def make_batch(
     return CudaBatch(spec, num_envs, params=params, limit=limit, autoreset_mode=autoreset_mode, copy=copy)
 
 
-def require_cpu(batch: Batch, verb: str) -> CpuBatch:
+def require_cpu(batch: KernelBatch, verb: str) -> CpuBatch:
     """The batch, where `verb` exists on the CPU only.
 
     Raises:

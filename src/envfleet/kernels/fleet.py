@@ -18,7 +18,7 @@ from envfleet.errors import EnvfleetError, InvalidArgument, NothingPending, Rese
 from envfleet.kernels.batches import require_cpu
 from envfleet.kernels.infos import info_columns, step_infos
 from envfleet.kernels.requests import read_seeds
-from envfleet.kernels.rollouts.policies import Policy
+from envfleet.kernels.rollouts.policies import RolloutPolicy
 from envfleet.kernels.rollouts.rollout import Rollout, run_rollout
 from envfleet.kernels.sub_env_access import KernelSubEnvAccess
 
@@ -165,7 +165,7 @@ class KernelFleet(KernelSubEnvAccess):
 
     def rollout(
         self,
-        policy: Policy | NDArray[Any],
+        policy: RolloutPolicy | NDArray[Any],
         num_steps: int,
         *,
         seed: int | None = None,

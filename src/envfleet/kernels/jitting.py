@@ -92,9 +92,15 @@ def _is_function(value: Any) -> bool:
 
 def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Global names that a function reads, with their values."""
-    for name in sorted(_names(function.__code__)):
+    for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__:
             yield name, function.__globals__[name]
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    """Without names of attributes, which a module may have, too: `state.step` is not the function `step`."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -194,8 +200,10 @@ def _feed(update: Callable[[bytes], None], value: Any) -> None:
         update(f"{type(value).__name__}{len(value)}".encode())
         for item in value:
             _feed(update, item)
-    else:
+    elif value is None or isinstance(value, (bool, int, float, complex, str, np.generic, type)):
         update(repr(value).encode())
+    else:  # of a library, or nothing that could be compiled: its text may hold an address, or grow
+        update(f"{type(value).__qualname__} {getattr(value, '__name__', '')}".encode())
 
 
 def _feed_code(update: Callable[[bytes], None], code: types.CodeType) -> None:

@@ -129,7 +129,7 @@ def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
 
 
 Act = Callable[..., Any]
-Policy = MLP | Act | Literal["random"] | None
+RolloutPolicy = MLP | Act | Literal["random"] | None
 
 
 def check_random(spec: KernelSpec) -> None:

@@ -19,7 +19,7 @@ from envfleet.kernels.jitting import fingerprint
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rollouts import float32
 from envfleet.kernels.rollouts.mlp_source import mlp_source, scratch_size
-from envfleet.kernels.rollouts.policies import MLP, Policy, check_act, check_random
+from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy, check_act, check_random
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ GIVEN = PolicySource("")
 """Actions are there already."""
 
 
-def policy_source(spec: KernelSpec, policy: Policy) -> PolicySource:
+def policy_source(spec: KernelSpec, policy: RolloutPolicy) -> PolicySource:
     """Check a policy and write its source.
 
     Raises:

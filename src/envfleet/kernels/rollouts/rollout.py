@@ -16,7 +16,7 @@ from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import compiling
-from envfleet.kernels.rollouts.policies import MLP, Policy
+from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
 from envfleet.kernels.rollouts.source import compile_rollout
 from envfleet.kernels.source import FIRST_ADDRESS
@@ -126,7 +126,7 @@ class Slabs:
 
 def run_rollout(
     batch: CpuBatch,
-    policy: Policy | NDArray[Any],
+    policy: RolloutPolicy | NDArray[Any],
     num_steps: int,
     *,
     autoreset_mode: AutoresetMode,
