@@ -73,9 +73,7 @@ def find_checkpoints(folder: str | Path) -> dict[str, Path]:
         if plays_hockey(agent):
             same.setdefault(_fingerprint(agent), []).append(path)
     if not same:
-        raise InvalidArgument(
-            f"no checkpoint in {folder} is of an agent that was trained on hockey: pass another folder"
-        )
+        raise InvalidArgument(f"no checkpoint in {folder} is of an agent that plays hockey: pass another folder")
     return {" = ".join(_name_in(root, path) for path in files): files[0] for files in same.values()}
 
 
