@@ -7,7 +7,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import check_above
@@ -92,7 +91,7 @@ class SAC(ContinuousAgent[SACConfig]):
             next_values = self._targets(following, next_actions).amin(dim=0) - alpha * next_log_probs
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
-        critic_loss = functional.mse_loss(values, goals.expand_as(values))  # of both, halved
+        critic_loss = (values - goals).square().mean()  # half of the sum of both
         descend(self._critic_optimiser, critic_loss, config.max_grad_norm)
 
         actions, log_probs = self._propose(observations)

@@ -6,7 +6,6 @@ import dataclasses
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import check_above, check_between
@@ -81,7 +80,7 @@ class TD3(ContinuousAgent[TD3Config]):
             next_values = self._target_critics(following, (next_actions + noise).clamp(-1.0, 1.0)).amin(dim=0)
             goals = batch.rewards + batch.discounts * next_values
         values = self._critics(observations, batch.actions)
-        critic_loss = functional.mse_loss(values, goals.expand_as(values))  # of both, halved
+        critic_loss = (values - goals).square().mean()  # half of the sum of both
         descend(self._critic_optimiser, critic_loss, config.max_grad_norm)
         figures = {"critic_loss": critic_loss, "value": values.mean()}
         if (self.num_updates + 1) % config.policy_delay:
