@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import hashlib
 import types
 from collections.abc import Callable, Iterator
@@ -97,10 +98,11 @@ def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, function.__globals__[name]
 
 
-def _global_names(code: types.CodeType) -> set[str]:
+@functools.lru_cache(maxsize=4096)  # as it is asked for again and again, and slow
+def _global_names(code: types.CodeType) -> frozenset[str]:
     """Without names of attributes, which a module may have, too: `state.step` is not the function `step`."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(_global_names(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
+    return frozenset(names).union(*(_global_names(one) for one in code.co_consts if isinstance(one, types.CodeType)))
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -168,7 +170,7 @@ def reachable(function: Any) -> Iterator[types.FunctionType]:
         one = waiting.pop()
         yield one
         for value in _values(one):
-            plain = getattr(value, "py_func", value)
+            plain = getattr(getattr(value, "_dispatcher", value), "py_func", value)  # the former of numba.vectorize
             if isinstance(plain, types.FunctionType) and id(plain) not in found:
                 found.add(id(plain))
                 waiting.append(plain)

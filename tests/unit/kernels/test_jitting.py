@@ -70,6 +70,21 @@ def insist(x: float) -> float:
     return x
 
 
+LOG: dict[str, Any] = {}
+
+
+def speed(x: float) -> float:
+    return x
+
+
+def speed_up(state: Any) -> None:
+    state.speed += 1.0
+
+
+def record() -> Any:
+    return LOG
+
+
 MIXED = (2, 0.5)
 
 
@@ -137,6 +152,20 @@ def test_a_number_deep_in_a_table_changes_the_fingerprint(monkeypatch: pytest.Mo
     changed[1000] += 1e-9
     monkeypatch.setitem(globals(), "TABLES", (changed, np.zeros(3)))
     assert fingerprint([look_up]) != before
+
+
+def test_what_numba_vectorizes_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "add", numba.vectorize(lambda x, y: x + y))
+    before = fingerprint([add_constants])
+    monkeypatch.setitem(globals(), "add", numba.vectorize(lambda x, y: x - y))
+    assert fingerprint([add_constants]) != before
+
+
+def test_a_fingerprint_depends_on_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint([speed_up]), fingerprint([record])
+    monkeypatch.setitem(globals(), "speed", lambda: LOG)  # an attribute is called so, too
+    LOG["more"] = object()
+    assert (fingerprint([speed_up]), fingerprint([record])) == before
 
 
 def test_kernels_draw_though_numba_was_used_before(tmp_path: Path) -> None:
