@@ -135,7 +135,8 @@ class ChaosMachine(RuleBasedStateMachine):
                 found = (observations[index], rewards[index], terminated[index], truncated[index])
                 self.compare(index, self.model.rows[index].step(actions[index]), found)
             else:
-                assert (rewards[index], terminated[index], truncated[index]) == (0.0, False, True)
+                has_ended = self.mode == AutoresetMode.NEXT_STEP and self.model.rows[index].is_ended
+                assert (rewards[index], terminated[index], truncated[index]) == (0.0, False, not has_ended)
         self.armed -= lost
         self.recover(lost)
 

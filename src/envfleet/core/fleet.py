@@ -15,6 +15,7 @@ from envfleet.core.messages import Reply, ResetPayload, Verb
 from envfleet.core.reaching import ReachableFleet
 from envfleet.core.requests import check_each_seed, check_indices, check_mask, check_options, check_seeds
 from envfleet.core.rows import StepResult, cut
+from envfleet.core.second_ends import reset_ended
 from envfleet.core.sending import Batch
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending
 
@@ -184,6 +185,7 @@ class Fleet(ReachableFleet):
         replies = [] if call is NOTHING_TO_SAY else rows.finish(call, timeout_s)
         if replies:
             rows.store(replies)
+            replies = replies + reset_ended(rows)
         out = rows.outputs[rows.generation]
         rewards, terminated, truncated = out.rewards, out.terminated, out.truncated
         ended = rows.episodes.on_step(rewards, terminated, truncated)

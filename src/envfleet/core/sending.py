@@ -14,6 +14,7 @@ from envfleet.core.dispatch import Inbox
 from envfleet.core.messages import Reply, StepPayload, Verb
 from envfleet.core.recycling import Recycler
 from envfleet.core.rows import Rows
+from envfleet.core.second_ends import reset_ended
 from envfleet.errors import CallPending, CallTimeout, EnvfleetError
 
 
@@ -96,6 +97,8 @@ class SendQueue:
         replies = [(worker, reply) for _, worker, reply in taken if reply is not None]
         rows.store(replies)
         which = np.asarray(indices, np.int64)
+        if replies:
+            replies += reset_ended(rows, which)
         out = rows.outputs[rows.generation]
         rewards, terminated, truncated = out.rewards[which], out.terminated[which], out.truncated[which]
         ended = rows.episodes.on_step(rewards, terminated, truncated, which)
