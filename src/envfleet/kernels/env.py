@@ -17,7 +17,7 @@ from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import as_array
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
 from envfleet.kernels.plain import PlainRecord
-from envfleet.kernels.requests import read_seeds
+from envfleet.kernels.requests import check_render_mode, read_seeds
 from envfleet.kernels.rng import from_generator, to_generator
 
 _ROW = np.zeros(1, np.int64)
@@ -39,8 +39,7 @@ class KernelEnv(gym.Env[Any, Any]):
     def __init__(self, kernel: type[Kernel] | str, render_mode: str | None = None, **params: Any) -> None:
         chosen, params = choose_kernel(kernel, params)
         self._kernel = spec = read_kernel(chosen)
-        if render_mode not in (None, "rgb_array"):
-            raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
+        check_render_mode(render_mode)
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
         # Of its own: a space draws, and seeding one environment's must not touch another's.

@@ -34,7 +34,7 @@ class KernelFleet(KernelSubEnvAccess):
         spec: The kernel.
         num_envs: How many sub-environments.
         params: Parameters by name: one value for all, or one per sub-environment.
-        max_episode_steps: Steps after which an episode is truncated; `None` for never.
+        max_episode_steps: Steps after which an episode is truncated; `None` or -1 for never.
         autoreset_mode: Gymnasium's.
         workers: Threads; by default as many as pay.
         copy: Whether returned arrays are the caller's own; else they are valid until the next-but-one call.

@@ -17,7 +17,7 @@ from envfleet.core.stats import FleetStats, Plan, WorkerStats
 from envfleet.errors import CallPending, FleetClosed, InvalidArgument, ResetNeeded
 from envfleet.kernels.batches import make_batch
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.requests import read_first_seed
+from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit
 
 
 class KernelFleetBase(VectorEnv[Any, Any, Any]):
@@ -40,13 +40,14 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
     ) -> None:
         self._state, self.closed = Lifecycle.CLOSED, True  # until everything is there
         self._kernel = spec
+        check_render_mode(render_mode)
         self._first_seed = read_first_seed(seed, num_envs)
         self._batch = make_batch(
             spec,
             num_envs,
             device=device,
             params=params or {},
-            limit=max_episode_steps,
+            limit=read_limit(max_episode_steps),
             autoreset_mode=autoreset_mode,
             workers=workers,
             copy=copy,

@@ -22,7 +22,7 @@ def register(env_id: str, kernel: type[Kernel] | str, *, max_episode_steps: int 
     Args:
         env_id: `"namespace/Name-v0"`.
         kernel: The class, or `"package.module:Name"` of it, which is not imported before it is needed.
-        max_episode_steps: The time limit; by default a class's own.
+        max_episode_steps: The time limit; by default that of the class, or none where only its name is given.
         **kwargs: For `gymnasium.register`.
     """
     if max_episode_steps is None and not isinstance(kernel, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,27 @@ def read_first_seed(seed: int | None, num_envs: int) -> int:
     if seed is None:
         return secrets.randbits(63)
     return check_whole("seed", seed, 0, _TOO_LARGE - num_envs, most_name="2**64 - num_envs")
+
+
+def read_limit(max_episode_steps: Any) -> int | None:
+    """A time limit; -1 is none, as in `gymnasium.make`.
+
+    Raises:
+        InvalidArgument: It is no whole number of at least 1.
+    """
+    if max_episode_steps is None or (isinstance(max_episode_steps, (int, np.integer)) and max_episode_steps == -1):
+        return None
+    return check_whole("max_episode_steps", max_episode_steps, 1)
+
+
+def check_render_mode(render_mode: str | None) -> None:
+    """Check that kernels can be rendered so.
+
+    Raises:
+        InvalidArgument: They cannot.
+    """
+    if render_mode not in (None, "rgb_array"):
+        raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
 
 
 def read_seeds(

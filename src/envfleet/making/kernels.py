@@ -34,9 +34,11 @@ class KernelMaker:
     def __call__(self, **shared: Any) -> gym.Env[Any, Any]:
         """Make one; `shared` are shared arrays, as more parameters."""
         from envfleet.kernels.env import KernelEnv
+        from envfleet.kernels.requests import read_limit
 
         env = KernelEnv(self._kernel, **self._kwargs, **shared)
-        return env if self._limit is None else TimeLimit(env, self._limit)
+        limit = read_limit(self._limit)
+        return env if limit is None else TimeLimit(env, limit)
 
 
 def is_kernel_class(source: Any) -> TypeGuard[type[Kernel]]:

@@ -61,6 +61,22 @@ def test_options_that_are_no_dict_are_refused(walkers: Any) -> None:
         walkers.reset(options={"params": 5})
 
 
+@pytest.mark.parametrize("backend", ["kernel", "serial"])
+def test_time_limits_and_render_modes_that_make_no_sense_are_refused(backend: Any) -> None:
+    for limit in (0, -2, 1.5, "5", True):
+        with pytest.raises(InvalidArgument, match=rf"max_episode_steps={limit!r}.*whole number of at least 1"):
+            envfleet.make(Walker, 2, backend=backend, max_episode_steps=limit)
+    with pytest.raises(InvalidArgument, match="render_mode='human': kernels render as 'rgb_array'"):
+        envfleet.make(Walker, 2, backend=backend, render_mode="human")
+
+
+@pytest.mark.parametrize("backend", ["kernel", "serial"])
+def test_a_time_limit_of_minus_one_is_none_as_in_gymnasium(backend: Any) -> None:
+    with envfleet.make(Walker, 2, backend=backend, max_episode_steps=-1, goal=np.inf) as fleet:
+        fleet.reset(seed=0)
+        assert not any(fleet.step(np.zeros(2, np.int64))[3].any() for _ in range(20))
+
+
 def test_messages_name_the_call_that_was_made() -> None:
     fleet: Any = envfleet.make(Walker, 2, backend="kernel")
     with pytest.raises(ResetNeeded, match=r"^send\(\) before the first reset"):
