@@ -179,6 +179,36 @@ def test_with_closes_also_after_an_error(backend: Backend) -> None:
     assert fleet.closed
 
 
+FORK = """
+    import os
+    import envfleet
+    from envfleet.testing import CountingEnv
+    for backend in ("thread", "process"):
+        fleet = envfleet.make(CountingEnv, 2, backend=backend, workers=1, step_timeout_s=20.0)
+        fleet.reset()
+        fork = os.fork()
+        if not fork:
+            for call in (lambda: fleet.step([0, 0]), fleet.reset, fleet.recv):
+                try:
+                    call()
+                except envfleet.errors.FleetBroken as error:
+                    print(error, flush=True)
+            fleet.close()
+            os._exit(0)
+        assert os.waitpid(fork, 0)[1] == 0
+        print(fleet.step([0, 0])[1], fleet.episode_lengths, flush=True)
+        fleet.close()
+"""
+
+
+def test_a_fork_leaves_the_workers_to_its_parent() -> None:
+    """It hung (threads), or stepped the parent's sub-environments and closed them (processes)."""
+    result = run_script(FORK)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("it belongs to process") == 6
+    assert result.stdout.count("[1 1]") == 2
+
+
 # ------------------------------------------------------------------------------------------------ too little
 
 

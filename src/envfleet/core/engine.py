@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from envfleet.core.arrays import ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.dispatch import Dispatcher, Inbox, RestartBudget
 from envfleet.core.failures import sub_env_error
+from envfleet.core.forks import disown_in_forks
 from envfleet.core.group import GroupInfo
 from envfleet.core.info_columns import ColumnSpec
 from envfleet.core.layout import SpaceLayout
@@ -127,6 +128,9 @@ class Engine:
         self._step_here = transport.step_here
         # Runs when the engine is collected or the interpreter ends, should nobody call close().
         self._finalizer = weakref.finalize(self, _end, transport, release)
+        self._is_disowned = False
+        if plan.backend != "serial" or options.has_spares:
+            disown_in_forks(self)
 
     def batched_space(self, rows: range) -> gym.Space[Any]:
         """The batched observation space of `rows`: sub-environments may differ in their bounds."""
@@ -355,6 +359,8 @@ class Engine:
         if self.is_closed:
             return
         self.is_closed, self.is_sound = True, False
+        if self._is_disowned:
+            return
         self._finalizer.detach()
         try:
             failures = self.transport.close(timeout_s)
@@ -362,6 +368,11 @@ class Engine:
             self._release()
         if failures:
             raise sub_env_error(failures)
+
+    def disown(self, reason: EnvfleetError) -> None:
+        """Leave the workers alone from now on: this process is a fork of the one that they answer to."""
+        self._is_disowned, self.is_sound, self.failure = True, False, self.failure or reason
+        self._finalizer.detach()
 
 
 def _end(transport: Transport, release: Callable[[], None]) -> None:
