@@ -39,7 +39,8 @@ def show_result(result: RunResult, console: Console) -> None:
     console.print(f"[bold]{escape(result.run_name)}[/bold] {_REASONS[result.reason]}", soft_wrap=True)
     console.print(
         f"{result.total_steps:,} transitions, {result.total_episodes:,} episodes, {result.total_updates:,} updates; "
-        f"{result.steps_per_s:,.0f} transitions/s; return of the last episodes {result.mean_reward:.2f}",
+        f"{result.steps_per_s:,.0f} transitions/s"
+        + (f"; return of the last episodes {result.mean_reward:.2f}" if result.total_episodes else ""),
         soft_wrap=True,
     )
     console.print(f"Time: {_describe_seconds(result.seconds)}", soft_wrap=True)

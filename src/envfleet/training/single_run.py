@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -150,8 +149,7 @@ def resume(
         InvalidArgument: There is no such run, or no checkpoint in it.
     """
     folder = RunFolder.open(run)
-    saved: dict[str, Any] = json.loads(folder.environment.read_text(encoding="utf-8"))["options"]
-    saved |= {"max_minutes": max_minutes, "max_transitions": max_transitions}
+    saved = folder.read_options() | {"max_minutes": max_minutes, "max_transitions": max_transitions}
     if device is not None:
         saved["device"] = device
     return _run(folder.read_config(), RunOptions(**saved), folder, verbose, observers, is_resumed=True)

@@ -10,10 +10,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from envfleet import training
 from envfleet.cli.app import app
+from envfleet.cli.run_report import show_result
 from envfleet.training.config import parse_config, read_config
 
 CONFIG: dict[str, Any] = {
@@ -94,11 +96,19 @@ def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, mo
     assert told.stdout.strip() == line
 
 
+def test_a_run_that_ended_before_its_first_episode_has_no_return(tmp_path: Path) -> None:
+    result = training.RunResult(
+        run_name="mine", run_dir=tmp_path / "mine", reason="max_transitions", total_steps=8, total_episodes=0,
+        total_updates=0, mean_reward=float("nan"), win_rate=None, win_rate_weak=None, evaluation={}, rating=None,
+        steps_per_s=1.0, seconds={}, checkpoint=None, best_checkpoint=None,
+    )  # fmt: skip
+    text = io.StringIO()
+    show_result(result, Console(file=text, width=100))
+    assert "8 transitions, 0 episodes" in text.getvalue()
+    assert "nan" not in text.getvalue()
+
+
 def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
-    from rich.console import Console
-
-    from envfleet.cli.run_report import show_result
-
     rates = {"win_rate": 0.9, "draw_rate": 0.06, "loss_rate": 0.04, "win_rate_low": 0.85, "win_rate_high": 0.94}
     result = training.RunResult(
         run_name="mine", run_dir=Path("runs/mine"), reason="max_minutes", total_steps=5_000_000, total_episodes=40_000,

@@ -85,7 +85,13 @@ class Checkpoints:
                 f"{self._folder} has no {RESUME_FILE}: the run ended before its first checkpoint; begin a new one, "
                 "with a smaller checkpoint_frequency"
             )
-        state = saving.read(path)
+        try:
+            state = saving.read(path)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"{path} is damaged: begin a new run, with agent.checkpoint_path={str(self.latest or self.best)!r} to "
+                "keep what was learned"
+            ) from error
         pickled: torch.Tensor = state["arena"][_FLEET]
         state["arena"][_FLEET] = pickle.loads(pickled.numpy().tobytes())
         return state

@@ -102,7 +102,18 @@ class RunFolder:
         Raises:
             InvalidArgument: The file was changed to something that cannot be.
         """
-        return recorded_config(json.loads(self.config.read_text(encoding="utf-8")), str(self.config))
+        return recorded_config(_read_json(self.config), str(self.config))
+
+    def read_options(self) -> dict[str, Any]:
+        """What else the run was told when it began.
+
+        Raises:
+            InvalidArgument: The file is not there any more, or was changed to something that cannot be.
+        """
+        options = _read_json(self.environment).get("options")
+        if not isinstance(options, dict):
+            raise InvalidArgument(f"{self.environment} has no options: put the file back that belongs to the run")
+        return options
 
     @property
     def name(self) -> str:
@@ -153,6 +164,13 @@ class RunFolder:
     def tensorboard(self) -> Path:
         """Folder that `tensorboard --logdir` takes."""
         return self.path / "tensorboard"
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{path} cannot be read ({error}): put the file back that belongs to the run") from error
 
 
 def config_hash(config: RunConfig) -> str:

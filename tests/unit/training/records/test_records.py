@@ -105,6 +105,16 @@ def test_a_folder_that_is_not_finished_is_taken_away(tmp_path: Path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "resume.pt"])
+def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder.path / name).write_bytes(b'{"options": ')
+    with pytest.raises(
+        InvalidArgument, match=rf"{name} (cannot be read \(Expecting value|is damaged: begin a new run)"
+    ):
+        training.resume(folder.path, verbose=False)
+
+
 def test_one_process_at_a_time_writes_into_a_run(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     with folder.reserved(), pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"):
