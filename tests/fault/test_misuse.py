@@ -171,6 +171,16 @@ def test_use_after_close(backend: Backend) -> None:
     assert fleet.num_envs == 2
 
 
+def test_what_a_closed_fleet_did_can_still_be_asked(backend: Backend) -> None:
+    """It ended in an IndexError where workers are processes."""
+    with backend([CountingEnv] * 2) as fleet:
+        fleet.reset()
+        fleet.step([0, 0])
+        before = fleet.stats()
+    assert fleet.stats() == before
+    assert before.steps == sum(worker.steps for worker in before.workers) == 2
+
+
 def test_with_closes_also_after_an_error(backend: Backend) -> None:
     with pytest.raises(ZeroDivisionError), backend([CountingEnv] * 2) as fleet:  # noqa: PT012
         fleet.reset(seed=0)

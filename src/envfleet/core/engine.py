@@ -129,6 +129,7 @@ class Engine:
         # Runs when the engine is collected or the interpreter ends, should nobody call close().
         self._finalizer = weakref.finalize(self, _end, transport, release)
         self._is_disowned = False
+        self._last_stats: list[WorkerStats] | None = None  # once closed
         if plan.backend != "serial" or options.has_spares:
             disown_in_forks(self)
 
@@ -338,7 +339,9 @@ class Engine:
         return self.transport.pid(worker)
 
     def worker_stats(self, worker: int) -> WorkerStats:
-        """What the worker did so far."""
+        """What the worker did so far, or before the fleet was closed."""
+        if self._last_stats is not None:
+            return self._last_stats[worker]
         line = self.arrays.progress[worker]
         return WorkerStats(
             worker,
@@ -362,6 +365,7 @@ class Engine:
         if self._is_disowned:
             return
         self._finalizer.detach()
+        self._last_stats = [self.worker_stats(worker) for worker in range(len(self.worker_rows))]
         try:
             failures = self.transport.close(timeout_s)
         finally:
