@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from envfleet.core.engine import NOTHING_TO_SAY, Call
 from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.messages import Reply, ResetPayload, Verb
-from envfleet.core.reaching import ReachableFleet
 from envfleet.core.requests import check_each_seed, check_indices, check_mask, check_options, check_seeds
 from envfleet.core.rows import StepResult, cut
 from envfleet.core.second_ends import reset_ended
 from envfleet.core.sending import Batch
+from envfleet.core.sub_env_access import SubEnvAccess
 from envfleet.errors import CallTimeout, InvalidArgument, NothingPending
 
 _READY, _STEP = Lifecycle.READY, Verb.STEP  # an enum's member is slow to look up
 
 
-class Fleet(ReachableFleet):
+class Fleet(SubEnvAccess):
     """Many sub-environments as one; made by `envfleet.make`.
 
     A `gymnasium.vector.VectorEnv` with asynchronous stepping (`send`, `recv`), partial resets, episode statistics,

@@ -1,4 +1,4 @@
-"""Reaching into the sub-environments of a fleet, wherever they live."""
+"""Access to the sub-environments of a fleet, wherever they live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envfleet.core.requests import check_indices
 from envfleet.errors import InvalidArgument
 
 
-class ReachableFleet(FleetBase):
+class SubEnvAccess(FleetBase):
     """A fleet whose sub-environments can be called, changed, rendered, saved and restored; see `Fleet`."""
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
