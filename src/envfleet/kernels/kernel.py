@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
 from envfleet.kernels.fields import Fields, check_precision, read_fields
@@ -76,6 +77,17 @@ class Kernel:
     def variant(cls, **options: Any) -> type[Kernel]:
         """The class for some of `variant_options`; for the same options always the same class, which pickles."""
         return cls
+
+    @classmethod
+    def check_params(cls, values: Mapping[str, NDArray[Any]]) -> None:
+        """Look at parameters before they are used; by default any value of a parameter's type will do.
+
+        Args:
+            values: Those that are given, by name: `(1, …)` for all sub-environments, or one row each.
+
+        Raises:
+            InvalidArgument: A kernel of its own raises it for a value it cannot use.
+        """
 
     class State:
         """The fields of the state."""

@@ -24,14 +24,16 @@ def check_params(
         only_given: Leave out the others, rather than take their defaults.
 
     Raises:
-        InvalidArgument: A name that is no parameter, or values of a wrong shape or type.
+        InvalidArgument: A name that is no parameter, values of a wrong shape or type, or that the kernel cannot use.
     """
     unknown = sorted(set(values) - set(spec.params.names))
     if unknown:
         known = ", ".join(spec.params.names) or "none"
         raise InvalidArgument(f"{spec.name} has no parameter {unknown[0]!r}; its parameters are: {known}")
     defaults = {} if only_given else spec.params.defaults
-    return {name: _check_one(spec, num_envs, name, value) for name, value in {**defaults, **values}.items()}
+    checked = {name: _check_one(spec, num_envs, name, value) for name, value in {**defaults, **values}.items()}
+    spec.kernel.check_params(checked)
+    return checked
 
 
 def merge_params(

@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from envfleet.envs.hockey.rules import read_mode
 from envfleet.errors import InvalidArgument
 
 _T = TypeVar("_T")
+
+_CHOICES = {
+    "mode": "0 (NORMAL), 1 (TRAIN_SHOOTING) or 2 (TRAIN_DEFENSE)",
+    "starter": "1 or 2 for a player, or 0 to draw it for every game",
+    "player_one": "0 (the action), 1 (the weak scripted player) or 2 (the strong one)",
+    "player_two": "0 (the action), 1 (the weak scripted player) or 2 (the strong one)",
+}
+_SHARES = ("shooting_share", "defense_share")
+
+
+def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
+    """Check settings of many games, as the attributes of one are when they are set.
+
+    Args:
+        values: By name; others are not looked at.
+
+    Raises:
+        InvalidArgument: One has a wrong value.
+    """
+    for name in (*_CHOICES, *_SHARES):
+        each = np.asarray(values.get(name, 0))
+        is_right = (each >= 0) & (each <= 1) if name in _SHARES else np.isin(each, (0, 1, 2))
+        if not is_right.all():
+            wrong, expected = each[~is_right].flat[0], _CHOICES.get(name, "a share from 0 to 1")
+            raise InvalidArgument(f"{name}={wrong}, expected {expected}: pass one for all games, or one for each")
 
 
 class Setting(Generic[_T]):
@@ -69,7 +97,7 @@ def _read_flag(value: Any) -> bool:
 
 def mode_setting() -> Setting[int]:
     """What is played: a `Mode`, its name or its number; read as a number."""
-    return Setting(lambda value: int(read_mode(value)), "0 (NORMAL), 1 (TRAIN_SHOOTING) or 2 (TRAIN_DEFENSE)")
+    return Setting(lambda value: int(read_mode(value)), _CHOICES["mode"])
 
 
 def flag_setting() -> Setting[bool]:
@@ -79,12 +107,12 @@ def flag_setting() -> Setting[bool]:
 
 def starter_setting() -> Setting[int]:
     """Who gets the puck."""
-    return Setting(_one_of(0, 1, 2), "1 or 2 for a player, or 0 to draw it for every game")
+    return Setting(_one_of(0, 1, 2), _CHOICES["starter"])
 
 
 def player_setting() -> Setting[int]:
     """Who plays on a side."""
-    return Setting(_one_of(0, 1, 2), "0 (the action), 1 (the weak scripted player) or 2 (the strong one)")
+    return Setting(_one_of(0, 1, 2), _CHOICES["player_one"])
 
 
 def share_setting() -> Setting[float]:

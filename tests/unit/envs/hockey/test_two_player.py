@@ -12,8 +12,11 @@ from gymnasium.utils.env_checker import check_env
 
 import envfleet
 from envfleet.envs.hockey import HockeyEnv, HockeyTwoEnv
+from envfleet.envs.hockey.kernel.game import Hockey, HockeyOne
 from envfleet.envs.hockey.scripted import scripted_action
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
+from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.params import check_params
 
 ID = "envfleet/Hockey-Two-Box2D-v0"
 NOTHING = np.zeros((2, 4), np.float32)
@@ -180,6 +183,10 @@ def test_wrong_settings_are_refused(name: str, value: Any) -> None:
         setattr(HockeyTwoEnv(), name, value)
     with pytest.raises(InvalidArgument, match=rf"{name}=.*expected"):
         HockeyTwoEnv(**{name: value})
+    for kernel in (Hockey, HockeyOne):  # which would look beyond its tables
+        for values in (value, [0, 0, value]):
+            with pytest.raises(InvalidArgument, match=name):
+                check_params(read_kernel(kernel), 3, {name: values})
 
 
 def test_wrong_calls_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.kernel.play import begin, command, draw_mode, play, see, swing
 from envfleet.envs.hockey.kernel.shapes import NUM_BODIES, NUM_MOVING, NUM_PAIRS
 from envfleet.envs.hockey.kernel.velocities import MAX_CONTACTS
+from envfleet.envs.hockey.settings import check_settings
 from envfleet.kernels import Kernel, array
 
 AGENT, WEAK, STRONG = 0, 1, 2
@@ -199,6 +201,11 @@ class Hockey(Kernel):
         player_two: int = AGENT
         shooting_share: float = 0.0
         defense_share: float = 0.0
+
+    @classmethod
+    def check_params(cls, values: Mapping[str, NDArray[Any]]) -> None:
+        """Check that parameters are settings of `HockeyTwoEnv`, too."""
+        check_settings(values)
 
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
