@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import os
 import platform
 from collections.abc import Iterable
-from pathlib import Path
 from types import ModuleType
 
 from envfleet.core.cores import usable_cores
+from envfleet.core.machine import cpu_model, version_of
 from envfleet.errors import InvalidArgument
 
 
@@ -42,9 +41,9 @@ class Machine:
 def describe_machine(packages: Iterable[str] = ()) -> Machine:
     """Collect the facts, with the versions of the given distributions where installed."""
     wanted = dict.fromkeys(["envfleet", "gymnasium", "numpy", *packages])
-    versions = {name: version for name in wanted if (version := _version_of(name)) is not None}
+    versions = {name: version for name in wanted if (version := version_of(name)) is not None}
     return Machine(
-        cpu=_cpu_model(),
+        cpu=cpu_model(),
         cores=os.cpu_count() or 1,
         usable_cores=usable_cores(),
         memory_bytes=int(require_psutil().virtual_memory().total),
@@ -69,19 +68,3 @@ def require_psutil() -> ModuleType:
         ) from error
     module: ModuleType = psutil
     return module
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
-    return next(names, platform.machine())
-
-
-def _version_of(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from pydantic import BaseModel, ConfigDict, Field
 
 import envfleet
+from envfleet.core.machine import version_of
 from envfleet.envs.hosting import Hosting
 from envfleet.envs.registration import find_hosting
 from envfleet.errors import InvalidArgument
@@ -101,10 +101,8 @@ class Offer(BaseModel):
     def version(self) -> str:
         """Version of the code that it consists of, on which it depends how an episode goes on."""
         module = str(self.spec.entry_point).partition(":")[0].partition(".")[0]
-        try:
-            return f"{module} {importlib.metadata.version(module)}"
-        except importlib.metadata.PackageNotFoundError:
-            return module
+        version = version_of(module)
+        return module if version is None else f"{module} {version}"
 
     def check(self, num_envs: int, options: Mapping[str, Any]) -> None:
         """Check what a participant asks for.
