@@ -14,7 +14,7 @@ from envfleet.training.config import Phase
 from envfleet.training.evaluation.intervals import wilson
 
 
-class Curriculum:
+class CurriculumProgress:
     """Counts what is done of each phase, and says when it is over.
 
     Counts are over all sub-environments: a phase of 1,000 episodes has as many with one of them as with 64.

@@ -13,7 +13,7 @@ from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Progress, Results, Saved
 from envfleet.training.loop.announcer import Announcer
 from envfleet.training.loop.budget import Budget
-from envfleet.training.loop.curriculum import Curriculum
+from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.loop.examining import Examination
 from envfleet.training.loop.tally import Tally
 
@@ -35,7 +35,7 @@ class Narrator:
         announcer: Announcer,
         agent: Agent[Any],
         *,
-        curriculum: Curriculum,
+        curriculum: CurriculumProgress,
         tally: Tally,
         budget: Budget,
         stopwatch: Stopwatch,

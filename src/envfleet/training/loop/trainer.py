@@ -20,7 +20,7 @@ from envfleet.training.events import Observer, Results, Times
 from envfleet.training.loop.announcer import Announcer
 from envfleet.training.loop.budget import Budget
 from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.curriculum import Curriculum
+from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.loop.examining import Examination, Examiner
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.loop.narrator import Narrator
@@ -73,7 +73,7 @@ class Trainer:
         root = np.random.SeedSequence(config.seed)
         for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
         self._watch, self._tally = Stopwatch(), Tally()
-        self._curriculum = Curriculum(config.curriculum.phases)
+        self._curriculum = CurriculumProgress(config.curriculum.phases)
         self._stage = Stage(
             config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
         )

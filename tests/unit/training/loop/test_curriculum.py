@@ -10,7 +10,7 @@ import pytest
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import Phase
 from envfleet.training.evaluation.intervals import wilson
-from envfleet.training.loop.curriculum import Curriculum
+from envfleet.training.loop.curriculum import CurriculumProgress
 
 
 def phase(name: str, **rest: Any) -> Phase:
@@ -18,7 +18,7 @@ def phase(name: str, **rest: Any) -> Phase:
 
 
 def test_phases_end_by_episodes_or_by_transitions() -> None:
-    curriculum = Curriculum([phase("a", episodes=3), phase("b", transitions=100)])
+    curriculum = CurriculumProgress([phase("a", episodes=3), phase("b", transitions=100)])
     curriculum.count(64, [0, -1])
     assert (curriculum.phase.name, curriculum.is_phase_over) == ("a", False)
     assert (curriculum.phase_share, curriculum.share) == pytest.approx((2 / 3, 1 / 3))
@@ -38,7 +38,7 @@ def test_phases_end_by_episodes_or_by_transitions() -> None:
 
 def test_a_phase_ends_early_once_the_lower_bound_is_above_the_win_rate() -> None:
     promote = {"win_rate": 0.8, "games": 100}
-    curriculum = Curriculum([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
+    curriculum = CurriculumProgress([phase("a", episodes=10_000, promote_at=promote), phase("b", episodes=1)])
     curriculum.count(1, [1] * 99)
     assert not curriculum.is_phase_over  # too few games, however well they went
     curriculum.count(1, [-1] * 13)
@@ -51,7 +51,7 @@ def test_a_phase_ends_early_once_the_lower_bound_is_above_the_win_rate() -> None
 
 def test_a_position_is_taken_up_again() -> None:
     phases = [phase("a", episodes=1), phase("b", episodes=9, promote_at={"win_rate": 0.1, "games": 4})]
-    first, second = Curriculum(phases), Curriculum(phases)
+    first, second = CurriculumProgress(phases), CurriculumProgress(phases)
     first.count(5, [1])
     first.advance()
     first.count(7, [1, 1, 1])
@@ -64,7 +64,7 @@ def test_a_position_is_taken_up_again() -> None:
 
 def test_there_is_no_curriculum_without_phases() -> None:
     with pytest.raises(InvalidArgument, match="without phases"):
-        Curriculum([])
+        CurriculumProgress([])
 
 
 @pytest.mark.parametrize(("wins", "games"), [(3, 7), (90, 100), (190, 200), (1, 20_000)])
