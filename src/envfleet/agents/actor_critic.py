@@ -80,7 +80,7 @@ class ActorCritic(nn.Module):
         return [(first, weights[0][1] - first @ moments.mean.cpu().numpy()), *weights[1:]]
 
 
-class Policy(Protocol):
+class ActorPolicy(Protocol):
     """What the outputs of an actor mean."""
 
     num_outputs: int

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envfleet.agents.actor_critic import ActorCritic, CategoricalPolicy, Policy, SquashedPolicy
+from envfleet.agents.actor_critic import ActorCritic, ActorPolicy, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import Agent
 from envfleet.agents.descent import Adam, descend
 from envfleet.agents.gae import generalised_advantages
@@ -115,7 +115,7 @@ class PPO(Agent[PPOConfig]):
     ) -> None:
         super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
         config = self.config
-        self._policy: Policy
+        self._policy: ActorPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
         else:
