@@ -11,7 +11,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from envfleet.rllib.passes import in_parts
-from envfleet.rllib.pieces import Pieces, Times
+from envfleet.rllib.pieces import Pieces, PieceTimes
 
 CONTEXT: dict[str, Any] = {"rl_module": None, "episodes": [], "explore": True, "shared_data": {}, "metrics": None}
 
@@ -33,7 +33,7 @@ class Forget(ConnectorV2):
 
 def test_pieces_are_called_as_rllibs_pipeline_calls_them() -> None:
     pipeline = ConnectorPipelineV2(connectors=[AddOne(), Double()])
-    times, theirs, ours = Times(), MetricsLogger(root=True), MetricsLogger(root=True)
+    times, theirs, ours = PieceTimes(), MetricsLogger(root=True), MetricsLogger(root=True)
     pieces = Pieces(pipeline, "before", times)
     pipeline.append(AddOne())  # as a callback may do later
     context = {**CONTEXT, "metrics": theirs}
@@ -54,7 +54,7 @@ def test_pieces_are_called_as_rllibs_pipeline_calls_them() -> None:
 
 def test_a_piece_that_returns_no_batch_is_named() -> None:
     with pytest.raises(ValueError, match="Forget returned NoneType"):
-        Pieces(ConnectorPipelineV2(connectors=[Forget()]), "before", Times())({}, **CONTEXT)
+        Pieces(ConnectorPipelineV2(connectors=[Forget()]), "before", PieceTimes())({}, **CONTEXT)
 
 
 @pytest.mark.parametrize("rows_per_pass", [None, 3])

@@ -17,7 +17,7 @@ from tests.service.serving import make_settings
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.packing.values import unpack
-from envfleet.service.database.journal import Conflict, Entry, Journal
+from envfleet.service.database.journal import Conflict, Journal, JournalEntry
 from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot
 from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
@@ -339,8 +339,8 @@ def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -
     with process(make_settings(tmp_path)) as here:
         user = here.user("ann")
         fleet = here.create(user)
-        entries: list[tuple[Entry, Future[None]]] = [
-            (Entry(events=[{"fleet_id": fleet, "seq": seq, "key": b"k", "body": b""}]), Future())
+        entries: list[tuple[JournalEntry, Future[None]]] = [
+            (JournalEntry(events=[{"fleet_id": fleet, "seq": seq, "key": b"k", "body": b""}]), Future())
             for seq in (0, 0, 2**70, 1)  # the third is more than SQLite's driver takes: its error is none of SQL's
         ]
         here.journal._commit_all(entries)  # as one, when they wait at the same time
@@ -364,7 +364,7 @@ def test_a_database_that_drops_its_connections_is_asked_again(tmp_path: Path, po
 def test_a_database_that_is_not_there_is_refused_as_any_other_error_of_it() -> None:
     store = Store("postgresql+psycopg://envfleet@127.0.0.1:1/nobody")
     journal = Journal(store)
-    entries: list[tuple[Entry, Future[None]]] = [(Entry(), Future()) for _ in range(2)]
+    entries: list[tuple[JournalEntry, Future[None]]] = [(JournalEntry(), Future()) for _ in range(2)]
     journal._commit_all(entries)
     assert [type(future.exception()) for _, future in entries] == [sa.exc.OperationalError] * 2
     journal.close()

@@ -14,7 +14,7 @@ from ray.rllib.utils.metrics.utils import to_snake_case
 Key = tuple[str, ...]
 
 
-class Times:
+class PieceTimes:
     """Adds up the seconds of what is done in every step, to log their means once."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Pieces:
     """The pieces of a pipeline, called in turn as the pipeline itself would.
 
     RLlib's pipelines enter the time of every piece into the metrics of every call, which for a step of a thousand
-    sub-environments takes as long as what the pieces do. Here times add up until `Times.log`, under RLlib's names.
+    sub-environments takes as long as what the pieces do. Here times add up until `PieceTimes.log`, under RLlib's names.
 
     Args:
         pipeline: The pipeline; pieces may be added to it later.
@@ -51,7 +51,7 @@ class Pieces:
         times: Where they add up.
     """
 
-    def __init__(self, pipeline: ConnectorPipelineV2, prefix: str, times: Times) -> None:
+    def __init__(self, pipeline: ConnectorPipelineV2, prefix: str, times: PieceTimes) -> None:
         self._pipeline, self._prefix, self._times = pipeline, prefix, times
 
     def __call__(self, batch: dict[str, Any], **context: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from envfleet.kernels.fleet import KernelFleet
 from envfleet.rllib.episode_tally import EpisodeTally
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts
-from envfleet.rllib.pieces import Pieces, Times
+from envfleet.rllib.pieces import Pieces, PieceTimes
 from envfleet.rllib.rollout import PackedRollout
 from envfleet.rllib.rollout_recorder import RolloutRecorder
 
@@ -69,7 +69,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         self._tally = EpisodeTally()  # outlives a fleet that is made again
         super().__init__(config=config, **kwargs)
-        self._times = Times()
+        self._times = PieceTimes()
         self._before_module = Pieces(self._env_to_module, ENV_TO_MODULE_CONNECTOR, self._times)
         self._after_module = Pieces(self._module_to_env, MODULE_TO_ENV_CONNECTOR, self._times)
 

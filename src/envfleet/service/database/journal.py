@@ -30,7 +30,7 @@ class Conflict(EnvfleetError):
 
 
 @dataclasses.dataclass
-class Entry:
+class JournalEntry:
     """What one call did, to be committed as a whole.
 
     Attributes:
@@ -65,7 +65,7 @@ class Journal:
         self._store = store
         self._writer = Writer(store.engine)
         self._statements = _Statements(store.engine.dialect)
-        self._waiting: collections.deque[tuple[Entry, Future[None]]] = collections.deque()
+        self._waiting: collections.deque[tuple[JournalEntry, Future[None]]] = collections.deque()
         self._turn = threading.Lock()
         self._used: dict[int, tuple[int, int]] = {}  # user to day and steps, as of the last commit of this process
 
@@ -81,7 +81,7 @@ class Journal:
         if used + steps > most:
             raise steps_spent(used, steps, most)
 
-    def commit(self, entry: Entry) -> None:
+    def commit(self, entry: JournalEntry) -> None:
         """Return when the entry is in the database.
 
         Raises:
@@ -97,7 +97,7 @@ class Journal:
                 self._commit_all([self._waiting.popleft() for _ in range(count)])
         result.result()
 
-    def _commit_all(self, waiting: Sequence[tuple[Entry, Future[None]]]) -> None:
+    def _commit_all(self, waiting: Sequence[tuple[JournalEntry, Future[None]]]) -> None:
         if len(waiting) > 1:
             try:
                 self._write([entry for entry, _ in waiting])
@@ -117,7 +117,7 @@ class Journal:
             else:
                 result.set_result(None)
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[JournalEntry]) -> None:
         """Write all of it or nothing; once more if the connection was lost, as nothing can be written twice."""
         try:
             self._write_once(entries)
@@ -126,7 +126,7 @@ class Journal:
                 raise
             self._write_once(entries)
 
-    def _write_once(self, entries: Sequence[Entry]) -> None:
+    def _write_once(self, entries: Sequence[JournalEntry]) -> None:
         steps: Counter[int] = Counter()
         closed: dict[str, float] = {}
         most_steps: dict[int, int] = {}

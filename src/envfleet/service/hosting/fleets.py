@@ -11,7 +11,7 @@ from typing import Any
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
 from envfleet.packing.values import pack
-from envfleet.service.database.journal import Conflict, Entry, Journal
+from envfleet.service.database.journal import Conflict, Journal, JournalEntry
 from envfleet.service.database.scores import fleets_that_count
 from envfleet.service.database.store import Store
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, Made, shrink_actions
@@ -93,7 +93,7 @@ class Fleets:
         try:
             hosted.describe()  # spaces that cannot be sent are refused now
             most = {} if most_live_envs is None else {user_id: most_live_envs}
-            self._journal.commit(Entry(fleets=[row], most_live_envs=most))
+            self._journal.commit(JournalEntry(fleets=[row], most_live_envs=most))
         except Conflict:
             hosted.close()
             made = self.find_made(user_id, key)
@@ -222,7 +222,7 @@ class Fleets:
             self._journal.check_steps(user_id, hosted.count_running(event.get("rows")), most_steps)
         event = hosted.complete(event, time.time())
         stored = {**event, "actions": shrink_actions(event["actions"])} if "actions" in event else event
-        entry = Entry(events=[{"fleet_id": hosted.fleet_id, "seq": seq, "key": key, "body": pack(stored)}])
+        entry = JournalEntry(events=[{"fleet_id": hosted.fleet_id, "seq": seq, "key": key, "body": pack(stored)}])
         if hosted.can_save and seq - hosted.snapshot_seq >= self._settings.snapshot_every:
             entry.snapshots.append({"fleet_id": hosted.fleet_id, "seq": seq, "body": hosted.save()})
         try:
@@ -363,7 +363,7 @@ def _stored_key(user_id: int, key: str) -> str:
     return f"{user_id}:{key}"
 
 
-def _closing(fleet_id: str, seq: int, at: float, episodes: list[dict[str, Any]]) -> Entry:
+def _closing(fleet_id: str, seq: int, at: float, episodes: list[dict[str, Any]]) -> JournalEntry:
     """What closes a fleet: as an event it takes the place of a call, so that no process can make one after it."""
     event = {"fleet_id": fleet_id, "seq": seq, "key": b"", "body": pack({"do": CLOSE, "at": at})}
-    return Entry(events=[event], episodes=episodes, closed={fleet_id: at})
+    return JournalEntry(events=[event], episodes=episodes, closed={fleet_id: at})
