@@ -30,6 +30,7 @@ class PlaceWord:
     BUSY_NS = 3  # time spent in steps
     STEPS = 4  # sub-environment steps taken
     BEGUN = 5  # group steps begun since this worker started
+    BUILDING = 6  # the last turn in which it built a sub-environment again
 
     @staticmethod
     def place(line: NDArray[np.int64]) -> int:
@@ -41,6 +42,11 @@ class PlaceWord:
     def row(line: NDArray[np.int64]) -> int:
         """Local index of the sub-environment it runs; -1 when idle."""
         return int(line[PlaceWord.ROW]) - 1
+
+    @staticmethod
+    def is_building(line: NDArray[np.int64], place: int) -> bool:
+        """Whether at `place` it builds a sub-environment again, for which it has the limit of a start."""
+        return place >> 32 == int(line[PlaceWord.BUILDING]) > 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from envfleet.core.messages import ALL_ROWS, Completion, Request, StepPayload, V
 from envfleet.core.recorder import Recorder
 from envfleet.core.replay import write_replay
 from envfleet.core.transport import Transport
-from envfleet.errors import EnvfleetError, RestartBudgetSpent, StepTimeout, WorkerDied
+from envfleet.errors import EnvfleetError, RestartBudgetSpent, StartTimeout, StepTimeout, WorkerDied
 
 INTERRUPT_GRACE_S = 1.0
 """How long a worker has to give up a sub-environment that overran, before the worker itself is replaced."""
@@ -92,7 +92,7 @@ class Dispatcher:
         step_timeout_s: Deadline of each sub-environment's step or reset; `None` for none.
         on_failure: Whether dead or stuck workers are replaced or reported.
         budget: Counts restarts.
-        start_timeout_s: Limit for a replacement to get ready.
+        start_timeout_s: Limit for a replacement to get ready, and for a worker to build one sub-environment again.
         recorder: Knows what workers were doing that did not live to tell; `None` where they are the caller.
 
     Attributes:
@@ -239,11 +239,19 @@ class Dispatcher:
                 self._look_outside(worker, (oldest[worker], int(line[PlaceWord.TURN])), now, max(timeout_s, OUTSIDE_S))
             elif place != watch.place:
                 self._watches[worker] = _Watch(place, now)
+            elif PlaceWord.is_building(line, place):
+                self._look_at_building(worker, now - watch.since)
             elif watch.interrupted is not None:
                 if now - watch.since > INTERRUPT_GRACE_S:
                     self.transport.kill(worker, watch.interrupted)
             elif now - watch.since >= timeout_s:
                 self._stop_overrun(worker, row, watch, now, timeout_s)
+
+    def _look_at_building(self, worker: int, took_s: float) -> None:
+        """Replace a worker that takes too long to build a sub-environment again: its successor builds all of them."""
+        limit_s = self._start_timeout_s
+        if took_s >= limit_s:
+            self.transport.kill(worker, StartTimeout([worker], limit_s, self.transport.stack(worker)))
 
     def _look_outside(self, worker: int, outside: tuple[int, int], now: float, limit_s: float) -> None:
         """Give up a worker that has work and does none of it, as one that was sent SIGSTOP."""

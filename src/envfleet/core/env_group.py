@@ -275,7 +275,6 @@ class EnvGroup:
             self._report().failures.append(failure)
         elif self._rebuild(row, failure):
             try:
-                self._turn_to(row)  # with a deadline of its own
                 return self._reset_row(row, generation, seed, options, None) | tell_repair(failure)
             except self._rows.caught as second:
                 if self.is_abandoned:
@@ -309,7 +308,10 @@ class EnvGroup:
     def _rebuild(self, row: int, failure: Failure) -> bool:
         """Rebuild a sub-environment that failed; False, and one more failure to report, if that fails too."""
         self._report().restarts.append(failure)
+        self._progress[PlaceWord.BUILDING] = self._turn + 1
+        self._turn_to(row)  # with a limit of its own, as has what follows
         second = self._rows.rebuild(row)
+        self._turn_to(row)
         if second is not None:
             self._report().failures.append(second)
         return second is None

@@ -93,7 +93,7 @@ class InlineTransport:
 
     @contextlib.contextmanager
     def _deadline(self, timeout_s: float) -> Iterator[None]:
-        """Interrupt a sub-environment that stays in one step or reset longer than `timeout_s`."""
+        """Interrupt a sub-environment that stays in one step or reset longer than `timeout_s`; not its constructor."""
         seen, seen_s = 0, 0.0
 
         def look(signum: int, frame: Any) -> None:
@@ -101,7 +101,7 @@ class InlineTransport:
             place, now = PlaceWord.place(self._progress), time.monotonic()
             if place == 0 or place != seen:
                 seen, seen_s = place, now
-            elif now - seen_s >= timeout_s:
+            elif now - seen_s >= timeout_s and not PlaceWord.is_building(self._progress, place):
                 raise StepInterrupted
 
         look_s = max(timeout_s / 4, 0.005)
