@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,17 @@ def write(path: str | Path, payload: Mapping[str, Any]) -> None:
     Args:
         path: The file; its folder is made if there is none.
         payload: What `read` returns, with tensors for arrays.
+
+    Raises:
+        OSError: It cannot be written; the old file stays.
     """
     with replacing(path) as unfinished, unfinished.open("xb") as file:
-        torch.save({"format": FORMAT, **portable(payload)}, file)
+        try:
+            torch.save({"format": FORMAT, **portable(payload)}, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # such as a full disk, which PyTorch's archive talks over
+                raise error.__context__ from None
+            raise
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -41,6 +50,8 @@ def read(path: str | Path) -> dict[str, Any]:
         payload = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
+    except pickle.UnpicklingError as error:  # whose message advises to execute what is in the file
+        raise InvalidArgument(f"{path} cannot be read as a saved agent (it holds something else): {advice}") from error
     except Exception as error:  # bytes that mean nothing break the unpickler in whatever way they happen to
         problem = f"{type(error).__name__}: {error}"
         raise InvalidArgument(f"{path} cannot be read as a saved agent ({problem}): {advice}") from error

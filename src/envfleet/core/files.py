@@ -38,8 +38,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         if path.exists():
             shutil.copymode(path, unfinished)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) == str(unfinished):
+            error.filename = str(path)
         raise
 
 

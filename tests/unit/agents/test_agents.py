@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from envfleet.agents import (
     TD3Config,
     TransitionWriter,
     load_agent,
+    saving,
 )
 from envfleet.envs.hockey.discrete import action_table
 from envfleet.errors import InvalidArgument
@@ -243,12 +245,26 @@ def test_a_file_is_enough_to_make_the_agent(kind: Any, tmp_path: Path) -> None:
             assert loaded.num_updates == agent.num_updates
 
 
+def test_a_disk_that_is_full_is_said_and_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            saving.write(path, {"a": np.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
 def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "agent.pt"
     for junk in (b"not a file of ours", b"hello", b"", b"PK\x03\x04"):
         path.write_bytes(junk)
-        with pytest.raises(InvalidArgument, match="cannot be read as a saved agent"):
+        with pytest.raises(InvalidArgument, match="cannot be read as a saved agent") as caught:
             load_agent(path)
+        assert "weights_only" not in str(caught.value)
     torch.save({"format": 1}, path)
     with pytest.raises(InvalidArgument, match="holds no agent"):
         load_agent(path)

@@ -34,6 +34,13 @@ def test_what_was_not_finished_leaves_the_old_file_and_nothing_else(tmp_path: Pa
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with pytest.raises(FileNotFoundError) as caught, replacing(path) as unfinished:
+        unfinished.read_bytes()  # nothing is there yet
+    assert caught.value.filename == str(path)
+
+
 def test_two_writers_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with replacing(path) as one, replacing(path) as two:
