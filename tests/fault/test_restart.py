@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +234,6 @@ def test_a_call_is_lost_but_not_the_fleet(call: str) -> None:
         fleet.reset(seed=0)
         states = fleet.get_state()
         os.kill(fleet.stats().workers[0].pid, signal.SIGKILL)
-        time.sleep(0.1)
         arguments: dict[str, list[Any]] = {"get_attr": ["count"], "set_attr": ["length", 3], "set_state": [states]}
         with pytest.raises(WorkerDied) as caught:
             getattr(fleet, call)(*arguments.get(call, []))

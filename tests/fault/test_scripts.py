@@ -102,7 +102,8 @@ def test_the_helper_process_is_killed(tmp_path: Path) -> None:
     helpers = [child for child in psutil.Process().children() if "nursery" in " ".join(child.cmdline())]
     for helper in helpers:
         helper.kill()
-    time.sleep(0.2)
+        while helper.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
     print(len(helpers), fleet.step(np.zeros(4, int))[1].tolist(), flush=True)
     with envfleet.make([CountingEnv] * 4, backend="process", workers=2) as another:
         another.reset(seed=0)
