@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.core.arguments import check_whole
 from envfleet.core.engine import NOTHING_TO_SAY, Call
 from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.messages import Reply, ResetPayload, Verb
@@ -275,8 +276,7 @@ class Fleet(SubEnvAccess):
             InvalidArgument: More parts than sub-environments, or fewer than 1.
         """
         self._check("split")
-        if not 1 <= num_parts <= self.num_envs:
-            raise InvalidArgument(f"split({num_parts}): pass a number of parts from 1 to num_envs={self.num_envs}")
+        num_parts = check_whole("num_parts", num_parts, 1, self.num_envs, most_name="num_envs")
         start = self._rows.indices.start
         bounds = cut(self._rows.worker_spans, self.num_envs, num_parts)
         parts = tuple(Fleet(self._engine, range(start + low, start + high), owner=self) for low, high in bounds)

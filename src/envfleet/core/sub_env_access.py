@@ -80,6 +80,7 @@ class SubEnvAccess(FleetBase):
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Get an attribute of every sub-environment."""
+        self._check("get_attr")
         return self.call(name)
 
     @property  # type: ignore[misc]  # there is no one generator to set

@@ -118,6 +118,11 @@ def test_what_is_wrong_with_a_call_is_said_with_what_to_pass() -> None:
         for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(InvalidArgument, match="neither copied nor pickled"):
                 duplicate(fleet)
+        for parts in (0, 5, 1.5):
+            with pytest.raises(InvalidArgument, match=r"num_parts=.*: pass a whole number from 1 to num_envs=4"):
+                fleet.split(parts)  # type: ignore[arg-type]  # one of them is wrong
         fleet.split(2)
+        with pytest.raises(FleetClosed, match=r"get_attr\(\) on a fleet that was split"):
+            fleet.get_attr("length")
         with pytest.raises(FleetClosed, match="use its parts"):
             fleet.step([0] * 4)
