@@ -243,8 +243,8 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
             state: What `get_state` returned, or an observation, shape `(18,)`, or `(16,)` without keep mode.
 
         Raises:
-            InvalidArgument: The observation has another shape, or a number in it is not finite; or the game was saved
-                with the other keep mode.
+            InvalidArgument: The observation has another shape, or a number in it is not finite or beyond a million; or
+                the game was saved with the other keep mode.
         """
         if not isinstance(state, SavedHockey):
             self._game.place(state)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from envfleet.envs.hockey.world import Body, World
 
 _POSE = 6  # numbers of one body
+_LARGEST = 1e6  # beyond, the float32 of forces overflows, and nothing is anywhere any more
 # Which of player one's numbers player two sees in the place of each, and with which sign.
 _OTHERS = np.array([*range(6, 12), *range(6), *range(12, 16), 17, 16])
 _SIGNS = np.array([-1, -1, 1, -1, -1, 1] * 2 + [-1] * 4 + [1, 1], np.float32)
@@ -104,13 +105,15 @@ def place(world: World, state: ArrayLike, keep_mode: bool) -> None:
         keep_mode: Whether there are hold counters at its end.
 
     Raises:
-        InvalidArgument: The state has another shape, or a number in it is not finite.
+        InvalidArgument: The state has another shape, or a number in it is not finite or beyond a million.
     """
     values: NDArray[np.float64] = np.asarray(state, np.float64)
     numbers = 18 if keep_mode else 16
-    if values.shape != (numbers,) or not np.isfinite(values).all():
+    if values.shape != (numbers,) or not (np.abs(values) <= _LARGEST).all():
+        largest = f" and {np.abs(values).max()} in it" if values.size else ""
         raise InvalidArgument(
-            f"state has shape {values.shape}: pass {numbers} finite numbers, as player one observes them"
+            f"state has shape {values.shape}{largest}: pass {numbers} finite numbers up to {_LARGEST:,.0f}, as player "
+            "one observes them"
         )
     for racket, first in zip(world.rackets, (0, _POSE), strict=True):
         x, y, *others = values[first : first + _POSE].tolist()

@@ -196,7 +196,7 @@ def test_bad_actions_of_one_player_are_refused_in_that_players_terms(action: np.
 
 def test_bad_states_options_and_render_modes_are_refused() -> None:
     env = HockeyEnv()
-    for bad in (np.zeros(16), np.full(18, np.inf)):
+    for bad in (np.zeros(16), np.full(18, np.inf), np.full(18, np.nan), np.full(18, -1e30)):
         with pytest.raises(InvalidArgument, match="18 finite numbers"):
             env.set_state(bad)
     with pytest.raises(InvalidArgument, match="starter"):
