@@ -101,6 +101,11 @@ class Options:
         check_choice("start_method", self.start_method, (None, "forkserver", "spawn", "fork"))
         for name in ("copy", "spares", "record_episodes"):
             check_flag(name, getattr(self, name))
+        if self.shared is not None and not isinstance(self.shared, Mapping):
+            raise InvalidArgument(
+                f"shared is of type {type(self.shared).__name__}, expected a dict of arrays by name: write "
+                'shared={"prices": array}'
+            )
         check_seconds("start_timeout_s", self.start_timeout_s)
         if self.step_timeout_s is not None:
             check_seconds("step_timeout_s", self.step_timeout_s)
