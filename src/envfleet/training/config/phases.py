@@ -20,9 +20,7 @@ class WeightedMode(Section):
     """An entry of a mixture of modes."""
 
     mode: ModeName
-    weight: Weight = Field(
-        default=1.0, description="Relative to the other entries'."
-    )
+    weight: Weight = Field(default=1.0, description="Relative to the other entries'.")
 
 
 class Environment(Section):
