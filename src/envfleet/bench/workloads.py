@@ -131,6 +131,7 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
     """
     kwargs = dict(env_kwargs or {})
     if name in _SYNTHETIC:
+        check_keywords(synthetic(_SYNTHETIC[name]).spec, kwargs, ())
         return synthetic(_SYNTHETIC[name], name=name, about=_BUILT_IN[name], **kwargs)
     if name in _REGISTERED:
         return dataclasses.replace(_from_id(_REGISTERED[name], kwargs), name=name, about=_BUILT_IN[name])

@@ -74,6 +74,8 @@ def test_a_class_with_arguments():
 def test_arguments_that_the_environment_does_not_take():
     with pytest.raises(InvalidArgument, match=r"lenght=1.*takes sutton_barto_reward, render_mode"):
         resolve("CartPole-v1", {"lenght": 1})
+    with pytest.raises(InvalidArgument, match=r"name=3.*takes step_us, reset_us"):
+        resolve("medium", {"name": 3})
 
 
 @pytest.mark.parametrize(
