@@ -19,7 +19,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config import RunConfig, recorded_config
 from envfleet.training.records.surroundings import describe_surroundings
 
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)  # of some file systems of networks, where nothing can be held
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some file systems of networks, where nothing can be held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RunFolder:
         Raises:
             InvalidArgument: Somebody else does.
         """
-        with self.environment.open("rb") as file:
+        with self.environment.open("r+b") as file:  # NFS locks only what is open for writing
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

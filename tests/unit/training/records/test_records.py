@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
+import fcntl
 import io
 import json
+import os
 import re
 import resource
 from pathlib import Path
@@ -120,6 +123,21 @@ def test_one_process_at_a_time_writes_into_a_run(tmp_path: Path) -> None:
     with folder.reserved(), pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"):
         training.resume(folder.path, verbose=False)
     with folder.reserved():
+        pass
+
+
+def test_runs_are_reserved_on_nfs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", fcntl.lockf)  # what Linux makes of it there
+    with make_folder(tmp_path).reserved():
+        pass
+
+
+def test_runs_go_on_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))  # as Lustre does, mounted without flock
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with make_folder(tmp_path).reserved():
         pass
 
 
