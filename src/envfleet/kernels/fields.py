@@ -101,7 +101,9 @@ def read_fields(declaration: type, owner: str, *, need_defaults: bool) -> Fields
     defaults: dict[str, Any] = {}
     annotations = _annotations(declaration, owner)
     for name, value in vars(declaration).items():
-        if name not in annotations and isinstance(value, (bool, int, float, np.generic, np.ndarray, ArrayField)):
+        is_python = name.startswith("__")  # which puts numbers there, as `__firstlineno__`
+        is_value = isinstance(value, (bool, int, float, np.generic, np.ndarray, ArrayField))
+        if is_value and not is_python and name not in annotations:
             raise KernelError(f"{owner}.{name} has no type, without which it is no field: write `{name}: float = …`")
     for name, kind in annotations.items():
         value = getattr(declaration, name, None)

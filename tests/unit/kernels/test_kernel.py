@@ -11,6 +11,7 @@ from tests.unit.kernels.samples import SAMPLES, Drifter, Walker
 
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel
+from envfleet.kernels.fields import read_fields
 from envfleet.kernels.kernel import find_kernel, read_kernel
 from envfleet.testing import KernelCheckError, check_kernel
 from envfleet.testing.check_kernel import _Trial
@@ -100,3 +101,9 @@ def test_names_of_kernels() -> None:
     for name in ("tests.unit.kernels.samples:Nobody", "no_such_module:X", "nothing"):
         with pytest.raises(KernelError, match=r"write it as 'package\.module:Name'"):
             find_kernel(name)
+
+
+def test_what_python_itself_puts_into_a_class_is_no_field() -> None:
+    """From 3.13 on, the number of its first line."""
+    declaration = type("State", (), {"__annotations__": {"x": float}, "__firstlineno__": 7})
+    assert read_fields(declaration, "Mine.State", need_defaults=False).names == ("x",)
