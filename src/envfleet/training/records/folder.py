@@ -19,7 +19,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config import RunConfig, recorded_config
 from envfleet.training.records.surroundings import describe_surroundings
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some file systems of networks, where nothing can be held
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
 
 
 @dataclasses.dataclass(frozen=True)
