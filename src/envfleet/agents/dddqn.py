@@ -97,14 +97,14 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return ReplayBuffer(*form, rng=self.random.numpy, device=device)
 
     def _batches(self, count: int) -> Iterator[Batch]:
-        config, replay = self.config, self.replay
-        if not isinstance(replay, PrioritisedReplay):
-            yield from super()._batches(count)
-            return
-        for _ in range(count):  # priorities change with every update
-            progress = min(self.num_updates / config.beta_updates, 1.0)
-            beta = config.priority_beta + (1.0 - config.priority_beta) * progress
-            yield replay.sample(config.batch_size, beta)
+        if isinstance(self.replay, PrioritisedReplay):
+            return self.replay.batches(count, self.config.batch_size, self._beta)
+        return super()._batches(count)
+
+    def _beta(self) -> float:
+        config = self.config
+        progress = min(self.num_updates / config.beta_updates, 1.0)
+        return config.priority_beta + (1.0 - config.priority_beta) * progress
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config

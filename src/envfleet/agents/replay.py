@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,7 @@ class ReplayBuffer:
             InvalidArgument: The buffer is empty.
         """
         for first in range(0, count, _GATHERED):
-            joint = ReplayBuffer.sample(self, min(_GATHERED, count - first) * batch_size)
+            joint = self.sample(min(_GATHERED, count - first) * batch_size)
             columns = {name: value.split(batch_size) for name, value in vars(joint).items() if name != "indices"}
             for number, indices in enumerate(joint.indices.reshape(-1, batch_size)):
                 yield Batch(**{name: parts[number] for name, parts in columns.items()}, indices=indices)
@@ -236,6 +236,17 @@ class PrioritisedReplay(ReplayBuffer):
         chances = self._tree.get(indices) / self._tree.total
         weights = (self._size * chances) ** -beta
         return self._take(indices, torch.from_numpy(weights / weights.max()).to(self.device, torch.float32))
+
+    def batches(self, count: int, batch_size: int, beta: Callable[[], float] = lambda: 1.0) -> Iterator[Batch]:
+        """Draw as `sample` does, one by one, as priorities may change in between.
+
+        Args:
+            count: How many batches.
+            batch_size: Transitions of each.
+            beta: Returns that of the next batch.
+        """
+        for _ in range(count):
+            yield self.sample(batch_size, beta())
 
     def set_errors(self, indices: NDArray[np.int64], errors: NDArray[Any]) -> None:
         """Give transitions the priority `(|error| + epsilon) ** alpha`.

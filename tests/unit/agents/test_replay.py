@@ -30,10 +30,13 @@ def make(capacity: int = 10, kind: Any = ReplayBuffer) -> Any:
     return kind(capacity, SPACE, (), torch.int64, rng=np.random.default_rng(0))
 
 
-def test_batches_that_are_gathered_at_once_are_those_drawn_one_by_one() -> None:
-    together, apart = make(), make()
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritisedReplay])
+def test_batches_are_those_drawn_one_by_one(kind: Any) -> None:
+    together, apart = make(kind=kind), make(kind=kind)
     for replay in (together, apart):
         replay.add(numbered(0, 7))
+        if kind is PrioritisedReplay:
+            replay.set_errors(np.arange(7), np.arange(7))
     for batch in together.batches(19, 5):
         alone = apart.sample(5)
         assert batch.indices.tolist() == alone.indices.tolist()
