@@ -16,11 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from envfleet.errors import EnvfleetError
 
-_NO_FILE = {
-    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EFBIG, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOSPC,
-    errno.ENOTDIR, errno.EPERM, errno.EROFS,
+_NO_ROOM = {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
+_NO_PLACE = {
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
 }  # fmt: skip
-"""Why a file cannot be written where somebody wants it."""
+"""Why the file that an error names cannot be used; without a name these may be about anything, such as a port."""
 _FILE_WIDTH = 110  # when the output goes to a file or a pipe, which has no width
 
 
@@ -43,7 +43,7 @@ def readable_errors() -> Iterator[None]:
         _show_error(error.code.replace("_", " "), str(error))
         raise typer.Exit(2) from None
     except OSError as error:
-        if error.errno not in _NO_FILE:
+        if error.errno not in _NO_ROOM and not (error.errno in _NO_PLACE and error.filename):
             raise
         what = f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
         _show_error("no file", f"{what} ({error.strerror}): make room, or pass another place")

@@ -153,9 +153,10 @@ def test_a_full_disk_is_one_readable_panel(monkeypatch):
     assert "a file cannot be written (No space left on device)" in flat(result.output)
 
 
-def test_our_own_bugs_are_not_dressed_up(monkeypatch):
-    raise_from(monkeypatch, ZeroDivisionError("planted"))
-    assert isinstance(invoke("bench", "CartPole-v1").exception, ZeroDivisionError)
+@pytest.mark.parametrize("error", [ZeroDivisionError("planted"), PermissionError(errno.EPERM, "of no file")])
+def test_our_own_bugs_are_not_dressed_up(monkeypatch, error):
+    raise_from(monkeypatch, error)
+    assert invoke("bench", "CartPole-v1").exception is error
 
 
 @dataclasses.dataclass
