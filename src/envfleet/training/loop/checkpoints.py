@@ -88,10 +88,9 @@ class Checkpoints:
         try:
             state = saving.read(path)
         except InvalidArgument as error:
-            raise InvalidArgument(
-                f"{path} is damaged: begin a new run, with agent.checkpoint_path={str(self.latest or self.best)!r} to "
-                "keep what was learned"
-            ) from error
+            kept = self.latest or self.best
+            start = "" if kept is None else f", with agent.checkpoint_path={str(kept)!r} to keep what was learned"
+            raise InvalidArgument(f"{path} is damaged: begin a new run{start}") from error
         pickled: torch.Tensor = state["arena"][_FLEET]
         state["arena"][_FLEET] = pickle.loads(pickled.numpy().tobytes())
         return state

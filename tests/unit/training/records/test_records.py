@@ -113,8 +113,16 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     (folder.path / name).write_bytes(b'{"options": ')
     with pytest.raises(
-        InvalidArgument, match=rf"{name} (cannot be read \(Expecting value|is damaged: begin a new run)"
+        InvalidArgument, match=rf"{name} (cannot be read \(Expecting value|is damaged: begin a new run$)"
     ):
+        training.resume(folder.path, verbose=False)
+
+
+def test_a_damaged_run_names_what_is_left_of_it(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder.path / "resume.pt").write_bytes(b"of another world")
+    (folder.checkpoints / "000000000100.pt").touch()
+    with pytest.raises(InvalidArgument, match=r"with agent.checkpoint_path='.*000000000100\.pt' to keep"):
         training.resume(folder.path, verbose=False)
 
 
