@@ -64,9 +64,9 @@ class Backlog:
             self._next_look_s = now + look_s
             for link in self._links.values():
                 pipe = link.pipe()
-                if pipe is None or not is_stopped(link.handle.pid):
+                if pipe is None:
                     continue
-                pipe.vain_looks += 1
+                pipe.vain_looks = pipe.vain_looks + 1 if is_stopped(link.handle.pid) else 0
                 if pipe.vain_looks > STALL_LOOKS:
                     self._give_up(link, stall_s)
         return look_s if timeout_s is None else min(timeout_s, look_s)

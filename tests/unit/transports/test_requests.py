@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import os
-import random
 import re
 import signal
+import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from tests.fault.programs import is_running
 import envfleet
 from envfleet.errors import ResetNeeded, StartTimeout, StepTimeout
 from envfleet.testing import CountingEnv
-from envfleet.transports import backlog, process
+from envfleet.transports import backlog, process, request_pipe
+from envfleet.transports.backlog import Backlog
 from envfleet.transports.link import STALL_LOOKS, Link
+from envfleet.transports.patience import Patience
 from envfleet.transports.process import ProcessTransport
 from envfleet.transports.request_pipe import RequestPipe, is_stopped
 
@@ -115,6 +117,40 @@ def test_one_that_is_busy_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert not any(looks)
 
 
+class Blocked:
+    """A link to a worker that reads nothing of what waits in its pipe."""
+
+    def __init__(self, pipe: RequestPipe) -> None:
+        self.handle = types.SimpleNamespace(pid=os.getpid())
+        self._pipe = pipe
+
+    def pipe(self) -> RequestPipe:
+        return self._pipe
+
+
+def test_only_looks_in_a_row_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a person with a debugger, who stops a worker now and then while it is busy."""
+    now_s = itertools.count(step=10.0)
+    monkeypatch.setattr(backlog, "time", types.SimpleNamespace(monotonic=lambda: next(now_s)))
+    states = [*[True] * STALL_LOOKS, False, *[True] * STALL_LOOKS]
+    stopped = iter([*states, True])
+    monkeypatch.setattr(backlog, "is_stopped", lambda pid: next(stopped))
+    given_up: list[Any] = []
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    with contextlib.closing(RequestPipe(write_fd)) as pipe:
+        pipe.write(LARGE.encode())
+        waiting = Backlog(Patience(), lambda link, stall_s: given_up.append(link))
+        link: Any = Blocked(pipe)
+        waiting.add(link)
+        for _ in states:
+            waiting.look(None, 30.0)
+        assert not given_up
+        waiting.look(None, 30.0)
+        assert given_up == [link]
+    os.close(read_fd)
+
+
 def test_a_deadline_is_kept(tmp_path: Path) -> None:
     """Of what is stepped while another's request waits for room."""
     with make(2, batch_size=1, step_timeout_s=0.1) as fleet:
@@ -160,37 +196,47 @@ def test_ctrl_c_in_the_middle_of_a_request(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_no_interrupt_tears_a_request() -> None:
-    """Signals at any moment: every message that is taken comes whole, once and in order."""
+    """Whatever moment Ctrl-C comes at: every message that is taken comes whole, once and in order."""
+    for moment in itertools.count(1):
+        received, was_interrupted = send_interrupted(moment)
+        if not was_interrupted:
+            break
+        assert received == b"".join(message for message in MESSAGES if message[:1] in received)
+    assert received == b"".join(MESSAGES)
+    assert moment > 100
+
+
+MESSAGES = (b"a" * 100, b"b" * SIZE, b"c" * 100)
+
+
+def send_interrupted(moment: int) -> tuple[bytes, bool]:
+    """Send the messages, with Ctrl-C before the so-manieth instruction of the pipe's code, if it comes to that."""
     reader, writer = os.pipe()
     for fd in (reader, writer):
         os.set_blocking(fd, False)
-    pipe, received, is_armed, num_interrupts = RequestPipe(writer), bytearray(), False, 0
+    pipe, received, instructions_left = RequestPipe(writer), bytearray(), moment
 
-    def interrupt(signum: int, frame: Any) -> None:
-        if is_armed:
-            raise KeyboardInterrupt
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal instructions_left
+        if frame.f_code.co_filename != request_pipe.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            instructions_left -= 1
+            if instructions_left == 0:
+                raise KeyboardInterrupt
+        return trace
 
-    numbers = iter(range(1, 40))
-    old = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        while pipe.is_blocked or (number := next(numbers, 0)):
-            with contextlib.suppress(BlockingIOError):
-                received += os.read(reader, 30_000)
-            try:
-                is_armed = True
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 4e-4))
-                pipe.push() if pipe.is_blocked else pipe.write(bytes([number]) * SIZE)
-                is_armed = False
-            except KeyboardInterrupt:
-                is_armed, num_interrupts = False, num_interrupts + 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
-        pipe.close()
+    messages, tracer = iter(MESSAGES), sys.gettrace()
+    while (message := next(messages, None)) or pipe.is_blocked:
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.settrace(trace)
+            pipe.write(message) if message else pipe.push()
+        sys.settrace(tracer)
+        if message is None:
+            with contextlib.suppress(BlockingIOError):  # where nothing was written before Ctrl-C
+                received += os.read(reader, SIZE)
+    pipe.close()
     with os.fdopen(reader, "rb") as rest:
         received += rest.read()
-    assert num_interrupts
-    counts = collections.Counter(received)
-    assert len(counts) > 10
-    assert set(counts.values()) == {SIZE}
-    assert received == bytes(sorted(received))
+    return bytes(received), instructions_left <= 0
