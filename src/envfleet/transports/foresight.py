@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import types
 from collections.abc import Callable, Sequence
@@ -42,5 +43,7 @@ def _existing_env(function: Callable[..., Any]) -> gym.Env[Any, Any] | None:
         return None
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     name = next((str(step.argval) for step in steps if step.opname.startswith("LOAD")), "")
-    env = cells[name].cell_contents if name in cells else function.__globals__.get(name)
+    env = None
+    with contextlib.suppress(ValueError):  # of a name that stands for nothing yet: whoever calls the function says so
+        env = cells[name].cell_contents if name in cells else function.__globals__.get(name)
     return env if isinstance(env, gym.Env) else None

@@ -50,7 +50,14 @@ def test_the_same_object_by_other_ways() -> None:
         make([CountingEnv, lambda: ENV, closing_over(ENV)])
 
 
-@pytest.mark.parametrize("env_fns", [[lambda: ENV, lambda: OTHER], [lambda: CountingEnv(ENV.length)] * 2])
+NOTHING_YET = types.FunctionType(closing_over(ENV).__code__, {}, closure=(types.CellType(),))
+
+
+@pytest.mark.parametrize(
+    "env_fns",
+    [[lambda: ENV, lambda: OTHER], [lambda: CountingEnv(ENV.length)] * 2, [NOTHING_YET] * 2],
+    ids=["others", "new", "nothing yet"],
+)
 def test_others_may_be_new(env_fns: Any) -> None:
     with pytest.raises(StartedError):
         make(env_fns)
