@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from envfleet.core.engine import Call
 from envfleet.core.fleet import Fleet
 from envfleet.core.rows import StepResult
 from envfleet.errors import SubEnvError
@@ -21,7 +22,14 @@ def start_step(fleet: Fleet, actions: Any) -> Callable[[float | None], StepResul
 
     The second half raises `CallTimeout` if they are not there in time, and can then be called again.
     """
-    return functools.partial(fleet._finish_step, fleet._start_step(actions))
+    with fleet._rows.clock.running():
+        call = fleet._start_step(actions)
+    return functools.partial(_finish_step, fleet, call)
+
+
+def _finish_step(fleet: Fleet, call: Call, timeout_s: float | None = None) -> StepResult:
+    with fleet._rows.clock.running():
+        return fleet._finish_step(call, timeout_s)
 
 
 def start_reset(

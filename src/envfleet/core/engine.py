@@ -361,11 +361,11 @@ class Engine:
         """
         if self.is_closed:
             return
+        self._last_stats = [self.worker_stats(worker) for worker in range(len(self.worker_rows))]
         self.is_closed, self.is_sound = True, False
         if self._is_disowned:
             return
         self._finalizer.detach()
-        self._last_stats = [self.worker_stats(worker) for worker in range(len(self.worker_rows))]
         try:
             failures = self.transport.close(timeout_s)
         finally:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import time
+from collections.abc import Iterator
 from typing import Literal
 
 
@@ -48,6 +51,15 @@ class Clock:
     steps: int = 0
     wait_s: float = 0.0
     own_s: float = 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of a call, or of a part of one, that steps."""
+        start_s = time.perf_counter() - self.wait_s
+        try:
+            yield
+        finally:
+            self.own_s += time.perf_counter() - self.wait_s - start_s
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet.adapters import fleet_internals
 from envfleet.core import recycling
 from envfleet.errors import FleetClosed, InvalidArgument
 from envfleet.testing import CountingEnv, FaultyEnv
@@ -97,6 +98,25 @@ def test_parts_of_a_serial_fleet_share_its_time_by_their_steps() -> None:
         second.step([0, 0])
         stats = first.stats()
         assert stats.step_s == pytest.approx(stats.busy_s * 0.75)
+
+
+def step_in_halves(fleet: Any) -> None:
+    fleet_internals.start_step(fleet, [0, 0])(None)
+
+
+def send_and_recv(fleet: Any) -> None:
+    fleet.send([0, 0])
+    fleet.recv()
+
+
+@pytest.mark.parametrize("step", [lambda fleet: fleet.step([0, 0]), send_and_recv, step_in_halves])
+def test_time_counts_however_a_fleet_is_stepped(step: Any) -> None:
+    with envfleet.make(CountingEnv, 2, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        step(fleet)
+        stats = fleet.stats()
+        assert stats.steps == 2
+        assert stats.copy_s > 0.0
 
 
 def test_what_is_wrong_with_a_call_is_said_with_what_to_pass() -> None:
