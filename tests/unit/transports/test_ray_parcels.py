@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envfleet.core.arrays import PROGRESS_WORDS, ArraysSpec, FleetArrays
+from envfleet.core.arrays import PROGRESS_WORDS, ArraysSpec, FleetArrays, PlaceWord
 from envfleet.core.messages import ALL_ROWS, Request, ResetPayload, StepPayload, Verb
 from envfleet.transports.ray import parcels
 
@@ -92,3 +92,10 @@ def test_what_is_large_is_one_array() -> None:
     owner = arrays(seed=None, space=spaces.Box(0, 1, (200, 100)))
     parcels.put_results(owner.outputs[0], parcels.ALL, parcels.decode_parcel(packed))
     np.testing.assert_array_equal(owner.outputs[0].observations[0], worker.outputs[0].observations[0])
+
+
+def test_all_of_a_progress_line_but_what_the_owner_writes() -> None:
+    words = {word for name, word in vars(PlaceWord).items() if name.isupper()}
+    line, news = np.zeros(PROGRESS_WORDS, np.int64), np.arange(1, PROGRESS_WORDS + 1)
+    parcels.put_progress(line, news)
+    assert set(np.flatnonzero(line).tolist()) == words - {PlaceWord.INTERRUPT}

@@ -148,7 +148,8 @@ def _columns(out: Outputs, num_columns: int, rows: Which) -> list[NDArray[Any]]:
 
 def put_progress(line: NDArray[np.int64], news: NDArray[np.int64]) -> None:
     """Update a progress line; its word for interrupts is the owner's own."""
-    for word in (PlaceWord.TURN, PlaceWord.BUSY_NS, PlaceWord.STEPS, PlaceWord.BEGUN, PlaceWord.ROW):
+    words = PlaceWord.BUILDING, PlaceWord.TURN, PlaceWord.BUSY_NS, PlaceWord.STEPS, PlaceWord.BEGUN, PlaceWord.ROW
+    for word in words:
         line[word] = news[word]
 
 
