@@ -236,24 +236,26 @@ def _run(
     *,
     is_resumed: bool,
 ) -> RunResult:
-    with folder.reserved():
-        checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
-        state = checkpoints.load() if is_resumed else None
-        with contextlib.ExitStack() as undo:
-            if not is_resumed:
-                undo.callback(shutil.rmtree, folder.path)
-            told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
-            for observer in told:
-                undo.callback(observer.close)
-            trainer = Trainer(
-                config, options, name=folder.name, folder=folder.path, observers=told, is_resumed=is_resumed
-            )
-            undo.pop_all()
-        with contextlib.closing(trainer), stop_requests() as should_stop:
-            if state is not None:
-                trainer.load_state_dict(state)
-            reason = trainer.run(should_stop)
-            return _result(trainer, folder, checkpoints, reason)
+    with contextlib.ExitStack() as unbegun:
+        if not is_resumed:
+            unbegun.callback(shutil.rmtree, folder.path)  # once nothing in it is open, as NFS wants it
+        with folder.reserved():
+            checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
+            state = checkpoints.load() if is_resumed else None
+            with contextlib.ExitStack() as undo:
+                told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
+                for observer in told:
+                    undo.callback(observer.close)
+                trainer = Trainer(
+                    config, options, name=folder.name, folder=folder.path, observers=told, is_resumed=is_resumed
+                )
+                undo.pop_all()
+            unbegun.pop_all()
+            with contextlib.closing(trainer), stop_requests() as should_stop:
+                if state is not None:
+                    trainer.load_state_dict(state)
+                reason = trainer.run(should_stop)
+                return _result(trainer, folder, checkpoints, reason)
 
 
 def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:

@@ -149,6 +149,23 @@ def test_runs_go_on_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pyt
         pass
 
 
+def test_the_folder_of_a_run_that_cannot_begin_is_removed_once_nothing_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[Path] = []
+
+    def remove(path: Path) -> None:
+        with RunFolder(path).reserved():  # NFS removes no folder with a file in it that is open
+            removed.append(path)
+
+    monkeypatch.setattr("shutil.rmtree", remove)
+    phase = {"name": "a", "transitions": 1, "environment": {"id": "CartPole-v1"}, "opponent": {"type": "none"}}
+    config = {"curriculum": {"phases": [phase]}, "agent": {"type": "DDDQN"}}
+    with pytest.raises(InvalidArgument, match="device='warp'"):
+        training.train(config, base_output_dir=tmp_path, run_name="a", device="warp", verbose=False)
+    assert removed == [tmp_path / "a"]
+
+
 def test_the_folder_says_what_the_run_began_with(run: RunFolder) -> None:
     assert read_config(run.config) == RunFolder.open(run.path).read_config() == played.config()
     environment = json.loads(run.environment.read_text(encoding="utf-8"))
