@@ -21,7 +21,7 @@ from tests.fault.programs import is_running
 import envfleet
 from envfleet.errors import ResetNeeded, StartTimeout, StepTimeout
 from envfleet.testing import CountingEnv
-from envfleet.transports import backlog, process, request_pipe
+from envfleet.transports import backlog, request_pipe
 from envfleet.transports.backlog import Backlog
 from envfleet.transports.link import STALL_LOOKS, Link
 from envfleet.transports.patience import Patience
@@ -66,9 +66,15 @@ def stop(pid: int) -> None:
         time.sleep(0.001)
 
 
+def give_up_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of requests only: replies of a busy machine have their time."""
+    look = Backlog.look
+    monkeypatch.setattr(Backlog, "look", lambda self, timeout_s, stall_s: look(self, timeout_s, seconds))
+
+
 def test_a_worker_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no deadline: only that it is stopped for long, in the middle of what it must read, gives it up."""
-    monkeypatch.setattr(process, "STALL_S", 0.1)
+    give_up_after(0.1, monkeypatch)
     with make(on_failure="restart") as fleet:
         pid = link_of(fleet).handle.pid
         stop(pid)
@@ -104,7 +110,7 @@ def test_one_that_is_busy_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_pat
         return looks[-1]
 
     monkeypatch.setattr(backlog, "is_stopped", look)
-    monkeypatch.setattr(process, "STALL_S", 0.01)
+    give_up_after(0.01, monkeypatch)
     with make(2, batch_size=1) as fleet:
         name = tmp_path / "go"
         fleet.send((str(name).ljust(len(LARGE)),), [0])
