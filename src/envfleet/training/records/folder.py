@@ -166,10 +166,10 @@ class RunFolder:
         return self.path / "tensorboard"
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError) as error:
         raise InvalidArgument(f"{path} cannot be read ({error}): put the file back that belongs to the run") from error
 
 
