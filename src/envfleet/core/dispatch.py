@@ -92,7 +92,8 @@ class Dispatcher:
         step_timeout_s: Deadline of each sub-environment's step or reset; `None` for none.
         on_failure: Whether dead or stuck workers are replaced or reported.
         budget: Counts restarts.
-        start_timeout_s: Limit for a replacement to get ready, and for a worker to build one sub-environment again.
+        start_timeout_s: Limit for a replacement to get ready, and, beside a `step_timeout_s`, for a worker to build one
+            sub-environment again.
         recorder: Knows what workers were doing that did not live to tell; `None` where they are the caller.
 
     Attributes:

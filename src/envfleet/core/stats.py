@@ -96,7 +96,7 @@ class FleetStats:
         steps_per_s: Those per second of `step_s + wait_s + copy_s`, the time spent inside the fleet's calls.
         step_s: Seconds spent stepping in the caller's own thread (`serial`).
         wait_s: Seconds spent waiting for workers.
-        copy_s: Seconds spent on checking and copying actions and results.
+        copy_s: Seconds of the fleet's own work in steps: checking, handing on and copying actions and results.
         busy_s: Seconds spent stepping, summed over workers.
         restarts: Sub-environments and workers that failed and were rebuilt.
         workers: One entry per worker.
