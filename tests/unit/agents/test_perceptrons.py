@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -25,25 +26,27 @@ def one_by_one(rows: Tensor, parameters: list[Tensor]) -> Tensor:
     return results
 
 
-@pytest.mark.parametrize("is_learned", [True, False], ids=["learned", "judging"])
-@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("wanted", ["parameters", "rows", "both"])
+@pytest.mark.parametrize("widths", [(5, 8, 6, 3), (5, 8, 6, 1), (1, 4, 1), (5, 2)], ids=str)
 @pytest.mark.parametrize("number", [None, 1, 2, 3], ids=lambda number: f"{number} networks")
-def test_results_and_gradients_are_autograds(number: int | None, outputs: int, is_learned: bool) -> None:
+def test_results_and_gradients_are_autograds(number: int | None, widths: tuple[int, ...], wanted: str) -> None:
     parameters: list[Tensor] = []
-    for inputs, width in ((5, 8), (8, 6), (6, outputs)):
+    for inputs, width in itertools.pairwise(widths):
         shapes = ((width, inputs), (width,)) if number is None else ((number, inputs, width), (number, 1, width))
-        parameters += [torch.randn(shape, requires_grad=is_learned) for shape in shapes]
-    rows = torch.randn(7, 5, requires_grad=True)
+        parameters += [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    rows = torch.randn(7, widths[0], dtype=torch.float64)
+    given = {"parameters": parameters, "rows": [rows], "both": [rows, *parameters]}[wanted]
+    for tensor in given:
+        tensor.requires_grad_()
     found: list[tuple[Tensor, ...]] = []
     networks: tuple[Callable[[Tensor, list[Tensor]], Tensor], ...] = (one_by_one, perceptrons)
     for network in networks:
         results = network(rows, parameters)
-        learned = [rows, *(parameters if is_learned else [])]
-        found.append((results, *torch.autograd.grad((results - 0.5).square().sum(), learned)))
+        found.append((results, *torch.autograd.grad((results - 0.5).square().sum(), given)))
         with torch.no_grad():
             torch.testing.assert_close(network(rows, parameters), results.detach())
     for expected, actual in zip(*found, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(actual, expected)
 
 
 def test_a_perceptron_is_what_mlp_makes() -> None:
