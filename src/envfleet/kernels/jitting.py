@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import enum
 import functools
 import hashlib
 import types
@@ -18,7 +17,8 @@ Jit = Callable[[types.FunctionType], Any]
 
 
 _OUTLINED = "is_outlined"
-_TOLD_BY_TEXT = (bool, int, float, complex, str, bytes, slice, np.generic, np.dtype, type, enum.Enum)
+_TOLD_BY_TEXT = (bool, int, float, complex, str, np.generic, type)
+_TYPES = "numba.core.types."  # which convert numbers when they are called
 _FRAMEWORK = "envfleet.kernels."  # whose functions take numbers, or the one form of a generator
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -204,9 +204,7 @@ def _feed(update: Callable[[bytes], None], value: Any) -> None:
         update(f"{type(value).__name__}{len(value)}".encode())
         for item in value:
             _feed(update, item)
-    elif isinstance(value, type) and issubclass(value, enum.Enum):
-        update(repr(list(value)).encode())
-    elif value is None or isinstance(value, _TOLD_BY_TEXT) or type(value).__module__.startswith("numba.core.types."):
+    elif value is None or isinstance(value, _TOLD_BY_TEXT) or type(value).__module__.startswith(_TYPES):
         update(repr(value).encode())
     else:  # of a library, or nothing that could be compiled: its text may hold an address, or grow
         update(f"{type(value).__qualname__} {getattr(value, '__name__', '')}".encode())
