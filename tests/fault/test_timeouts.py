@@ -228,7 +228,7 @@ def test_constructor_that_hangs(transport: type, monkeypatch: pytest.MonkeyPatch
         hangs: Any = functools.partial(FaultyEnv, "hang", "constructor", once=str(marker))
     else:  # a thread cannot be ended
         hangs = functools.partial(_HeldEnv, marker)
-    with pytest.raises(StartTimeout, match="_act_up|_hold"):
+    with pytest.raises(StartTimeout, match=r"_act_up|_hold"):
         Backend(transport.name, 2)([hangs] * 2, start_timeout_s=0.01)  # type: ignore[attr-defined]  # of both
     _HeldEnv.release.set()
 
