@@ -22,13 +22,13 @@ def start_step(fleet: Fleet, actions: Any) -> Callable[[float | None], StepResul
 
     The second half raises `CallTimeout` if they are not there in time, and can then be called again.
     """
-    with fleet._rows.clock.running():
+    with fleet._rows.clock:
         call = fleet._start_step(actions)
     return functools.partial(_finish_step, fleet, call)
 
 
 def _finish_step(fleet: Fleet, call: Call, timeout_s: float | None = None) -> StepResult:
-    with fleet._rows.clock.running():
+    with fleet._rows.clock:
         return fleet._finish_step(call, timeout_s)
 
 

@@ -162,7 +162,7 @@ class Fleet(SubEnvAccess):
             WorkerDied: A worker ended.
             StepTimeout: A sub-environment overran `step_timeout_s`.
         """
-        clock = self._rows.clock
+        clock = self._rows.clock  # as `with clock` does, which takes longer
         start_s = time.perf_counter() - clock.wait_s
         result = self._finish_step(self._start_step(actions))
         clock.own_s += time.perf_counter() - clock.wait_s - start_s
@@ -213,17 +213,15 @@ class Fleet(SubEnvAccess):
             CallPending: One of them is under way: `recv` it first.
             ResetNeeded: Before the first reset, or an episode has ended and autoreset is disabled.
         """
-        clock = self._rows.clock
-        start_s = time.perf_counter() - clock.wait_s
-        if env_indices is None and self.batch_size == self.num_envs:
-            self._step_call = self._start_step(actions, "send")
-        else:
+        with self._rows.clock:
+            if env_indices is None and self.batch_size == self.num_envs:
+                self._step_call = self._start_step(actions, "send")
+                return
             self._check("send", is_idle=self._step_call is not None, is_started=True)
             everyone = range(self.num_envs)
             self._queue.send(
                 actions, list(everyone) if env_indices is None else check_indices(env_indices, self.num_envs)
             )
-        clock.own_s += time.perf_counter() - clock.wait_s - start_s
 
     def recv(self, timeout_s: float | None = None) -> Batch:
         """Wait until `batch_size` sub-environments have stepped, or all that are under way if those are fewer.
@@ -240,11 +238,8 @@ class Fleet(SubEnvAccess):
             TimeoutError: Not enough were ready in time. Nothing is lost: call again.
         """
         self._check("recv", is_idle=False)
-        clock = self._rows.clock
-        start_s = time.perf_counter() - clock.wait_s
-        batch = self._recv(timeout_s)
-        clock.own_s += time.perf_counter() - clock.wait_s - start_s
-        return batch
+        with self._rows.clock:
+            return self._recv(timeout_s)
 
     def _recv(self, timeout_s: float | None) -> Batch:
         call = self._step_call

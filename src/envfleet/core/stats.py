@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
 from typing import Literal
 
 
@@ -40,7 +38,7 @@ class Plan:
 
 @dataclasses.dataclass
 class Clock:
-    """Where a fleet's own time went so far.
+    """Where a fleet's own time went so far; `with clock:` counts what is done meanwhile as its own.
 
     Attributes:
         steps: Sub-environment steps.
@@ -52,14 +50,13 @@ class Clock:
     wait_s: float = 0.0
     own_s: float = 0.0
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the time of a call, or of a part of one, that steps."""
-        start_s = time.perf_counter() - self.wait_s
-        try:
-            yield
-        finally:
-            self.own_s += time.perf_counter() - self.wait_s - start_s
+    def __enter__(self) -> None:
+        """Begin a call, or a part of one, that steps."""
+        self._start_s = time.perf_counter() - self.wait_s
+
+    def __exit__(self, *error: object) -> None:
+        """Count the time since then."""
+        self.own_s += time.perf_counter() - self.wait_s - self._start_s
 
 
 @dataclasses.dataclass(frozen=True)
