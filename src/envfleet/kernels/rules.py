@@ -189,12 +189,16 @@ class _Frame:
         elif value.op in ("getitem", "static_getitem"):
             kind = self._kinds.get(value.value.name)  # a part of an array is the same memory
             self._set_kind(target, kind if kind in _FROZEN else None)
-            self._parts.add(target)
+            index = value.index if value.op == "getitem" else value.index_var  # none where a tuple is unpacked
+            if index is None or self._values.get(index.name) is not slice:
+                self._parts.add(target)
         elif value.op == "build_tuple":
             self._tuples[target] = value.items
         elif value.op == "inplace_binop" and value.lhs.name not in self._parts:
             if self._spec.action.shape or self._kinds.get(value.lhs.name) != "action":  # a number is nobody's
                 self._refuse_frozen(value.lhs.name, loc)
+        elif value.op == "call" and self._values.get(value.func.name) is slice:
+            self._values[target] = slice
         elif value.op == "call":
             self._call(value, loc)
 

@@ -154,8 +154,13 @@ def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:
 
 def test_writing_to_the_action_is_refused(tmp_path: Path) -> None:
     head = "class Mine(Base):\n    action_space = spaces.Box(-1, 1, (2,), np.float32)\n    @staticmethod\n"
-    for prefix, clue in (("", "read-only"), (_RARELY, "writes to the action")):
-        body = f"    def step(state, action, rng, params):\n        {prefix}action[0] = 1.0\n        return 1.0, 0\n"
+    cases = [
+        ("action[0] = 1.0", "read-only"),
+        (_RARELY + "action[0] = 1.0", "writes to the action"),
+        ("half = action[:1]\n        if state.x > 1e9: half *= 2.0", "writes to the action"),
+    ]
+    for line, clue in cases:
+        body = f"    def step(state, action, rng, params):\n        {line}\n        return 1.0, 0\n"
         with pytest.raises(KernelError, match=clue):
             check(load(tmp_path, head + body))
 
