@@ -67,7 +67,10 @@ def make_trainer(path: Path, updates: float | None, num_envs: int, args: argpars
     if args.hidden is not None:
         config["agent"]["hyperparameters"]["hidden"] = args.hidden
     workers = None if num_envs == 1 else args.workers
-    return Trainer(parse_config(config), RunOptions(num_envs=num_envs, engine="box2d", workers=workers))
+    options = RunOptions(
+        num_envs=num_envs, engine="box2d", backend=None if workers is None else "process", workers=workers
+    )
+    return Trainer(parse_config(config), options)
 
 
 def measure(path: Path, updates: float | None, num_envs: int, args: argparse.Namespace) -> Cell:
@@ -150,7 +153,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="likewise")
     parser.add_argument("--configs", type=Path, nargs="+", default=[CONFIGS / "sac.json", CONFIGS / "dddqn.json"])
     parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="with 1")
-    parser.add_argument("--workers", type=int, help="of more than one sub-environment; chosen if not given")
+    parser.add_argument("--workers", type=int, help="processes of several sub-environments; measured if not given")
     args = parser.parse_args()
     torch.set_num_threads(1)
     cells = [

@@ -20,8 +20,8 @@ class RunOptions:
     Attributes:
         num_envs: Sub-environments.
         engine: Of hockey: `"compiled"`, or `"box2d"`, which is the same game to the last bit and slower.
-        backend: Of the fleet; `None` chooses: `"kernel"` for what is compiled, `"process"` for many sub-environments
-            on Box2D, `"auto"` for many of others, `"serial"` for one.
+        backend: Of the fleet; `None` chooses: `"kernel"` for what is compiled, `"serial"` for one sub-environment of
+            anything else, and `"auto"`, which measures, for several.
         workers: Threads or processes of the fleet; `None` for its own choice.
         device: Where networks live and the replay buffer with them: `"cpu"`, `"cuda"`, `"cuda:1"`, …
         on_failure: `"raise"`, or `"restart"`: a sub-environment that fails ends its episode as truncated and is

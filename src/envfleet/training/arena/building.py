@@ -66,7 +66,7 @@ def make_fleet(place: Environment, options: RunOptions) -> Fleet | KernelFleet |
             )
         return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
     source = env_source(place, options)
-    backend = options.backend or _choose_backend(source, place, options.num_envs)
+    backend = options.backend or _choose_backend(source, options.num_envs)
     kwargs: dict[str, Any] = {} if place.is_hockey else dict(place.kwargs)  # hockey's are set when a phase begins
     if backend == "kernel":
         if options.on_failure != "raise":
@@ -88,12 +88,10 @@ def make_fleet(place: Environment, options: RunOptions) -> Fleet | KernelFleet |
     )
 
 
-def _choose_backend(source: Any, place: Environment, num_envs: int) -> Any:
+def _choose_backend(source: Any, num_envs: int) -> Any:
     if names_kernel(source):
         return "kernel"
-    if num_envs == 1:
-        return "serial"
-    return "process" if place.is_hockey else "auto"
+    return "serial" if num_envs == 1 else "auto"
 
 
 def make_arena(
