@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.transports.first_link import link_of
 
 import envfleet
 from envfleet.core import dispatch
@@ -48,12 +49,6 @@ def make(**options: Any) -> Any:
     fleet = envfleet.make(TalkativeEnv, 1, backend="process", **options)
     fleet.reset(seed=0)
     return fleet
-
-
-def link_of(fleet: Any) -> Link:
-    link = fleet._engine.transport._links[0]  # the pipe cannot be reached otherwise
-    assert isinstance(link, Link)
-    return link
 
 
 def stop_in_the_middle(fleet: Any) -> None:

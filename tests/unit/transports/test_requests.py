@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from tests.fault.programs import is_running
+from tests.unit.transports.first_link import link_of
 
 import envfleet
 from envfleet.errors import ResetNeeded, StartTimeout, StepTimeout
 from envfleet.testing import CountingEnv
 from envfleet.transports import backlog, request_pipe
 from envfleet.transports.backlog import Backlog
-from envfleet.transports.link import STALL_LOOKS, Link
+from envfleet.transports.link import STALL_LOOKS
 from envfleet.transports.patience import Patience
 from envfleet.transports.process import ProcessTransport
 from envfleet.transports.request_pipe import RequestPipe, is_stopped
@@ -52,12 +53,6 @@ def make(num_envs: int = 1, **options: Any) -> Any:
     fleet = envfleet.make(ReadingEnv, num_envs, backend="process", workers=1, **options)
     fleet.reset(seed=0)
     return fleet
-
-
-def link_of(fleet: Any) -> Link:
-    link = fleet._engine.transport._links[0]  # the pipe cannot be reached otherwise
-    assert isinstance(link, Link)
-    return link
 
 
 def stop(pid: int) -> None:

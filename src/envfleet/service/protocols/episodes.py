@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -37,60 +38,59 @@ async def create_session(request: Request, user_token: UserToken = None) -> Repl
     return {"session_id": secrets.token_hex(12)}
 
 
-async def _run(request: Request, token: str | None, name: str, *arguments: Any) -> Reply:
+async def _run(request: Request, token: str | None, call: Callable[..., Reply], *arguments: Any) -> Reply:
     service = service_of(request)
     identity = await service.identify(token)
-    call = getattr(EpisodeCalls(service, identity), name)
-    reply: Reply = await service.run(identity, f"episode_{name}", lambda: call(*arguments))
-    return reply
+    name = f"episode_{call.__name__}"
+    return await service.run(identity, name, lambda: call(EpisodeCalls(service, identity), *arguments))
 
 
 @router.post("/episode/create")
 async def create_episode(asked: EpisodeConfig, request: Request, user_token: UserToken = None) -> Reply:
     """Make one episode."""
-    return await _run(request, user_token, "create_one", asked)
+    return await _run(request, user_token, EpisodeCalls.create_one, asked)
 
 
 @router.post("/vectorized/episodes/create")
 async def create_episodes(asked: CreateEpisodes, request: Request, user_token: UserToken = None) -> Reply:
     """Make a group of episodes."""
-    return await _run(request, user_token, "create_many", asked)
+    return await _run(request, user_token, EpisodeCalls.create_many, asked)
 
 
 @router.get("/episode/{episode_id}")
 async def get_episode(episode_id: str, request: Request, user_token: UserToken = None) -> Reply:
     """What an episode amounts to so far."""
-    return await _run(request, user_token, "info", episode_id)
+    return await _run(request, user_token, EpisodeCalls.info, episode_id)
 
 
 @router.get("/episode/{episode_id}/state/latest")
 async def get_latest_state(episode_id: str, request: Request, user_token: UserToken = None) -> Reply:
     """What was seen of an episode last."""
-    return await _run(request, user_token, "latest", episode_id)
+    return await _run(request, user_token, EpisodeCalls.latest, episode_id)
 
 
 @router.post("/episode/reset")
 async def reset_episode(asked: ResetEpisode, request: Request, user_token: UserToken = None) -> Reply:
     """Begin anew."""
-    return await _run(request, user_token, "reset_one", asked)
+    return await _run(request, user_token, EpisodeCalls.reset_one, asked)
 
 
 @router.post("/episode/step")
 async def step_episode(asked: StepEpisode, request: Request, user_token: UserToken = None) -> Reply:
     """Decide for the next flights."""
-    return await _run(request, user_token, "step_one", asked)
+    return await _run(request, user_token, EpisodeCalls.step_one, asked)
 
 
 @router.post("/episode/vectorized_reset")
 async def reset_episodes(asked: ResetEpisodes, request: Request, user_token: UserToken = None) -> Reply:
     """Begin some episodes anew."""
-    return await _run(request, user_token, "reset_many", asked)
+    return await _run(request, user_token, EpisodeCalls.reset_many, asked)
 
 
 @router.post("/episode/vectorized_step")
 async def step_episodes(asked: StepEpisodes, request: Request, user_token: UserToken = None) -> Reply:
     """Decide for some episodes."""
-    return await _run(request, user_token, "step_many", asked)
+    return await _run(request, user_token, EpisodeCalls.step_many, asked)
 
 
 @router.get("/user/{token}/score")

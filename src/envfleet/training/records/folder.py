@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import datetime as dt
 import errno
-import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
@@ -85,15 +85,8 @@ class RunFolder:
             InvalidArgument: Somebody else does.
         """
         with self.environment.open("r+b") as file:  # NFS locks only what is open for writing
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InvalidArgument(
-                    f"the run in {self.path} is under way in another process: wait for its end, or stop it there"
-                ) from error
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
+            if os.name == "posix":  # elsewhere nothing is held
+                _lock(file, self.path)
             yield
 
     def read_config(self) -> RunConfig:
@@ -164,6 +157,20 @@ class RunFolder:
     def tensorboard(self) -> Path:
         """Folder that `tensorboard --logdir` takes."""
         return self.path / "tensorboard"
+
+
+def _lock(file: IO[bytes], folder: Path) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InvalidArgument(
+            f"the run in {folder} is under way in another process: wait for its end, or stop it there"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def _read_json(path: Path) -> dict[str, Any]:
