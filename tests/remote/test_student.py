@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import sys
 from typing import Any
 
 import httpx
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from student_client import (
-    EngineLog,
-    create_student_gym_env,
-    create_student_gym_env_vectorized,
-    get_leaderboard_score,
-    plot_rewards,
-    plot_sensors,
-)
+from student_client import create_student_gym_env, get_leaderboard_score, leaderboard
+from student_client.plotting import plot_observations, plot_rewards
+from student_client.student_gym_env_vectorized import create_student_gym_env_vectorized
 from tests.remote.conftest import Network, Place, lose_reply, lose_request
 
 from envfleet.errors import InvalidArgument, ResetNeeded, ServiceRefused, ServiceUnreachable
 
-NOTEBOOK = """
+NOTEBOOK = [
+    """\
 import numpy as np
 from student_client.student_gym_env_vectorized import create_student_gym_env_vectorized
 
@@ -30,23 +29,25 @@ env = create_student_gym_env_vectorized(
             step_size=10,
             user_token='your_token'
         )
-
+""",
+    """\
 print(f"Environment created with {env.num_envs} parallel environments")
 print(f"   Episode IDs: {env.episode_ids}")
 
 # Reset all environments
-print(f"Resetting all environments...")
+print(f"\\n🔄 Resetting all environments...")
 observations, infos = env.reset()
 
 print(f"   Observations shape: {observations.shape}")
 print(f"   First observation: {observations[0]}")
-
+""",
+    """\
 for step in range(40):
 
     # A) Check if any environments terminated
     terminated_envs = env.get_terminated_env_indices()
     if terminated_envs:
-        print(f"   Environments {terminated_envs} terminated")
+        print(f"   ⚠️  Environments {terminated_envs} terminated")
         reset_obs, reset_infos = env.reset_specific_envs(terminated_envs)
         for i, env_id in enumerate(terminated_envs):
             infos[env_id] = reset_infos[i] # reset previous info dict
@@ -54,7 +55,7 @@ for step in range(40):
     # Generate random actions for all environments
     actions = np.random.randint(0, 3, size=env.num_envs)
 
-    print(f"   Step {step + 1}:")
+    print(f"\\n   Step {step + 1}:")
     print(f"      Actions: {actions}")
 
     # Take step
@@ -69,7 +70,9 @@ for step in range(40):
         print(f"      Env {i} info: {info}")
 
 env.close()
-"""
+""",
+    "observations",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -78,18 +81,64 @@ def _settings(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER_TOKEN", place.token)
 
 
-def test_the_notebook_runs_as_it_is_written(place: Place) -> None:
+def test_the_notebook_runs_cell_by_cell_as_it_is_written(place: Place) -> None:
+    names: dict[str, Any] = {}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(NOTEBOOK.replace("your_token", place.token), {})
+        for cell in NOTEBOOK[:-1]:
+            exec(cell.replace("your_token", place.token), names)
     text = printed.getvalue()
     assert "Environment created with 4 parallel environments" in text
     assert "Observations shape: (4, 9)" in text
     assert text.count("Rewards:") == 40
-    assert "terminated" in text
-    score = get_leaderboard_score(place.token)
-    assert score["total_episodes"] > 4
-    assert {"avg_reward", "best_reward", "total_maintenance", "avg_steps", "failure_rate"} < set(score)
+    assert "] terminated" in text
+    assert [rows.shape[1] for rows in eval(NOTEBOOK[-1], names)] == [9] * 4
+
+
+def test_the_score_is_a_table_of_one_row() -> None:
+    env = create_student_gym_env()
+    returns, lengths = [], []
+    for repairs in (1, 2, 0):
+        env.reset()
+        total = 0.0
+        for action in [0, *[1] * repairs, 2]:
+            _, reward, *_, info = env.step(action)
+            total += reward
+        returns.append(total)
+        lengths.append(info["step"])
+    env.close()
+    table = get_leaderboard_score(limit=2)
+    assert list(table.columns) == [
+        "user_token", "total_episodes", "total_reward", "avg_reward", "best_reward", "maintenance_actions",
+        "avg_episode_length", "failure_rate", "last_episode_date",
+    ]  # fmt: skip
+    (row,) = table.to_dict("records")
+    assert (row["user_token"], row["total_episodes"]) == (os.environ["USER_TOKEN"], 2)
+    assert (row["maintenance_actions"], row["failure_rate"]) == (2, 0.0)
+    assert row["total_reward"] == pytest.approx(sum(returns[1:]))
+    assert row["avg_reward"] == pytest.approx(sum(returns[1:]) / 2)
+    assert row["best_reward"] == pytest.approx(max(returns[1:]))
+    assert row["avg_episode_length"] == pytest.approx(sum(lengths[1:]) / 2)
+    assert get_leaderboard_score(limit=2, return_dataframe=False) == row
+
+
+def test_no_episodes_are_an_empty_table(place: Place) -> None:
+    token = place.service.tokens.create("newcomer")
+    assert leaderboard.get_leaderboard_score(user_token=token, server_url=place.url).empty
+    assert leaderboard.get_leaderboard_score(token, return_dataframe=False) == {}
+
+
+def test_a_score_that_cannot_be_had_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"answered 401.*check user_token"):
+        get_leaderboard_score("ef_wrong")
+    with pytest.raises(ConnectionError, match="no answer"):
+        get_leaderboard_score(server_url="http://127.0.0.1:9")
+
+
+def test_without_pandas_the_score_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="return_dataframe=False"):
+        get_leaderboard_score()
 
 
 def test_engines_that_ended_wait_and_blocks_have_their_own_lengths() -> None:
@@ -118,23 +167,37 @@ def test_engines_that_ended_wait_and_blocks_have_their_own_lengths() -> None:
             env.reset_specific_envs([3])
 
 
-def test_one_engine_and_its_pictures() -> None:
+def test_one_engine_and_its_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     env = create_student_gym_env(step_size=5)
-    observation, info = env.reset(seed=3)
-    assert (observation.shape, info["episode_id"]) == ((9,), env.episode_id)
-    log, total = EngineLog(), 0.0
-    for action in (0, 0, 1, 0, 2):
+    first, info = env.reset(seed=3)
+    assert (first.shape, info["episode_id"]) == ((9,), env.episode_id)
+    observations, actions, rewards = [], [0, 0, 1, 0, 2], []
+    for action in actions:
         observation, reward, terminated, truncated, info = env.step(action)
-        log.add(observation, action, reward)
-        total += reward
+        observations.append(observation)
+        rewards.append(reward)
     assert (terminated, truncated, observation.shape) == (True, False, (1, 9))
-    assert info["total_reward"] == pytest.approx(total)
+    assert info["total_reward"] == pytest.approx(sum(rewards))
     assert info["step"] == 21
     with pytest.raises(ResetNeeded):
         env.step(0)
     env.close()
-    assert len(plot_sensors(log).axes) == 9
-    assert plot_rewards(log).axes
+
+    shown: list[Any] = []
+    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.gcf()))
+    plot_observations([first, *observations], actions, sensor_names=["T3"], title="Sensors")
+    plot_observations(observations)
+    plot_rewards(np.array(rewards), np.array(actions), figsize=(5, 3))
+    plt.close("all")
+    sensors, without_actions, earned = shown
+    assert (len(sensors.axes), sensors.axes[0].get_title("left"), sensors.get_suptitle()) == (9, "T3", "Sensors")
+    assert sensors.axes[0].lines[0].get_ydata().tolist() == [row[0] for row in np.vstack([first, *observations])]
+    assert [text.get_text() for text in sensors.legends[0].get_texts()] == ["repair", "sale"]
+    assert not without_actions.legends
+    assert f"{sum(rewards):.1f}" in earned.get_suptitle()
+    assert earned.get_size_inches().tolist() == [5, 3]
+    with pytest.raises(InvalidArgument, match="1 actions for 5 steps"):
+        plot_rewards(rewards, [0])
 
 
 def test_a_failure_is_an_exception_and_no_end_of_an_episode() -> None:
@@ -158,8 +221,6 @@ def busy(request: httpx.Request, ask: Any) -> httpx.Response:
 def test_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     with pytest.raises(ServiceRefused, match="401"):
         create_student_gym_env_vectorized(user_token="ef_wrong")
-    with pytest.raises(ServiceRefused):
-        get_leaderboard_score("ef_wrong")
     monkeypatch.delenv("USER_TOKEN")
     monkeypatch.delenv("ENVFLEET_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)

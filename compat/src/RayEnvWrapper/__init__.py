@@ -1,4 +1,4 @@
-"""The import name of the package RayEnvWrapper."""  # noqa: N999  the name is theirs
+"""The import name of the package RayEnvWrapper."""
 
 from envfleet.adapters.ray_env_wrapper import WrapperRayVecEnv
 

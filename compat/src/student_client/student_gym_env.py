@@ -1,5 +1,83 @@
-"""One engine, and the score."""
+"""The single environment of the turbofan's student client: one engine of a service."""
 
-from envfleet.adapters.student_client.single_env import StudentGymEnv, create_student_gym_env, get_leaderboard_score
+from __future__ import annotations
 
-__all__ = ["StudentGymEnv", "create_student_gym_env", "get_leaderboard_score"]
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.errors import ResetNeeded
+from student_client.episode_protocol import StudentSettings
+from student_client.student_gym_env_vectorized import NUM_SENSORS, StudentGymEnvVectorized
+
+
+class StudentGymEnv(gym.Env[NDArray[np.float32], int]):
+    """One engine of a service, as a Gymnasium environment; see `create_student_gym_env`.
+
+    Steps return the rows of the block, `(flights, 9)`, or the last with `return_all_states=False`; a reset returns one
+    row.
+
+    Args:
+        settings: Where the service is.
+        options: Of `StudentGymEnvVectorized`.
+    """
+
+    def __init__(self, settings: StudentSettings, **options: Any) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (NUM_SENSORS,), np.float32)
+        self.action_space = spaces.Discrete(3)
+        self._envs = StudentGymEnvVectorized(settings, 1, **options)
+        self._total = 0.0
+
+    @property
+    def episode_id(self) -> str:
+        """The service's id of the episode."""
+        return self._envs.episode_ids[0]
+
+    @property
+    def session_id(self) -> str:
+        """Of this visit."""
+        return self._envs.session_id
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Take a new engine; a seed makes its episode one that does not count."""
+        super().reset(seed=seed)
+        observations, infos = self._envs.reset(seed=seed)
+        self._total = 0.0
+        return observations[0], {**infos[0], "episode_id": self.episode_id}
+
+    def step(
+        self, action: int, step_size: int | None = None, return_all_states: bool | None = None
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Decide: 0 flies, 1 repairs, 2 sells.
+
+        Raises:
+            ResetNeeded: The episode has ended.
+        """
+        if not self._envs.get_active_count():
+            raise ResetNeeded("step() after the end of the episode: call reset() first")
+        found = self._envs.step(np.array([int(action)]), step_size, return_all_states)
+        observations, rewards, terminated, truncated, infos = found
+        self._total += float(rewards[0])
+        info = {**infos[0], "total_reward": self._total}
+        return observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), info
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._envs.close()
+
+
+def create_student_gym_env(
+    server_url: str | None = None,
+    user_token: str | None = None,
+    env_type: str | None = None,
+    *,
+    timeout: float = 30.0,
+    **options: Any,
+) -> StudentGymEnv:
+    """Make one engine at a service; arguments are those of `create_student_gym_env_vectorized` without `num_envs`."""
+    return StudentGymEnv(StudentSettings(server_url, user_token, env_type, timeout), **options)

@@ -74,16 +74,17 @@ class EngineLog:
         return chosen
 
 
-def plot_sensors(log: EngineLog, *, names: Sequence[str] = NAMES) -> Figure:
+def plot_sensors(log: EngineLog, *, names: Sequence[str] = NAMES, figure: Figure | None = None) -> Figure:
     """Draw sensors over flights, one panel each; repairs are dashed, the end is marked.
 
     Args:
         log: The engine's.
         names: Which sensors.
+        figure: Where to draw; a new one by default.
     """
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
-    figure = _figure(4.0 * columns, 1.9 * rows + 0.4)
+    figure = figure or _figure(4.0 * columns, 1.9 * rows + 0.4)
     panels = figure.subplots(rows, columns, sharex=True, squeeze=False)
     flights = np.arange(1, len(log.sensors) + 1)
     for panel, name in zip(panels.flat, names, strict=False):
@@ -101,9 +102,9 @@ def plot_sensors(log: EngineLog, *, names: Sequence[str] = NAMES) -> Figure:
     return figure
 
 
-def plot_rewards(log: EngineLog) -> Figure:
-    """Draw the reward of each decision, and their sum."""
-    figure = _figure(8.0, 3.2)
+def plot_rewards(log: EngineLog, *, figure: Figure | None = None) -> Figure:
+    """Draw the reward of each decision, and their sum; on a new figure by default."""
+    figure = figure or _figure(8.0, 3.2)
     panel = figure.subplots()
     sizes = [max(1, len(block)) for block in log.blocks]
     colours = [_BLUE if reward >= 0.0 else _RED for reward in log.rewards]

@@ -92,12 +92,12 @@ class StudentLink:
                 response = self._http.request(method, path, json=body, headers=headers)
             except httpx.ConnectError as error:  # nothing was sent
                 if pause_s is None:
-                    raise self._unreachable(error) from error
+                    raise unreachable(self.url, error) from error
             except httpx.TransportError as error:
-                raise self._unreachable(error) from error
+                raise unreachable(self.url, error) from error
             else:
                 if response.status_code not in _NOT_MADE or pause_s is None:
-                    return _read(response)
+                    return read_reply(response)
             time.sleep(pause_s or 0.0)
         raise AssertionError  # the last turn returns or raises
 
@@ -105,34 +105,26 @@ class StudentLink:
         """Drop the connection. The service has no call for this; it closes what lies idle."""
         self._http.close()
 
-    def _unreachable(self, error: Exception) -> ServiceUnreachable:
-        return ServiceUnreachable(
-            f"no answer from {self.url} ({type(error).__name__}: {error}): check the address, and that the service runs"
-        )
-
     def _compare_versions(self) -> None:
         latest = str(self.call("GET", "/version").get("latest_version", CLIENT_VERSION))
         if latest != CLIENT_VERSION:
             _log.warning("the service speaks version %s of its protocol, this client %s", latest, CLIENT_VERSION)
 
 
-def read_score(settings: StudentSettings, limit: int) -> dict[str, Any]:
-    """The `metrics` of a user's last `limit` episodes; empty if there are none.
+def unreachable(url: str, error: Exception) -> ServiceUnreachable:
+    """Return the error that says that there was no answer."""
+    return ServiceUnreachable(
+        f"no answer from {url} ({type(error).__name__}: {error}): check the address, and that the service runs"
+    )
+
+
+def read_reply(response: httpx.Response) -> dict[str, Any]:
+    """Read the object that a reply holds.
 
     Raises:
-        ServiceUnreachable: No answer.
-        ServiceRefused: The service does not know the token.
+        ServiceRefused: The service refused the call.
+        WireError: The reply is no JSON object.
     """
-    try:
-        path = f"/api/v1/user/{settings.token}/score"
-        response = httpx.get(f"{settings.url}{path}", params={"limit": limit}, timeout=settings.timeout)
-    except httpx.TransportError as error:
-        raise ServiceUnreachable(f"no answer from {settings.url} ({type(error).__name__}: {error})") from error
-    metrics: dict[str, Any] = _read(response).get("metrics") or {}
-    return metrics
-
-
-def _read(response: httpx.Response) -> dict[str, Any]:
     try:
         body = response.json()
     except ValueError as error:
