@@ -28,6 +28,7 @@ from _pytest.mark.structures import ParameterSet
 from envfleet import errors
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPAT = str(ROOT / "compat" / "src")
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 OUTPUT = 'text title="output"'
 END_OF_BLOCK = "\x1e"
@@ -102,7 +103,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         env={
             **os.environ,
             "RAY_ADDRESS": "local",
-            "PYTHONPATH": os.pathsep.join([str(page.parent), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(page.parent), COMPAT, os.environ.get("PYTHONPATH", "")]),
         },
         capture_output=True,
         text=True,

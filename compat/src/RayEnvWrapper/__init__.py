@@ -1,5 +1,111 @@
-"""The import name of the package RayEnvWrapper."""
+"""The import name of the package RayEnvWrapper: num_workers × per_worker_env environments on Ray, on a fleet."""
 
-from envfleet.adapters.ray_env_wrapper import WrapperRayVecEnv
+from __future__ import annotations
 
-__all__ = ["WrapperRayVecEnv"]
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+from envfleet.adapters.old_gym import modern
+from envfleet.adapters.originals import raising_originals
+from envfleet.adapters.sb3 import FleetVecEnv
+from envfleet.errors import InvalidArgument
+from envfleet.make import make
+
+__all__ = ["CustomRayRemoteVectorEnv", "WrapperRayVecEnv"]
+
+
+class WrapperRayVecEnv(FleetVecEnv):
+    """Environments on Ray workers as one Stable-Baselines3 `VecEnv`.
+
+    Sub-environment `i` runs on worker `i // per_worker_env`. `reset()` returns the observations, `step(actions)`
+    observations, rewards, dones and infos; sub-environments whose episode ended are reset in the same step. `get_attr`,
+    `set_attr`, `env_method`, `env_is_wrapped` and `seed` are those of `VecEnv`; `close` ends the workers.
+
+    Args:
+        make_env: Makes a sub-environment, of Gymnasium or of the old `gym`, and seeds it with the number it is given.
+        num_workers: Ray actors.
+        per_worker_env: Sub-environments of each.
+        seed: Sub-environment `i` is made with `seed + i`; `None` draws it.
+        ray_options: As for `envfleet.make`, but that workers reserve no CPU unless `num_cpus` says so.
+        **make_kwargs: For `envfleet.make`: `on_failure`, …
+
+    Raises:
+        InvalidArgument: A count is below 1, or from `envfleet.make`.
+        WorkersUnplaced: Ray did not find a place for every worker.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[int], Any],
+        num_workers: int,
+        per_worker_env: int,
+        *,
+        seed: int | None = 0,
+        ray_options: Mapping[str, Any] | None = None,
+        **make_kwargs: Any,
+    ) -> None:
+        if num_workers < 1 or per_worker_env < 1:
+            raise InvalidArgument(f"num_workers={num_workers}, per_worker_env={per_worker_env}: pass 1 or more of each")
+        with raising_originals():
+            fleet = make(
+                functools.partial(_build, make_env),
+                backend="ray",
+                workers=num_workers,
+                envs_per_worker=per_worker_env,
+                autoreset_mode=AutoresetMode.SAME_STEP,
+                seed=seed,
+                ray_options={"num_cpus": 0, **(ray_options or {})},
+                **make_kwargs,
+            )
+        try:
+            super().__init__(fleet)
+        except BaseException:
+            fleet.close(terminate=True)
+            raise
+
+
+class CustomRayRemoteVectorEnv(WrapperRayVecEnv):
+    """The same environments, with the same arguments, driven by `poll` and `send_actions`."""
+
+    _has_begun = False
+
+    def poll(self) -> VecEnvStepReturn:
+        """Wait for the step of `send_actions`; the first time, reset.
+
+        Returns:
+            Observations, rewards (float32), dones, and a list of infos; of a reset, rewards are 0.
+
+        Raises:
+            NothingPending: No actions were sent.
+        """
+        if self._has_begun:
+            return self.step_wait()
+        self._has_begun = True
+        observations = self.reset()
+        return observations, np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.bool_), self.reset_infos
+
+    def send_actions(self, action_list: Any) -> None:
+        """Start to step all sub-environments, with one action for each."""
+        self.step_async(action_list)
+
+    def stop(self) -> None:
+        """End the workers."""
+        self.close()
+
+
+def _build(make_env: Callable[[int], Any], seed: int) -> gym.Env[Any, Any]:
+    try:
+        return modern(make_env(seed))
+    except AttributeError as error:
+        if error.name != "seed":
+            raise
+        raise InvalidArgument(
+            "make_env called env.seed(seed), which Gymnasium's environments do not have: write env.reset(seed=seed), "
+            "or make an environment of the old gym"
+        ) from error

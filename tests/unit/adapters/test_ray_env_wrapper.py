@@ -6,8 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from RayEnvWrapper import _build
 
-from envfleet.adapters.ray_env_wrapper import _build
 from envfleet.errors import InvalidArgument
 
 
