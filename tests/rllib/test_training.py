@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -57,6 +58,15 @@ def test_compare_writes_figures_and_plots(tmp_path: Path) -> None:
     assert "learner: estimate_advantages" in found[1]["connectors"]
     for plot in ("throughput.png", "connectors.png"):
         assert imageio.imread(tmp_path / plot).std() > 0
+
+
+def test_the_module_of_the_first_comparison_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--num-envs", "4", "--batch-sizes", "64", "--iterations", "1", "--epochs", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["run_training.py", *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("vecenv.run_training", run_name="__main__")
+    assert ended.value.code == 0
+    assert [one["way"] for one in json.loads((tmp_path / "compare.json").read_text())] == ["vec", "packed_vec"]
 
 
 def test_mistakes_are_explained() -> None:

@@ -1,6 +1,9 @@
-"""`python -m vecenv.run_training` is `python -m envfleet.rllib.run_training`."""
+"""`python -m vecenv.run_training` is the command `envfleet rllib compare`, with its options."""
 
-from envfleet.rllib.run_training import main
+import sys
+
+from envfleet.cli import main
 
 if __name__ == "__main__":
+    sys.argv[1:1] = ["rllib", "compare"]
     main()
