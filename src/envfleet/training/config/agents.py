@@ -68,6 +68,7 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "max_action": (1.0, "actions reach as far as the action space says"),
     "priority_replay": (False, "only DDDQN draws by priority"),
     "normalize_obs": (False, "only PPO normalises observations"),
+    "action_fineness": (None, "write agent.action_fineness, the levels of force in each direction of an axis"),
 }
 """Names of older files for what an agent here always does: the value that says just that, and the reason."""
 

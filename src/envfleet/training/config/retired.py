@@ -33,6 +33,7 @@ _USED = {
 }
 _SNAPSHOTS = {"run_checkpoints", "archive"}
 _PRIORITISED = {"DDQN_PER": "DDDQN"}
+_NEAREST = {"REDQTD3": "TD3", "CrossQ": "SAC", "TDMPC2": "SAC", "TDMPC2_REPO": "SAC"}
 
 
 def modernise(data: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def modernise(data: dict[str, Any], notes: list[str]) -> dict[str, Any]:
         InvalidArgument: A key did something that is written in another way here; the message says in which.
     """
     data = {name: value for name, value in data.items() if name != "$schema"}
+    _refuse_grids(data.get("hyperparameters"), "hyperparameters")
     if isinstance(data.get("training"), dict):
         data["training"] = _training(data["training"], notes)
     if isinstance(data.get("agent"), dict):
@@ -76,8 +78,23 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and value > 0
 
 
+def _refuse_grids(section: Any, path: str) -> None:
+    for name, value in section.items() if isinstance(section, dict) else ():
+        if isinstance(value, list) and not name.startswith("hidden"):
+            raise InvalidArgument(
+                f"{path}.{name} is {value!r}, expected one value: write one, and train once for each of the list"
+            )
+
+
 def _agent(section: dict[str, Any]) -> dict[str, Any]:
-    kind = section.get("type")
+    _refuse_grids(section, "agent")
+    _refuse_grids(section.get("hyperparameters"), "agent.hyperparameters")
+    kind = str(section.get("type"))
+    if kind in _NEAREST:
+        raise InvalidArgument(
+            f"agent.type is {kind!r}, which does not exist here; the nearest is {_NEAREST[kind]}: write "
+            f"{_NEAREST[kind]!r}, and leave out the hyperparameters that it does not have"
+        )
     if kind not in _PRIORITISED or not isinstance(section.get("hyperparameters", {}), dict):
         return section
     given = dict(section.get("hyperparameters", {}))

@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {key: value for key, value in clean().items() if key != "agent"},
         r"agent is missing",
     ),
-    "agent": (lambda: with_agent("TDMPC2"), r"agent.type is 'TDMPC2': expected 'SAC', 'TD3', 'DDDQN' or 'PPO'"),
+    "agent": (lambda: with_agent("A2C"), r"agent.type is 'A2C': expected 'SAC', 'TD3', 'DDDQN' or 'PPO'"),
     "hyperparameter": (
         lambda: with_agent("SAC", clip=0.2),
         r"agent.hyperparameters.clip is no hyperparameter of SAC \(clip is known to PPO\), accepted are .*gamma",
