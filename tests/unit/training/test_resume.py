@@ -130,29 +130,6 @@ def test_a_run_that_was_asked_to_stop_ends_as_one_that_was_not(whole: RunResult,
         assert (resumed.run_dir / name).read_bytes() == (whole.run_dir / name).read_bytes()
 
 
-def test_the_documented_call_works_and_answers_as_promised(tmp_path: Path) -> None:
-    path = tmp_path / "curriculum_simple.json"
-    path.write_text(json.dumps(CONFIG), encoding="utf-8")
-    result = train_single_run(
-        config_path=str(path),
-        base_output_dir=str(tmp_path / "runs"),
-        run_name=None,
-        verbose=True,
-        eval_freq_steps=10_000,
-        eval_num_games=4,
-        eval_weak_opponent=True,
-        device="cpu",
-        checkpoint_path=None,
-        num_envs=4,
-        max_transitions=400,
-    )
-    assert result["run_name"].endswith("_vec4")
-    assert result["total_steps"] == 400
-    assert isinstance(result["mean_reward"], float)
-    assert set(result["evaluation"]) == {"basic_strong", "basic_weak", "pool"}
-    assert json.loads(json.dumps(result)) == result
-
-
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="no folder of a run"):
         resume(tmp_path)

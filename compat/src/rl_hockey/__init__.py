@@ -1,0 +1,1 @@
+"""The import name of the hockey pipeline whose configuration files envfleet reads."""

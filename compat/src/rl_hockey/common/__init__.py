@@ -1,0 +1,1 @@
+"""Training, and games side by side."""

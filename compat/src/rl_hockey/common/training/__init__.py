@@ -1,0 +1,1 @@
+"""Training by a configuration file."""
