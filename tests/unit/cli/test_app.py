@@ -141,7 +141,7 @@ def test_ctrl_c_is_quiet(monkeypatch):
 def test_a_file_that_cannot_be_written_is_one_readable_panel(tmp_path):
     place = tmp_path / "a file"
     place.touch()
-    result = invoke("train", "configs/quickstart.json", "--out", str(place), "--max-transitions", "1")
+    result = invoke("train", "quickstart", "--out", str(place), "--max-transitions", "1")
     assert result.exit_code == 2
     assert "cannot be written (Not a directory): make room, or pass another place" in flat(result.output)
 
