@@ -8,7 +8,6 @@ plus the policy.
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Callable
 
@@ -82,13 +81,11 @@ def _backend(facts: Facts) -> Finding | None:
             base_s=n / fleet.serial,
         )
     if gain <= 1 / _WORTH_SAYING:
-        needed = _envs_until_processes_pay(facts)
-        more = f" From about {needed} sub-environments on worker processes would win." if needed else ""
         return Finding(
             "too_cheap",
             "The environment is too cheap for worker processes",
             evidence,
-            f'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.{more}',
+            'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.',
             1 / gain,
             base_s=n / fleet.process,
         )
@@ -96,18 +93,9 @@ def _backend(facts: Facts) -> Finding | None:
         "processes_even",
         "Worker processes neither help nor hurt",
         evidence,
-        'backend="serial" is simpler; worker processes win with more sub-environments, a dearer step or more cores.',
+        'backend="serial" is simpler. envfleet tune finds whether other numbers of sub-environments change that.',
         1.0,
     )
-
-
-def _envs_until_processes_pay(facts: Facts) -> int | None:
-    """Estimate the smallest fleet for which workers save more than signalling costs."""
-    signal_s, workers = facts.fleet_facts.signal_s, facts.workers
-    if signal_s is None or workers < 2:
-        return None
-    needed = math.ceil(_WORTH_SAYING * signal_s / (step_with_resets_s(facts) * (1 - 1 / workers)))
-    return needed if facts.num_envs < needed <= 4_096 else None
 
 
 def _slow_reset(facts: Facts) -> Finding | None:

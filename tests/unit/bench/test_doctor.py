@@ -78,7 +78,7 @@ def test_too_cheap_for_processes():
     found = diagnose(facts(step_s=5e-6, reset_s=1e-6, fleet={"serial": 120_000.0, "process": 60_000.0}))
     assert found[0].code == "too_cheap"
     assert found[0].gain == pytest.approx(2.0)
-    assert "From about 22 sub-environments" in found[0].advice
+    assert "would win" not in found[0].advice
 
 
 def test_processes_pay():
