@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 
 from envfleet.bench.doctor import BIG_OBSERVATION_BYTES, Facts, Finding
-from envfleet.bench.report import duration, size
+from envfleet.bench.report import HOW_EQUAL, duration, size
 
 _URGENT = frozenset({"fleet_failed", "memory", "one_core"})
 _WORTH_SAYING = 1.1  # a gain below is within what measurements differ by
@@ -95,6 +95,25 @@ def _backend(facts: Facts) -> Finding | None:
         evidence,
         'backend="serial" is simpler. envfleet tune finds whether other numbers of sub-environments change that.',
         1.0,
+    )
+
+
+def _kernel(facts: Facts) -> Finding | None:
+    """Say that there is compiled code for this environment."""
+    if facts.kernel is None:
+        return None
+    fleet, is_twin = facts.fleet_facts, facts.kernel != facts.env
+    return Finding(
+        "kernel",
+        f"It has a compiled twin, {facts.kernel}" if is_twin else "It is a kernel, which can be compiled",
+        (
+            f"Compiled, {facts.num_envs} of them make {fleet.kernel:,.0f} steps/s. "
+            if fleet.kernel
+            else "Compiling it needs the extra envfleet[kernels]. "
+        )
+        + (HOW_EQUAL if is_twin else ""),
+        f'envfleet.make("{facts.kernel}", num_envs={facts.num_envs}, backend="kernel"); it is made for thousands.',
+        max(1.0, (fleet.kernel or 0.0) * vector_step_s(facts) / facts.num_envs),
     )
 
 
@@ -330,6 +349,7 @@ def _problems(facts: Facts) -> Finding | None:
 _CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     _problems,
     _backend,
+    _kernel,
     _slow_reset,
     _seeding,
     _wrapper,

@@ -11,11 +11,14 @@ from rich.table import Table
 from envfleet.bench.contenders import BASELINE, is_ours
 from envfleet.bench.machine import Machine
 from envfleet.bench.results import Entry, Report, Run
+from envfleet.kernels.registration import find_twin
 
+HOW_EQUAL = "docs/kernels.md has a table of how equal the two are."
 _WIDE = 96
 _NOISY = 1.25
 _CLEAR = 1.1
 _QUIET_SHARE = 0.93
+_KERNEL = "envfleet-kernel"
 # Whom to compare with whom: the same place (this process, worker processes), and the loop as the limit of one core.
 _PAIRS: tuple[tuple[str, str], ...] = (
     ("envfleet-process", "gymnasium-async"),
@@ -161,14 +164,25 @@ def conclusions(run: Run) -> list[str]:
         ratio = run.ratio(ours, theirs)
         if ratio is not None:
             lines.append(f"{_label(run, ours)} is {_times(ratio)} {_the(_label(run, theirs))} here.")
-    verdict = _verdict(run)
-    return lines if verdict is None else [*lines, verdict]
+    return [*lines, *filter(None, (_verdict(run), _twin_line(run)))]
+
+
+def _twin_line(run: Run) -> str | None:
+    """Say what the row of the compiled twin is, and how to have it."""
+    twin, ratio = find_twin(run.env), run.ratio(_KERNEL, BASELINE)
+    if twin is None or ratio is None:
+        return None
+    return (
+        f"{_label(run, _KERNEL)} is {twin}, the compiled twin of {run.env}: {_times(ratio)} the bare loop here. Write "
+        f'envfleet.make("{twin}", num_envs={run.num_envs}, backend="kernel"); {HOW_EQUAL}'
+    )
 
 
 def _verdict(run: Run) -> str | None:
     """Say whether worker processes pay, going by the best fleet with and without them."""
-    # Not "auto": it is one of the others, and which is the question.
-    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender != "envfleet-auto"]
+    # Not "auto": it is one of the others, and which is the question. Nor compiled code, which is another's.
+    others = {"envfleet-auto", _KERNEL}
+    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender not in others]
     inside = max((entry.rate for entry in ours if "process" not in entry.contender), default=None)
     outside = max((entry.rate for entry in ours if "process" in entry.contender), default=None)
     baseline = run.find(BASELINE)
@@ -186,10 +200,10 @@ def _verdict(run: Run) -> str | None:
 
 
 def best_of_ours(run: Run) -> Entry | None:
-    """Find the fastest fleet of a run."""
-    return max(
-        (entry for entry in run.measured if is_ours(entry.contender)), key=lambda entry: entry.rate, default=None
-    )
+    """Find the fastest fleet of a run that steps the same code as the peers, which a compiled twin does not."""
+    other = _KERNEL if find_twin(run.env) else None
+    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender != other]
+    return max(ours, key=lambda entry: entry.rate, default=None)
 
 
 def median(values: Sequence[float]) -> float:

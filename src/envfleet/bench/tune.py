@@ -4,7 +4,7 @@ Every candidate is stepped for a moment; the better half goes on and is stepped 
 left, which are compared with the best fleet of one process. Fleets stay open meanwhile (an idle fleet uses no CPU), and
 within a stage they are stepped in turns, so that what else the machine does meets all of them.
 
-A fleet is recommended in place of a simpler one only if it is clearly faster: beyond what repeated measurements differ by.
+A fleet is recommended in place of a simpler one only if it is faster beyond what repeated measurements differ by.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ def bench(  # noqa: PLR0913 (one parameter per option)
         str, typer.Option("--workers", "-w", help="Workers; several with commas; else each one's own choice.")
     ] = "",
     backends: Annotated[
-        str, typer.Option(help="Of envfleet: auto, serial, thread, process, ray, kernel; all; none.")
+        str,
+        typer.Option(help="Of envfleet: auto, serial, thread, process, ray, kernel (or the compiled twin); all; none."),
     ] = "default",
     peers: Annotated[
         str,
