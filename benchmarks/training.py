@@ -155,6 +155,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="with 1")
     parser.add_argument("--workers", type=int, help="processes of several sub-environments; measured if not given")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     cells = [
         measure(source, updates, num_envs, args)
@@ -163,7 +164,6 @@ def main() -> None:
         for num_envs in args.num_envs
     ]
     show(cells)
-    args.out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "configs": [json.loads(find_config(source).read_text(encoding="utf-8")) for source in args.configs],
         "hidden": args.hidden,
