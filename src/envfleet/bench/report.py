@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
 
 from rich.console import Console
 from rich.markup import escape
@@ -68,7 +68,7 @@ def speed_table(run: Run, *, is_narrow: bool = False) -> Table:
         is_narrow: Draw short bars, for terminals of 80 characters.
     """
     best = best_of_ours(run)
-    where = f"{run.num_envs} × {run.env}" + ("" if run.workers is None else f", {_count(run.workers, 'worker')}")
+    where = f"{run.num_envs} × {run.env}" + ("" if run.workers is None else f", {count(run.workers, 'worker')}")
     table = Table(title=where, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
     table.add_column("contender", no_wrap=True)
     table.add_column("steps/s", justify="right")
@@ -103,13 +103,13 @@ def cost_table(run: Run, *, is_narrow: bool = False) -> Table:
         samples = entry.samples
         memory = None if entry.memory_bytes is None else entry.memory_bytes / run.num_envs
         cells = [
-            duration(median([sample.p50_us for sample in samples]) / 1e6),
-            duration(median([sample.p99_us for sample in samples]) / 1e6),
+            duration(statistics.median([sample.p50_us for sample in samples]) / 1e6),
+            duration(statistics.median([sample.p99_us for sample in samples]) / 1e6),
             "–" if entry.start_s is None else duration(entry.start_s),
             "–" if memory is None else size(memory),
             # The system counts CPU time in ticks of 10 ms: one tick in a second is within the error.
             "–" if entry.idle_cpu is None else ("none" if entry.idle_cpu <= 0.011 else f"{entry.idle_cpu:.0%}"),
-            duration(median([sample.cpu_s / max(1, sample.transitions) for sample in samples])),
+            duration(statistics.median([sample.cpu_s / max(1, sample.transitions) for sample in samples])),
             "–" if entry.close_s is None else duration(entry.close_s),
         ]
         shown = cells[: len(table.columns) - 1]
@@ -154,7 +154,7 @@ def _noise(baseline: Entry) -> list[str]:
 
 def _share(baseline: Entry) -> float:
     """How much of a core the bare loop had."""
-    return median([sample.cpu_s / sample.seconds for sample in baseline.samples])
+    return statistics.median([sample.cpu_s / sample.seconds for sample in baseline.samples])
 
 
 def conclusions(run: Run) -> list[str]:
@@ -193,7 +193,7 @@ def _verdict(run: Run) -> str | None:
         return f"{step}: worker processes pay, {outside / inside:.1f}× one process."
     if _share(baseline) < _QUIET_SHARE:  # with cores of their own they might pay
         return None
-    many = _count(run.num_envs, "sub-environment")
+    many = count(run.num_envs, "sub-environment")
     if inside > _CLEAR * outside:
         return f"{step}: with {many} that is too little for worker processes to pay here; one process is faster."
     return f"{step}: with {many} worker processes and one process are about as fast here."
@@ -204,13 +204,6 @@ def best_of_ours(run: Run) -> Entry | None:
     other = _KERNEL if find_twin(run.env) else None
     ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender != other]
     return max(ours, key=lambda entry: entry.rate, default=None)
-
-
-def median(values: Sequence[float]) -> float:
-    """Take the middle of the sorted values, the mean of the two middle ones if there are two."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def duration(seconds: float) -> str:
@@ -256,5 +249,10 @@ def _the(label: str) -> str:
     return f"the {label}" if label.startswith("bare") else label
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> count(1, "worker"), count(2, "worker")
+    ('1 worker', '2 workers')
+    """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
