@@ -36,9 +36,11 @@ def run(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_data_files_are_in_the_wheel(installed: Path) -> None:
-    source = ROOT / "src"
-    ours = {path.relative_to(source) for path in source.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
-    assert {path.relative_to(installed) for path in installed.glob("envfleet/**/*") if path.is_file()} == ours
+    ours, theirs = (
+        {path.relative_to(folder) for path in (folder / "envfleet").rglob("*") if path.is_file()}
+        for folder in (ROOT / "src", installed)
+    )
+    assert {path for path in ours if "__pycache__" not in path.parts} == theirs
 
 
 def test_configurations_are_found_by_name_from_any_folder(installed: Path, tmp_path: Path) -> None:

@@ -90,9 +90,8 @@ class EnvFleet:
         if self.backend != "kernel":
             return None
         if kernel_of(workload) is None:
-            return (
-                f"{workload.spec.id} is no kernel and, with these arguments, has no compiled twin (see envfleet envs)"
-            )
+            given = " that takes arguments" if workload.spec.kwargs else ""
+            return f"{workload.spec.id} is no kernel and has no compiled twin{given} (envfleet envs lists kernels)"
         return None if is_installed("numba") else "not installed: pip install numba, or the extra envfleet[kernels]"
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:

@@ -214,13 +214,13 @@ class _Halving:
 
 
 def _rank(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Sort by how far each came, then by speed; first comes the simplest that the fastest does not clearly beat."""
+    """Sort by how far each came, then by speed; first comes the simplest of the last stage or what clearly beats it."""
     ordered = sorted(trials, key=lambda trial: (-trial.stage, -trial.rate))
     if not ordered:
         return ()
-    top = ordered[0]
-    close = [trial for trial in ordered if trial.stage == top.stage and not top.is_clearly_faster(trial)]
-    first = min(close, key=lambda trial: trial.burden)
+    first, *others = sorted((trial for trial in ordered if trial.stage == ordered[0].stage), key=lambda one: one.burden)
+    for trial in others:
+        first = trial if trial.is_clearly_faster(first) else first
     return (first, *(trial for trial in ordered if trial is not first))
 
 
