@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from envfleet.training import train
+from envfleet.training.config import find_config
 from envfleet.training.evaluation import evaluate
 
-CONFIG = Path(__file__).parents[1] / "configs" / "sac.json"
 OPPONENTS = ("weak", "strong")
 GAMES_SEED = 1  # all agents meet the same starts
 
@@ -126,9 +126,9 @@ def draw(entries: list[dict[str, Any]], counts: list[int], path: Path) -> None:
     plt.close(figure)
 
 
-def config_of(path: Path, transitions: int) -> dict[str, Any]:
+def config_of(source: str, transitions: int) -> dict[str, Any]:
     """A configuration whose only phase has so many transitions, and that is evaluated at the end alone."""
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    config: dict[str, Any] = json.loads(find_config(source).read_text(encoding="utf-8"))
     (phase,) = config["curriculum"]["phases"]
     phase.update(transitions=transitions, episodes=None)
     config["training"].update(eval_frequency=None, checkpoint_frequency=None)
@@ -139,7 +139,7 @@ def main() -> None:
     """Train, play, compare, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--config", type=Path, default=CONFIG, help="with one phase")
+    parser.add_argument("--config", default="sac", help="with one phase")
     parser.add_argument("--transitions", type=int, default=300_000, help="of every run")
     parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

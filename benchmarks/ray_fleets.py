@@ -284,6 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a floor is missed")
     parser.add_argument("--where", nargs="+", default=PLACES, choices=PLACES, help="where the workers are")
     chosen = parser.parse_args(arguments)
+    chosen.out.mkdir(parents=True, exist_ok=True)
     rounds, seconds = (3, 0.5) if chosen.quick else (7, 1.0)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     cluster.add_node(num_cpus=2, resources={"far": 1})
@@ -293,7 +294,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         ray.shutdown()
         cluster.shutdown()
-    chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "ray.json").write_text(json.dumps([dataclasses.asdict(run) for run in runs], indent=1))
     met = [_show(run) for run in runs]
     return 1 if chosen.strict and not all(met) else 0

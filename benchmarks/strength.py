@@ -4,9 +4,9 @@
     python benchmarks/strength.py OUT --minutes 1 2      # a quick look
     python benchmarks/strength.py OUT --only-games       # play the games of a run that is there
 
-Trains by `configs/ppo_kernel.json` with one thread, stops at each mark, keeps the agent and goes on; a run that was
-stopped goes on as if it had not been. Then every agent plays both scripted players from both sides, on both engines.
-Writes OUT/strength.json and OUT/strength.png.
+Trains by the configuration `ppo_kernel` with one thread, stops at each mark, keeps the agent and goes on; a run that
+was stopped goes on as if it had not been. Then every agent plays both scripted players from both sides, on both
+engines. Writes OUT/strength.json and OUT/strength.png.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from envfleet.training import RunResult, resume, train
 from envfleet.training.evaluation import evaluate
 from envfleet.training.games import Rink
 
-CONFIG = Path(__file__).parents[1] / "configs" / "ppo_kernel.json"
 OPPONENTS = ("strong", "weak")
 RUN = "run"
 
 
-def learn(out: Path, config: Path, marks: list[float], num_envs: int) -> list[dict[str, Any]]:
+def learn(out: Path, config: str, marks: list[float], num_envs: int) -> list[dict[str, Any]]:
     """Train up to each mark (minutes); an entry for each, with the file of the agent as it was."""
     entries: list[dict[str, Any]] = []
     for before, mark in itertools.pairwise([0.0, *marks]):
@@ -112,7 +111,7 @@ def _write(path: Path, content: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Strength of compiled self-play after so many minutes.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--config", default="ppo_kernel")
     parser.add_argument("--minutes", type=float, nargs="+", default=[10.0, 20.0, 40.0])
     parser.add_argument("--num-envs", type=int, default=512)
     parser.add_argument("--games", type=int, default=2000, help="per agent, opponent and engine")

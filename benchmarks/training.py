@@ -1,6 +1,6 @@
-"""How much faster training goes with more sub-environments of Box2D hockey, and where the time goes.
+"""How much faster training goes with more sub-environments of hockey, and where the time goes.
 
-    python benchmarks/training.py OUT                      # configs/sac.json and dddqn.json: about four minutes
+    python benchmarks/training.py OUT                      # the configurations sac and dddqn: about four minutes
     python benchmarks/training.py OUT --updates 0.0625 --hidden 256 256 --batch-size 256
 
 Writes OUT/training.json and OUT/training.png. Every cell is the trainer that `envfleet train` runs, with the agent of a
@@ -26,9 +26,8 @@ from typing import Any
 import torch
 
 from envfleet.training import RunOptions, Trainer
-from envfleet.training.config import parse_config
+from envfleet.training.config import find_config, parse_config
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 NUM_ENVS = (1, 2, 4, 8, 16)
 PROMISE = {1: 1.0, 4: 1.4, 8: 2.4}
 WARM_UP = 500  # transitions
@@ -54,9 +53,9 @@ class Cell:
     micros: dict[str, float]
 
 
-def make_trainer(path: Path, updates: float | None, num_envs: int, args: argparse.Namespace) -> Trainer:
+def make_trainer(source: str, updates: float | None, num_envs: int, args: argparse.Namespace) -> Trainer:
     """A trainer whose run will not end by itself; with the configuration's own updates per transition if `None`."""
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = json.loads(find_config(source).read_text(encoding="utf-8"))
     phase = {"name": "all", "transitions": 10**9, "opponent": {"type": "basic_strong"}}
     config["curriculum"]["phases"] = [phase]
     config["training"].update(warmup_steps=WARM_UP // 2, eval_frequency=None, checkpoint_frequency=None)
@@ -68,14 +67,14 @@ def make_trainer(path: Path, updates: float | None, num_envs: int, args: argpars
         config["agent"]["hyperparameters"]["hidden"] = args.hidden
     workers = None if num_envs == 1 else args.workers
     options = RunOptions(
-        num_envs=num_envs, engine="box2d", backend=None if workers is None else "process", workers=workers
+        num_envs=num_envs, engine=args.engine, backend=None if workers is None else "process", workers=workers
     )
     return Trainer(parse_config(config), options)
 
 
-def measure(path: Path, updates: float | None, num_envs: int, args: argparse.Namespace) -> Cell:
+def measure(source: str, updates: float | None, num_envs: int, args: argparse.Namespace) -> Cell:
     """Run one cell."""
-    with contextlib.closing(make_trainer(path, updates, num_envs, args)) as trainer:
+    with contextlib.closing(make_trainer(source, updates, num_envs, args)) as trainer:
         trainer.begin()
         while trainer.transitions < WARM_UP:
             trainer.round()
@@ -151,25 +150,27 @@ def main() -> None:
     parser.add_argument("--updates", type=float, help="gradient updates per transition, not the configuration's")
     parser.add_argument("--hidden", type=int, nargs="+", help="likewise")
     parser.add_argument("--batch-size", type=int, help="likewise")
-    parser.add_argument("--configs", type=Path, nargs="+", default=[CONFIGS / "sac.json", CONFIGS / "dddqn.json"])
+    parser.add_argument("--configs", nargs="+", default=["sac", "dddqn"])
+    parser.add_argument("--engine", default="box2d", help="or compiled")
     parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="with 1")
     parser.add_argument("--workers", type=int, help="processes of several sub-environments; measured if not given")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     cells = [
-        measure(path, updates, num_envs, args)
-        for path in args.configs
+        measure(source, updates, num_envs, args)
+        for source in args.configs
         for updates in (args.updates, 0.0)
         for num_envs in args.num_envs
     ]
     show(cells)
-    args.out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
-        "configs": [json.loads(path.read_text(encoding="utf-8")) for path in args.configs],
+        "configs": [json.loads(find_config(source).read_text(encoding="utf-8")) for source in args.configs],
         "hidden": args.hidden,
         "batch_size": args.batch_size,
         "seconds": args.seconds,
         "workers": args.workers,
+        "engine": args.engine,
         "cells": [dataclasses.asdict(cell) for cell in cells],
     }
     (args.out / "training.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.turbofan RUN [--engines 4000] [--plot FILE]
 
-RUN is a folder of `envfleet train configs/turbofan_ppo.json --num-envs 1024`; its best checkpoint plays. Engines have
+RUN is a folder of `envfleet train turbofan_ppo --num-envs 1024`; its best checkpoint plays. Engines have
 seeds that neither training nor its evaluations use. `--plot` draws the evaluations of the run over its decisions.
 """
 

@@ -19,6 +19,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,12 @@ def test_every_error_is_in_the_reference() -> None:
     kinds = [kind for kind in classes if issubclass(kind, errors.EnvfleetError)]
     missing = [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in text or f"`{kind.code}`" not in text]
     assert missing in ([], ["EnvfleetError"])
+
+
+def test_every_extra_is_in_the_readme() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert [name for name in extras if f"`{name}`" not in table] == []
 
 
 def test_blocks_are_found_with_their_lines_and_outputs() -> None:

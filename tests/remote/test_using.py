@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 import envfleet
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import parse_config
+from envfleet.training.config import find_config, parse_config
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.options import RunOptions
 
-CONFIG = Path(__file__).parents[2] / "configs" / "turbofan_ppo.json"
-
+CONFIG = find_config("turbofan_ppo")
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from envfleet.bench.fleets import EnvFleet
+from envfleet.bench.report import count
 from envfleet.errors import InvalidArgument
 
 _ENVS_PER_WORKER = (1, 4, 16, 64)
@@ -56,8 +57,8 @@ class Candidate:
     def describe(self) -> str:
         """Say in words what it is."""
         if self.backend == "serial":
-            return f"serial: {_count(self.num_envs, 'sub-environment')} in this process"
-        text = f"{self.backend}: {_count(self.num_envs, 'sub-environment')} on {_count(self.workers, 'worker')}"
+            return f"serial: {count(self.num_envs, 'sub-environment')} in this process"
+        text = f"{self.backend}: {count(self.num_envs, 'sub-environment')} on {count(self.workers, 'worker')}"
         return text + (f", {self.batch_size} at a time" if self.is_batched else "")
 
     def arguments(self) -> str:
@@ -126,7 +127,3 @@ def _prior(candidate: Candidate, cores: int) -> tuple[float, ...]:
     is_usual = candidate.backend == "serial" or candidate.workers == cores
     distance = abs(math.log2(candidate.num_envs / (8 * cores)))
     return (candidate.is_batched, not is_usual, candidate.backend == "thread", distance)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

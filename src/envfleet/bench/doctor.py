@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from envfleet.bench.child import Child
-from envfleet.bench.fleets import EnvFleet
+from envfleet.bench.fleets import EnvFleet, kernel_of
 from envfleet.bench.machine import Machine, describe_machine, require_psutil
 from envfleet.bench.peers import BareLoop, Contender
 from envfleet.bench.probes import EnvFacts, probe_env
@@ -34,6 +34,8 @@ class FleetFacts:
         serial_without_infos: The same with every info dropped; `None` where there are none.
         serial_without_copy: The same with `copy=False`; `None` where observations are small.
         process: `backend="process"` with `workers` workers; `None` where it failed.
+        kernel: `backend="kernel"`, of the environment itself or of its compiled twin; `None` where there is none or it
+            failed.
         signal_s: Time of one step of a process fleet of the same size whose environments cost nothing.
         problems: What failed, in words.
     """
@@ -43,6 +45,7 @@ class FleetFacts:
     serial_without_infos: float | None
     serial_without_copy: float | None
     process: float | None
+    kernel: float | None
     signal_s: float | None
     problems: tuple[str, ...] = ()
 
@@ -53,6 +56,7 @@ class Facts:
 
     Attributes:
         env: The environment's id.
+        kernel: Id of the kernel: the environment's own, or that of its compiled twin; `None` where there is none.
         num_envs: Number of sub-environments asked about.
         workers: Workers of the process fleet.
         policy_s: Time the policy takes for one batch of actions; `None` if not given.
@@ -66,6 +70,7 @@ class Facts:
     """
 
     env: str
+    kernel: str | None
     num_envs: int
     workers: int
     policy_s: float | None
@@ -136,9 +141,11 @@ def examine(
     with Child(f"one {workload.spec.id} by itself") as child:
         env_facts = child.call(probe_env, _ENV_TIMEOUT_S, workload, seconds)
     workers = min(workers or whole_cores(), num_envs)
+    kernel = kernel_of(workload)
     fleet_facts = _examine_fleets(workload, num_envs, workers, env_facts, seconds, progress)
     return Facts(
         env=workload.spec.id,
+        kernel=None if kernel is None else kernel.id,
         num_envs=num_envs,
         workers=workers,
         policy_s=policy_s,
@@ -170,6 +177,9 @@ def _examine_fleets(
     contenders: list[Contender] = [BareLoop(), EnvFleet("serial"), EnvFleet("process")]
     if env_facts.observation_bytes >= BIG_OBSERVATION_BYTES:
         contenders.append(EnvFleet("serial", (("copy", False),), tag="no-copy"))
+    compiled = EnvFleet("kernel", (("workers", None),))  # its threads are not those workers
+    if compiled.absence(workload) is None:
+        contenders.append(compiled)
     main = run(workload, contenders, 0.3, 0.7)
     null = synthetic("NullEnv", observation_bytes=max(4, env_facts.observation_bytes))
     signal = run(null, [EnvFleet("process")], 0.7, 0.85).find("envfleet-process")
@@ -177,14 +187,15 @@ def _examine_fleets(
     if env_facts.num_infos > 0:
         bare = run(workload.wrapped("WithoutInfos"), [EnvFleet("serial")], 0.85, 1.0).find("envfleet-serial")
     progress("done", 1.0)
-    names = ("loop", "envfleet-serial", "envfleet-serial-no-copy", "envfleet-process")
-    loop, serial, no_copy, process = (main.find(name) for name in names)
+    names = ("loop", "envfleet-serial", "envfleet-serial-no-copy", "envfleet-process", "envfleet-kernel")
+    loop, serial, no_copy, process, kernel = (main.find(name) for name in names)
     return FleetFacts(
         loop=loop.rate if loop else 0.0,
         serial=serial.rate if serial else 0.0,
         serial_without_infos=bare.rate if bare else None,
         serial_without_copy=no_copy.rate if no_copy else None,
         process=process.rate if process else None,
+        kernel=kernel.rate if kernel else None,
         signal_s=min(sample.p50_us for sample in signal.samples) / 1e6 if signal else None,
         problems=tuple(f"{entry.label}: {entry.reason}" for entry in main.entries if entry.status != "ok"),
     )

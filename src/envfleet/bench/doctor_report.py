@@ -79,6 +79,9 @@ def _time_table(facts: Facts) -> Table:
         table.add_row(name, "", duration(fleet.signal_s), style="dim")
     limit = facts.workers / step_with_resets_s(facts)
     table.add_row(f"limit of {facts.workers} cores", f"{limit:,.0f}", duration(facts.num_envs / limit), style="dim")
+    if fleet.kernel:
+        step_s = facts.num_envs / fleet.kernel
+        table.add_row(f"envfleet kernel, {facts.kernel}", f"{fleet.kernel:,.0f}", duration(step_s))
     if facts.policy_s is not None:
         both = vector_step_s(facts) + facts.policy_s
         table.add_row("fastest fleet with your policy", f"{facts.num_envs / both:,.0f}", duration(both))

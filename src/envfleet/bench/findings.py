@@ -8,12 +8,11 @@ plus the policy.
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Callable
 
 from envfleet.bench.doctor import BIG_OBSERVATION_BYTES, Facts, Finding
-from envfleet.bench.report import duration, size
+from envfleet.bench.report import HOW_EQUAL, duration, size
 
 _URGENT = frozenset({"fleet_failed", "memory", "one_core"})
 _WORTH_SAYING = 1.1  # a gain below is within what measurements differ by
@@ -82,13 +81,11 @@ def _backend(facts: Facts) -> Finding | None:
             base_s=n / fleet.serial,
         )
     if gain <= 1 / _WORTH_SAYING:
-        needed = _envs_until_processes_pay(facts)
-        more = f" From about {needed} sub-environments on worker processes would win." if needed else ""
         return Finding(
             "too_cheap",
             "The environment is too cheap for worker processes",
             evidence,
-            f'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.{more}',
+            'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.',
             1 / gain,
             base_s=n / fleet.process,
         )
@@ -96,18 +93,28 @@ def _backend(facts: Facts) -> Finding | None:
         "processes_even",
         "Worker processes neither help nor hurt",
         evidence,
-        'backend="serial" is simpler; worker processes win with more sub-environments, a dearer step or more cores.',
+        'backend="serial" is simpler. envfleet tune finds whether other numbers of sub-environments change that.',
         1.0,
     )
 
 
-def _envs_until_processes_pay(facts: Facts) -> int | None:
-    """Estimate the smallest fleet for which workers save more than signalling costs."""
-    signal_s, workers = facts.fleet_facts.signal_s, facts.workers
-    if signal_s is None or workers < 2:
+def _kernel(facts: Facts) -> Finding | None:
+    """Say that there is compiled code for this environment."""
+    if facts.kernel is None:
         return None
-    needed = math.ceil(_WORTH_SAYING * signal_s / (step_with_resets_s(facts) * (1 - 1 / workers)))
-    return needed if facts.num_envs < needed <= 4_096 else None
+    fleet, is_twin = facts.fleet_facts, facts.kernel != facts.env
+    return Finding(
+        "kernel",
+        f"It has a compiled twin, {facts.kernel}" if is_twin else "It is a kernel, which can be compiled",
+        (
+            f"Compiled, {facts.num_envs} of them make {fleet.kernel:,.0f} steps/s. "
+            if fleet.kernel
+            else "Compiling it needs the extra envfleet[kernels]. "
+        )
+        + (HOW_EQUAL if is_twin else ""),
+        f'envfleet.make("{facts.kernel}", num_envs={facts.num_envs}, backend="kernel"); it is made for thousands.',
+        max(1.0, (fleet.kernel or 0.0) * vector_step_s(facts) / facts.num_envs),
+    )
 
 
 def _slow_reset(facts: Facts) -> Finding | None:
@@ -342,6 +349,7 @@ def _problems(facts: Facts) -> Finding | None:
 _CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     _problems,
     _backend,
+    _kernel,
     _slow_reset,
     _seeding,
     _wrapper,

@@ -7,12 +7,14 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from envfleet.bench.peers import Runner, VectorRunner
 from envfleet.bench.workloads import Workload, is_installed
-from envfleet.kernels.registration import is_kernel
+from envfleet.kernels.registration import find_twin, is_kernel
 
 
 class _BatchRunner:
@@ -42,6 +44,17 @@ class _BatchRunner:
 
     def close(self) -> None:
         self._fleet.close(terminate=True)
+
+
+def kernel_of(workload: Workload) -> EnvSpec | None:
+    """Return the kernel that `backend="kernel"` runs for an environment, or `None`.
+
+    It is the environment itself, or its compiled twin, unless the environment gets arguments of its own.
+    """
+    if is_kernel(workload.spec):
+        return workload.spec
+    twin = find_twin(workload.spec.id)
+    return None if twin is None or workload.spec.kwargs else gymnasium.spec(twin)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +89,9 @@ class EnvFleet:
             return "not installed: pip install 'envfleet[ray]'"
         if self.backend != "kernel":
             return None
-        if not is_kernel(workload.spec):
-            return f"{workload.spec.id} is no kernel (envfleet envs lists those that are)"
+        if kernel_of(workload) is None:
+            given = " that takes arguments" if workload.spec.kwargs else ""
+            return f"{workload.spec.id} is no kernel and has no compiled twin{given} (envfleet envs lists kernels)"
         return None if is_installed("numba") else "not installed: pip install numba, or the extra envfleet[kernels]"
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
@@ -86,6 +100,7 @@ class EnvFleet:
         options = dict(self.options)
         if workers is not None and self.backend != "serial" and "envs_per_worker" not in options:
             options.setdefault("workers", min(workers, num_envs))
-        fleet = make(workload.spec, num_envs, backend=self.backend, **options)
+        source = kernel_of(workload) if self.backend == "kernel" else workload.spec
+        fleet = make(source, num_envs, backend=self.backend, **options)
         is_batched = options.get("batch_size") not in (None, num_envs)
         return _BatchRunner(fleet) if is_batched else VectorRunner(fleet, num_envs)

@@ -20,6 +20,7 @@ from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
 from envfleet.bench.workloads import Workload
+from envfleet.kernels.registration import find_original
 
 
 class Runner(Protocol):
@@ -281,8 +282,8 @@ class EnvPool:
 
     @staticmethod
     def _env_id(workload: Workload) -> str:
-        """Gymnasium's id; our kernels of the same names are the same environments."""
-        return workload.spec.id.removeprefix("envfleet/")
+        """Gymnasium's id, of a kernel that of the environment that it equals."""
+        return find_original(workload.spec.id) or workload.spec.id
 
 
 class _EnvPoolRunner(VectorRunner):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,11 +11,14 @@ from rich.table import Table
 from envfleet.bench.contenders import BASELINE, is_ours
 from envfleet.bench.machine import Machine
 from envfleet.bench.results import Entry, Report, Run
+from envfleet.kernels.registration import find_twin
 
+HOW_EQUAL = "docs/kernels.md has a table of how equal the two are."
 _WIDE = 96
 _NOISY = 1.25
 _CLEAR = 1.1
 _QUIET_SHARE = 0.93
+_KERNEL = "envfleet-kernel"
 # Whom to compare with whom: the same place (this process, worker processes), and the loop as the limit of one core.
 _PAIRS: tuple[tuple[str, str], ...] = (
     ("envfleet-process", "gymnasium-async"),
@@ -65,7 +68,7 @@ def speed_table(run: Run, *, is_narrow: bool = False) -> Table:
         is_narrow: Draw short bars, for terminals of 80 characters.
     """
     best = best_of_ours(run)
-    where = f"{run.num_envs} × {run.env}" + ("" if run.workers is None else f", {_count(run.workers, 'worker')}")
+    where = f"{run.num_envs} × {run.env}" + ("" if run.workers is None else f", {count(run.workers, 'worker')}")
     table = Table(title=where, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
     table.add_column("contender", no_wrap=True)
     table.add_column("steps/s", justify="right")
@@ -100,13 +103,13 @@ def cost_table(run: Run, *, is_narrow: bool = False) -> Table:
         samples = entry.samples
         memory = None if entry.memory_bytes is None else entry.memory_bytes / run.num_envs
         cells = [
-            duration(median([sample.p50_us for sample in samples]) / 1e6),
-            duration(median([sample.p99_us for sample in samples]) / 1e6),
+            duration(statistics.median([sample.p50_us for sample in samples]) / 1e6),
+            duration(statistics.median([sample.p99_us for sample in samples]) / 1e6),
             "–" if entry.start_s is None else duration(entry.start_s),
             "–" if memory is None else size(memory),
             # The system counts CPU time in ticks of 10 ms: one tick in a second is within the error.
             "–" if entry.idle_cpu is None else ("none" if entry.idle_cpu <= 0.011 else f"{entry.idle_cpu:.0%}"),
-            duration(median([sample.cpu_s / max(1, sample.transitions) for sample in samples])),
+            duration(statistics.median([sample.cpu_s / max(1, sample.transitions) for sample in samples])),
             "–" if entry.close_s is None else duration(entry.close_s),
         ]
         shown = cells[: len(table.columns) - 1]
@@ -151,7 +154,7 @@ def _noise(baseline: Entry) -> list[str]:
 
 def _share(baseline: Entry) -> float:
     """How much of a core the bare loop had."""
-    return median([sample.cpu_s / sample.seconds for sample in baseline.samples])
+    return statistics.median([sample.cpu_s / sample.seconds for sample in baseline.samples])
 
 
 def conclusions(run: Run) -> list[str]:
@@ -161,14 +164,25 @@ def conclusions(run: Run) -> list[str]:
         ratio = run.ratio(ours, theirs)
         if ratio is not None:
             lines.append(f"{_label(run, ours)} is {_times(ratio)} {_the(_label(run, theirs))} here.")
-    verdict = _verdict(run)
-    return lines if verdict is None else [*lines, verdict]
+    return [*lines, *filter(None, (_verdict(run), _twin_line(run)))]
+
+
+def _twin_line(run: Run) -> str | None:
+    """Say what the row of the compiled twin is, and how to have it."""
+    twin, ratio = find_twin(run.env), run.ratio(_KERNEL, BASELINE)
+    if twin is None or ratio is None:
+        return None
+    return (
+        f"{_label(run, _KERNEL)} is {twin}, the compiled twin of {run.env}: {_times(ratio)} the bare loop here. Write "
+        f'envfleet.make("{twin}", num_envs={run.num_envs}, backend="kernel"); {HOW_EQUAL}'
+    )
 
 
 def _verdict(run: Run) -> str | None:
     """Say whether worker processes pay, going by the best fleet with and without them."""
-    # Not "auto": it is one of the others, and which is the question.
-    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender != "envfleet-auto"]
+    # Not "auto": it is one of the others, and which is the question. Nor compiled code, which is another's.
+    others = {"envfleet-auto", _KERNEL}
+    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender not in others]
     inside = max((entry.rate for entry in ours if "process" not in entry.contender), default=None)
     outside = max((entry.rate for entry in ours if "process" in entry.contender), default=None)
     baseline = run.find(BASELINE)
@@ -179,24 +193,17 @@ def _verdict(run: Run) -> str | None:
         return f"{step}: worker processes pay, {outside / inside:.1f}× one process."
     if _share(baseline) < _QUIET_SHARE:  # with cores of their own they might pay
         return None
-    many = _count(run.num_envs, "sub-environment")
+    many = count(run.num_envs, "sub-environment")
     if inside > _CLEAR * outside:
         return f"{step}: with {many} that is too little for worker processes to pay here; one process is faster."
     return f"{step}: with {many} worker processes and one process are about as fast here."
 
 
 def best_of_ours(run: Run) -> Entry | None:
-    """Find the fastest fleet of a run."""
-    return max(
-        (entry for entry in run.measured if is_ours(entry.contender)), key=lambda entry: entry.rate, default=None
-    )
-
-
-def median(values: Sequence[float]) -> float:
-    """Take the middle of the sorted values, the mean of the two middle ones if there are two."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    """Find the fastest fleet of a run that steps the same code as the peers, which a compiled twin does not."""
+    other = _KERNEL if find_twin(run.env) else None
+    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender != other]
+    return max(ours, key=lambda entry: entry.rate, default=None)
 
 
 def duration(seconds: float) -> str:
@@ -242,5 +249,10 @@ def _the(label: str) -> str:
     return f"the {label}" if label.startswith("bare") else label
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> count(1, "worker"), count(2, "worker")
+    ('1 worker', '2 workers')
+    """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

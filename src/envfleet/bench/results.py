@@ -11,18 +11,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-import types
-import typing
 from pathlib import Path
-from typing import Any
 
 from envfleet.bench.machine import Machine
 from envfleet.bench.measure import Sample
 from envfleet.core.files import write_whole
-from envfleet.errors import InvalidArgument
-
-KIND = "envfleet.bench"
-SCHEMA_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,59 +134,9 @@ class Report:
 
     def to_json(self) -> str:
         """Write the file described at the top of this module."""
-        head = {"kind": KIND, "schema_version": SCHEMA_VERSION}
+        head = {"kind": "envfleet.bench", "schema_version": 1}
         return json.dumps({**head, **dataclasses.asdict(self)}, indent=1) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Report:
-        """Read what `to_json` wrote.
-
-        Raises:
-            InvalidArgument: It is not such a file, or one of another version.
-        """
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise InvalidArgument(
-                f"this is no JSON ({error}): pass a file that envfleet bench --json wrote."
-            ) from error
-        found = (data.get("kind"), data.get("schema_version")) if isinstance(data, dict) else (None, None)
-        if found != (KIND, SCHEMA_VERSION):
-            expected = (KIND, SCHEMA_VERSION)
-            raise InvalidArgument(
-                f"this is no benchmark report: found kind and schema_version {found}, expected {expected}. "
-                "Pass a file that envfleet bench --json of this version wrote."
-            )
-        report: Report = _read(
-            cls, {name: value for name, value in data.items() if name not in {"kind", "schema_version"}}
-        )
-        return report
 
     def save(self, path: Path) -> None:
         """Write the JSON file, with the folders above it."""
         write_whole(path, self.to_json())
-
-
-def _read(kind: Any, value: Any) -> Any:
-    """Rebuild a value of the given type from JSON; missing and unknown fields are errors."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        if not isinstance(value, dict) or set(value) != set(hints):
-            found = sorted(value) if isinstance(value, dict) else type(value).__name__
-            name = getattr(kind, "__name__", kind)
-            raise InvalidArgument(
-                f"{name} has the fields {found}, expected {sorted(hints)}: the file was changed or cut."
-            )
-        return typing.cast("Any", kind)(**{name: _read(hint, value[name]) for name, hint in hints.items()})
-    if origin is tuple:
-        return tuple(_read(args[0], item) for item in value)
-    if origin is dict:
-        return {key: _read(args[1], item) for key, item in value.items()}
-    if origin is types.UnionType:
-        return None if value is None else _read(next(arg for arg in args if arg is not types.NoneType), value)
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InvalidArgument(f"found {value!r} where {kind.__name__} was expected: the file was changed or cut.")
-    return value

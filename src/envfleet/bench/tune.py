@@ -1,8 +1,10 @@
 """`envfleet tune`: find the fastest fleet for an environment within a given time, by successive halving.
 
 Every candidate is stepped for a moment; the better half goes on and is stepped for longer; and so on until two are
-left. Fleets stay open meanwhile (an idle fleet uses no CPU), and within a stage they are stepped in turns, so that what
-else the machine does meets all of them.
+left, which are compared with the best fleet of one process. Fleets stay open meanwhile (an idle fleet uses no CPU), and
+within a stage they are stepped in turns, so that what else the machine does meets all of them.
+
+A fleet is recommended in place of a simpler one only if it is faster beyond what repeated measurements differ by.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from envfleet.errors import EnvfleetError
 
 _MIN_SLICE_S = 0.05  # shorter says nothing: one scheduling delay would decide
 _TURNS = 3
-TOLERANCE = 0.05  # what repeats of one measurement differ by on a quiet machine; below, the simpler fleet wins
+_LAST_TURNS = 9  # of which the lowest and the highest do not count, so that one disturbance decides nothing
+_TOLERANCE = 0.05  # a gain below is worth no workers, even where it is certain
 
 
 class Evaluator(Protocol):
@@ -43,13 +46,37 @@ class Trial:
 
     Attributes:
         candidate: Which.
-        rate: Environment steps a second, in the last stage that it took part in.
+        rates: Environment steps a second, a measurement per turn of the last stage that it took part in.
         stage: That stage, from 0; later ones measured for longer.
     """
 
     candidate: Candidate
-    rate: float
+    rates: tuple[float, ...]
     stage: int
+
+    @property
+    def rate(self) -> float:
+        """Median of the measurements."""
+        return statistics.median(self.rates)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Lowest and highest measurement, of five or more without the most extreme one on each side."""
+        ordered = sorted(self.rates)
+        return (ordered[1], ordered[-2]) if len(ordered) >= 5 else (ordered[0], ordered[-1])
+
+    def is_clearly_faster(self, other: Trial) -> bool:
+        """Whether the spreads do not overlap; a single measurement has none, and shows nothing."""
+        if min(len(self.rates), len(other.rates)) < 2:
+            return False
+        return self.spread[0] > other.spread[1] and self.rate > (1 + _TOLERANCE) * other.rate
+
+    @property
+    def burden(self) -> tuple[bool, int, int, int]:
+        """Sort key, the simplest fleet first: asynchronous code, backend, workers, sub-environments."""
+        candidate = self.candidate
+        place = ("serial", "thread", "process").index(candidate.backend)
+        return candidate.is_batched, place, candidate.workers, candidate.num_envs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +175,11 @@ class _Halving:
         left = self._end - self._clock()
         # The first stage also builds the fleets, which takes longer than to step them: it gets half of the time.
         share = max(0.0, left / 2 if stage == 0 and stages > 1 else left / (stages - stage))
-        slice_s = share / (_TURNS * len(self._alive)) * (0.25 if stage == 0 else 1.0)
-        rates = self._take_turns(max(_MIN_SLICE_S, slice_s), self._clock() + share)
+        turns = _TURNS if stage < stages - 1 else _LAST_TURNS
+        slice_s = share / (turns * len(self._alive)) * (0.25 if stage == 0 else 1.0)
+        rates = self._take_turns(turns, max(_MIN_SLICE_S, slice_s), self._clock() + share)
         for candidate, values in rates.items():
-            self.trials[candidate] = Trial(candidate, statistics.median(values), stage)
+            self.trials[candidate] = Trial(candidate, tuple(values), stage)
         ranked = sorted(rates, key=lambda candidate: -self.trials[candidate].rate)
         keep = ranked[: max(2, math.ceil(len(ranked) / 2))]
         # The best single process stays to the end: it is what all others must be compared with.
@@ -163,9 +191,9 @@ class _Halving:
         self._alive = keep
         return bool(keep) and self._clock() < self._end
 
-    def _take_turns(self, slice_s: float, stage_end: float) -> dict[Candidate, list[float]]:
+    def _take_turns(self, turns: int, slice_s: float, stage_end: float) -> dict[Candidate, list[float]]:
         rates: dict[Candidate, list[float]] = {}
-        for _ in range(_TURNS):
+        for _ in range(turns):
             for candidate in self._alive:
                 now = self._clock()
                 if candidate in self.failures or now >= stage_end:
@@ -186,20 +214,14 @@ class _Halving:
 
 
 def _rank(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Sort by how far each came, then by speed; within the tolerance the simplest fleet goes first."""
+    """Sort by how far each came, then by speed; first comes the simplest of the last stage or what clearly beats it."""
     ordered = sorted(trials, key=lambda trial: (-trial.stage, -trial.rate))
     if not ordered:
         return ()
-    top = ordered[0]
-    close = [trial for trial in ordered if trial.stage == top.stage and trial.rate >= (1 - TOLERANCE) * top.rate]
-    first = min(close, key=lambda trial: _burden(trial.candidate))
+    first, *others = sorted((trial for trial in ordered if trial.stage == ordered[0].stage), key=lambda one: one.burden)
+    for trial in others:
+        first = trial if trial.is_clearly_faster(first) else first
     return (first, *(trial for trial in ordered if trial is not first))
-
-
-def _burden(candidate: Candidate) -> tuple[bool, int, int]:
-    """How much a fleet asks of its owner: asynchronous code, workers, sub-environments."""
-    workers = 0 if candidate.backend == "serial" else candidate.workers
-    return candidate.is_batched, workers, candidate.num_envs
 
 
 class ChildEvaluator:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from envfleet.bench.tune import TOLERANCE, Trial, Tuning
+from envfleet.bench.tune import Trial, Tuning
 
 _SHOWN = 10
 
@@ -52,7 +52,7 @@ def _table(tuning: Tuning) -> Table:
     title = f"Fleets of {tuning.env}"
     table = Table(title=title, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
     table.add_column("backend")
-    for name in ("envs", "workers", "per worker", "at a time", "steps/s"):
+    for name in ("envs", "workers", "per worker", "at a time", "steps/s", "spread"):
         table.add_column(name, justify="right")
     table.add_column("")
     fastest = max(trial.rate for trial in tuning.trials)
@@ -65,6 +65,7 @@ def _table(tuning: Tuning) -> Table:
             "–" if candidate.backend == "serial" else str(candidate.envs_per_worker),
             str(candidate.batch_size) if candidate.is_batched else "all",
             f"{trial.rate:,.0f}",
+            "–".join(f"{rate:,.0f}" for rate in trial.spread),
             "█" * max(1, round(16 * trial.rate / fastest)),
         ]
         table.add_row(*cells, style="bold green" if place == 0 else "")
@@ -76,47 +77,26 @@ def _why_first(tuning: Tuning) -> str | None:
     if second is None:
         return "It is the only one that could be measured."
     gain = best.rate / second.rate - 1
-    if gain <= TOLERANCE:
-        margin = f"{abs(gain):.0%}"
-        simpler = (
-            "no asynchronous code"
-            if second.candidate.is_batched and not best.candidate.is_batched
-            else ("fewer workers" if second.candidate.workers > best.candidate.workers else "fewer sub-environments")
-        )
-        if _asks_less(best, second):
-            return f"The runner-up is within the noise ({margin} apart); this one asks for less: {simpler}."
-        return f"The runner-up is within the noise ({margin} apart)."
-    return f"It makes {best.rate:,.0f} steps/s, {gain:.0%} more than the runner-up."
-
-
-def _asks_less(best: Trial, second: Trial) -> bool:
-    ours, theirs = best.candidate, second.candidate
-    if ours.is_batched != theirs.is_batched:
-        return theirs.is_batched
-    return (ours.workers, ours.num_envs) < (theirs.workers, theirs.num_envs)
+    if best.is_clearly_faster(second):
+        return f"It makes {best.rate:,.0f} steps/s, {gain:.0%} more than the runner-up."
+    simpler = "; this one is simpler" if best.burden < second.burden else ""
+    return f"The runner-up is within the spread of the measurements ({-gain:+.0%} in the median){simpler}."
 
 
 def _why_place(tuning: Tuning) -> str | None:
     """Compare with the best of the other places: this process against workers."""
     best = tuning.best
     is_serial = best.candidate.backend == "serial"
-    other = _best_where(tuning, lambda trial: (trial.candidate.backend == "serial") != is_serial)
-    serial = best if is_serial else other
-    if other is None or serial is None:
+    other = _first_where(tuning, lambda trial: (trial.candidate.backend == "serial") != is_serial)
+    if other is None:
         return None
-    step_us = 1e6 / serial.rate
-    ratio = best.rate / other.rate
-    if is_serial:
-        return (
-            f"A step takes {step_us:.0f} µs in this process; waking a worker and waiting for it costs more than a "
-            f"second core saves: the best with workers reaches {1 / ratio:.2f}×."
-        )
-    if ratio <= 1 + TOLERANCE:
-        return f"Workers bring little here: the best single process reaches {1 / ratio:.2f}×, and is simpler to use."
-    return (
-        f"Its workers step at the same time: {ratio:.2f}× the best single process, which makes {serial.rate:,.0f} "
-        f"steps/s ({step_us:.0f} µs each)."
-    )
+    if not is_serial:
+        gain = f"{best.rate / other.rate:.2f}× the best single process"
+        return f"Its workers step at the same time: {gain}, in which a step takes {1e6 / other.rate:.0f} µs."
+    ratio = f"the best fleet with workers makes {other.rate / best.rate:.2f}×"
+    if best.is_clearly_faster(other):
+        return f"A step takes {1e6 / best.rate:.0f} µs in this process, too little for workers to pay: {ratio}."
+    return f"Workers gain nothing beyond the spread of the measurements: {ratio}."
 
 
 def _why_envs_per_worker(tuning: Tuning) -> str | None:
@@ -132,7 +112,7 @@ def _why_envs_per_worker(tuning: Tuning) -> str | None:
         and trial.candidate.envs_per_worker < best.envs_per_worker
     ]
     worst = min(same, key=lambda trial: trial.candidate.envs_per_worker, default=None)
-    if worst is None or worst.rate > (1 - TOLERANCE) * tuning.best.rate:
+    if worst is None or not tuning.best.is_clearly_faster(worst):
         return None
     return (
         f"{best.envs_per_worker} sub-environments a worker share one wake-up; with {worst.candidate.envs_per_worker} "
@@ -146,7 +126,7 @@ def _why_batch(tuning: Tuning) -> str | None:
     if best.candidate.workers < 2:
         return None
     shape = (best.candidate.backend, best.candidate.num_envs, best.candidate.workers)
-    twin = _best_where(
+    twin = _first_where(
         tuning,
         lambda trial: (
             (trial.candidate.backend, trial.candidate.num_envs, trial.candidate.workers) == shape
@@ -161,5 +141,6 @@ def _why_batch(tuning: Tuning) -> str | None:
     return f"Acting on whoever is ready brings nothing here ({ratio:.2f}×): the workers take equally long."
 
 
-def _best_where(tuning: Tuning, condition: Callable[[Trial], bool]) -> Trial | None:
-    return max((trial for trial in tuning.trials if condition(trial)), key=lambda trial: trial.rate, default=None)
+def _first_where(tuning: Tuning, condition: Callable[[Trial], bool]) -> Trial | None:
+    """Return the trial of the given kind that came furthest, or `None`."""
+    return next((trial for trial in tuning.trials if condition(trial)), None)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from envfleet.cli import demo, playing, remote, rllib, serving, training
-from envfleet.cli.console import make_console, progress_bar, readable_errors
+from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, readable_errors, write_figures
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
 
 app = typer.Typer(
@@ -35,7 +35,6 @@ Env = Annotated[
 EnvArgs = Annotated[
     list[str], typer.Option("--env-arg", "-a", metavar="NAME=VALUE", help="Argument of the environment; repeatable.")
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to a JSON file.")]
 
 
 def _print_version(*, is_wanted: bool) -> None:
@@ -68,7 +67,8 @@ def bench(  # noqa: PLR0913 (one parameter per option)
         str, typer.Option("--workers", "-w", help="Workers; several with commas; else each one's own choice.")
     ] = "",
     backends: Annotated[
-        str, typer.Option(help="Of envfleet: auto, serial, thread, process, ray, kernel; all; none.")
+        str,
+        typer.Option(help="Of envfleet: auto, serial, thread, process, ray, kernel (or the compiled twin); all; none."),
     ] = "default",
     peers: Annotated[
         str,
@@ -80,7 +80,9 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     rounds: Annotated[int, typer.Option(min=1, help="Measurements per contender.")] = 3,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw them: .png, .pdf or .svg.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", callback=check_output, help="Also draw them: .png, .pdf or .svg.")
+    ] = None,
 ) -> None:
     """Measure fleets of ENV against the usual ways to step many environments."""
     with readable_errors():
@@ -105,9 +107,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
             )
         console = make_console()
         show_report(report, console)
-        if json_file is not None:
-            report.save(json_file)
-            console.print(f"[dim]Figures: {json_file}[/dim]", soft_wrap=True)
+        write_figures(json_file, report.to_json())
         if plot is not None:
             plot_report(report, plot)
             console.print(f"[dim]Plot: {plot}[/dim]", soft_wrap=True)
@@ -136,7 +136,7 @@ def tune(
         with progress_bar() as tell:
             tuning = run_tune(_resolve(env, env_args), candidates, seconds, tell)
         show_tuning(tuning, make_console())
-        _write(json_file, tuning.to_json)
+        write_figures(json_file, tuning.to_json())
 
 
 @app.command()
@@ -166,7 +166,7 @@ def doctor(
             facts = examine(workload, num_envs, workers, policy_s=policy_s, seconds=seconds, progress=tell)
         findings = diagnose(facts)
         show_examination(facts, findings, make_console())
-        _write(json_file, lambda: examination_json(facts, findings))
+        write_figures(json_file, examination_json(facts, findings))
 
 
 @app.command()
@@ -231,11 +231,3 @@ def _resolve(env: str, env_args: list[str]) -> Any:
     workload = resolve(env, parse_env_kwargs(env_args))
     require_buildable(workload)
     return workload
-
-
-def _write(file: Path | None, text: Any) -> None:
-    if file is not None:
-        from envfleet.core.files import write_whole
-
-        write_whole(file, text())
-        make_console().print(f"[dim]Figures: {file}[/dim]", soft_wrap=True)

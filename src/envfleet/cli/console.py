@@ -7,6 +7,8 @@ import errno
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,7 +16,8 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from envfleet.errors import EnvfleetError
+from envfleet.core.files import check_writable, write_whole
+from envfleet.errors import EnvfleetError, InvalidArgument
 
 _NO_ROOM = {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
 _NO_PLACE = {
@@ -50,6 +53,30 @@ def readable_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def check_output(path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written as the command line is parsed, not after minutes of work."""
+    with readable_errors():
+        try:
+            if path is not None:
+                check_writable(path)
+        except OSError as error:
+            raise InvalidArgument(f"{path} cannot be written ({error.strerror}): pass another place") from error
+    return path
+
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", callback=check_output, help="Also write all figures to a JSON file."),
+]
+
+
+def write_figures(file: Path | None, text: str) -> None:
+    """Write the file of `--json`, if it was asked for, and say where it is."""
+    if file is not None:
+        write_whole(file, text)
+        make_console().print(f"[dim]Figures: {escape(str(file))}[/dim]", soft_wrap=True)
 
 
 def _show_error(title: str, text: str) -> None:

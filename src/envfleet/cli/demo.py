@@ -26,9 +26,9 @@ _SCRIPTED = ("weak", "strong")
 
 
 def demo(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What is trained.")] = Path(
-        "configs/quickstart.json"
-    ),
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="What is trained: a name or a JSON file, as for train.")
+    ] = "quickstart",
     *,
     num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=2, help="Games at once.")] = 256,
     minutes: Annotated[float, typer.Option(min=0.01, help="Of training.")] = 1.0,
@@ -133,6 +133,6 @@ def _show_places(result: RunResult, film: Path, console: Console) -> None:
         "Plots": str(run / "plots"),
         "Watch it": f"envfleet watch {run} --against strong --out game.mp4",
         "Play against it": f"envfleet play --against {run}",
-        "Train longer": "envfleet train configs/ppo_kernel.json --num-envs 512 --max-minutes 30",
+        "Train longer": "envfleet train ppo_kernel --num-envs 512 --max-minutes 30",
     }
     show_places(places, console)

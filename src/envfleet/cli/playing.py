@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from rich.markup import escape
 
-from envfleet.cli.console import make_console, progress_bar, readable_errors
+from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, readable_errors, write_figures
 from envfleet.cli.training import set_threads
 from envfleet.errors import InvalidArgument
 
@@ -38,7 +38,6 @@ SideOption = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the games; the same seed gives the same games.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to a JSON file.")]
 
 
 def evaluate(
@@ -65,7 +64,7 @@ def evaluate(
                 checkpoint, opponent, games=games, seed=seed, side=cast(Any, side or None), rink=rink
             )
         show_evaluation(evaluation, make_console())
-        _write(json_file, evaluation_json(evaluation))
+        write_figures(json_file, json.dumps(evaluation_json(evaluation), indent=2))
 
 
 def tournament(
@@ -81,7 +80,8 @@ def tournament(
     mode: Mode = "NORMAL",
     seed: Seed = 0,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The picture; tournament.png in DIR by default.")
+        Path | None,
+        typer.Option(metavar="FILE", callback=check_output, help="The picture; tournament.png in DIR by default."),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -101,7 +101,7 @@ def tournament(
         show_tournament(played, console)
         picture = plot_tournament(played, plot or folder / "tournament.png")
         console.print(f"[dim]Picture: {escape(str(picture))}[/dim]", soft_wrap=True)
-        _write(json_file, tournament_json(played))
+        write_figures(json_file, json.dumps(tournament_json(played), indent=2))
 
 
 def watch(
@@ -111,7 +111,9 @@ def watch(
     games: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a film instead of opening a window: .gif or .mp4."),
+        typer.Option(
+            metavar="FILE", callback=check_output, help="Write a film instead of opening a window: .gif or .mp4."
+        ),
     ] = None,
     side: SideOption = "",
     mode: Mode = "NORMAL",
@@ -213,11 +215,3 @@ def _follow(moments: Iterator[Moment]) -> None:
     for _ in moments:
         if wants_to_leave():
             return
-
-
-def _write(file: Path | None, figures: dict[str, Any]) -> None:
-    if file is not None:
-        from envfleet.core.files import write_whole
-
-        write_whole(file, json.dumps(figures, indent=2))
-        make_console().print(f"[dim]Figures: {escape(str(file))}[/dim]", soft_wrap=True)

@@ -25,7 +25,13 @@ def register(app: typer.Typer) -> None:
 
 def train(  # noqa: PLR0913 (one parameter per option)
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="A configuration, a JSON file.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A JSON file, or the name of a configuration that comes with envfleet, such as quickstart; without "
+            "CONFIG the names are listed.",
+            show_default=False,
+        ),
     ] = None,
     *,
     num_envs: Annotated[
@@ -74,8 +80,10 @@ def train(  # noqa: PLR0913 (one parameter per option)
         if resume is not None:
             result = _resume(config, resume, {**options, "verbose": not quiet}, threads)
         elif config is None:
+            from envfleet.training.config import shipped_names
+
             raise InvalidArgument(
-                "no CONFIG is given: pass a JSON file, such as configs/quickstart.json, or --resume RUN"
+                f"no CONFIG is given: pass one of {', '.join(shipped_names())}, a JSON file, or --resume RUN"
             )
         elif print_config:
             _print_config(config)
@@ -118,7 +126,7 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _train(config: Path, options: dict[str, Any], threads: int) -> Any:
+def _train(config: str, options: dict[str, Any], threads: int) -> Any:
     from envfleet.training import train as run
 
     set_threads(threads)
@@ -133,9 +141,9 @@ def _train(config: Path, options: dict[str, Any], threads: int) -> Any:
     return run(read, **options)
 
 
-def _resume(config: Path | None, run: Path, options: dict[str, Any], threads: int) -> Any:
+def _resume(config: str | None, run: Path, options: dict[str, Any], threads: int) -> Any:
     if config is not None:
-        raise InvalidArgument(f"CONFIG is {str(config)!r}, but {run} goes on with its own: leave CONFIG out")
+        raise InvalidArgument(f"CONFIG is {config!r}, but {run} goes on with its own: leave CONFIG out")
     fixed = [f"--{option.replace('_', '-')}" for option in _OF_THE_RUN if option in options]
     if fixed:
         raise InvalidArgument(
@@ -147,14 +155,14 @@ def _resume(config: Path | None, run: Path, options: dict[str, Any], threads: in
     return resume(run, **options)
 
 
-def _print_config(path: Path) -> None:
+def _print_config(source: str) -> None:
     import dataclasses
     import json
 
     from envfleet.training.config import read_config
 
     with _plain_warnings():
-        config = read_config(path)
+        config = read_config(source)
     content = config.model_dump(mode="json")
     content["agent"]["hyperparameters"] = {
         name: value

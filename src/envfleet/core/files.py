@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +51,22 @@ def write_whole(path: str | Path, content: bytes | str) -> None:
     """Write a file in one piece; text is written as UTF-8. See `replacing`."""
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def check_writable(path: str | Path) -> None:
+    """Check that a file can be written later, before the work that goes into it; its folder is made if there is none.
+
+    Raises:
+        OSError: It cannot; names the file.
+    """
+    path = Path(path).resolve()
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.is_file() or not path.exists():  # else a device
+            if not path.parent.exists():  # a file in its place is found by the next line, which names the reason
+                path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        error.filename = str(path)
+        raise

@@ -12,12 +12,14 @@ from envfleet.kernels.registration import register
 if TYPE_CHECKING:
     from envfleet.envs.hosting import Hosting
 
-_KERNELS = (
+_TWINS = (  # of Gymnasium's environments with the same name; docs/kernels.md has how equal they are
     ("CartPole-v1", "classic.cartpole:CartPole", 500),
     ("Pendulum-v1", "classic.pendulum:Pendulum", 200),
     ("MountainCar-v0", "classic.mountain_car:MountainCar", 200),
     ("MountainCarContinuous-v0", "classic.mountain_car_continuous:MountainCarContinuous", 999),
     ("Acrobot-v1", "classic.acrobot:Acrobot", 500),
+)
+_KERNELS = (
     ("GridWorld-v0", "gridworld:GridWorld", 100),
     ("GridWorldPixels-v0", "gridworld:GridWorldPixels", 100),
     ("Turbofan-v0", "turbofan:Turbofan", 1000),
@@ -34,6 +36,8 @@ _HOSTINGS = {"envfleet/Turbofan-v0": "turbofan.hosting:EngineHosting"}
 
 def register_all() -> None:
     """Register them all under `envfleet/`."""
+    for name, target, max_episode_steps in _TWINS:
+        register(f"envfleet/{name}", f"envfleet.envs.{target}", max_episode_steps=max_episode_steps, twin_of=name)
     for name, target, max_episode_steps in _KERNELS:
         register(f"envfleet/{name}", f"envfleet.envs.{target}", max_episode_steps=max_episode_steps)
     for name, target, limit in _ON_BOX2D:

@@ -11,9 +11,17 @@ from envfleet.kernels.kernel import Kernel
 
 _ENTRY_POINT = "envfleet.kernels.env:KernelEnv"
 _VECTOR_ENTRY_POINT = "envfleet.kernels.vector:make_vector"
+_TWINS: dict[str, str] = {}  # an environment's id -> that of the kernel that equals it
 
 
-def register(env_id: str, kernel: type[Kernel] | str, *, max_episode_steps: int | None = None, **kwargs: Any) -> None:
+def register(
+    env_id: str,
+    kernel: type[Kernel] | str,
+    *,
+    max_episode_steps: int | None = None,
+    twin_of: str | None = None,
+    **kwargs: Any,
+) -> None:
     """Register a kernel with Gymnasium.
 
     Then `gymnasium.make(env_id)` makes one, `gymnasium.make_vec(env_id, num_envs,
@@ -23,6 +31,8 @@ def register(env_id: str, kernel: type[Kernel] | str, *, max_episode_steps: int 
         env_id: `"namespace/Name-v0"`.
         kernel: The class, or `"package.module:Name"` of it, which is not imported before it is needed.
         max_episode_steps: The time limit; by default that of the class, or none where only its name is given.
+        twin_of: Id of the environment in Python that the kernel equals; `envfleet bench` and `doctor` of that one then
+            show the kernel, too.
         **kwargs: For `gymnasium.register`.
     """
     if max_episode_steps is None and not isinstance(kernel, str):
@@ -35,6 +45,18 @@ def register(env_id: str, kernel: type[Kernel] | str, *, max_episode_steps: int 
         kwargs={"kernel": kernel},
         **kwargs,
     )
+    if twin_of is not None:
+        _TWINS[twin_of] = env_id
+
+
+def find_twin(env_id: str) -> str | None:
+    """Return the id of the kernel that equals an environment, or `None`."""
+    return _TWINS.get(env_id)
+
+
+def find_original(kernel_id: str) -> str | None:
+    """Return the id of the environment that a kernel equals, or `None`."""
+    return next((env_id for env_id, twin in _TWINS.items() if twin == kernel_id), None)
 
 
 def is_kernel(spec: EnvSpec) -> bool:

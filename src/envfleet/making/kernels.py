@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import Kernel, find_kernel
-from envfleet.kernels.registration import is_kernel
+from envfleet.kernels.registration import find_twin, is_kernel
 from envfleet.making.registered import find_spec
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def make_kernel_fleet(
     spec = kernel_spec(source)
     if spec is None and not is_kernel_class(source):
         env_id = source.id if isinstance(source, EnvSpec) else source
-        ours = gym.registry.get(f"envfleet/{env_id}")
+        twin = find_twin(env_id)
         advice = (
-            f"did you mean {ours.id!r}?"
-            if ours is not None and is_kernel(ours)
+            f"did you mean {twin!r}?"
+            if twin is not None
             else "pass a subclass of envfleet.kernels.Kernel or the id of a registered one (`envfleet envs` lists "
             "them), or choose another backend"
         )

@@ -86,7 +86,8 @@ def train(  # noqa: PLR0913  # every option is keyword-only
     Ctrl-C ends the run in order; `resume` goes on with it.
 
     Args:
-        config: A configuration, its content as a dict, or the path of its file.
+        config: A configuration, its content as a dict, the path of its file, or the name of one that comes with
+            envfleet, such as `"quickstart"`.
         num_envs: Sub-environments.
         engine: Of hockey: `"compiled"`, or `"box2d"`, which is the same game to the last bit and slower.
         backend: Of the fleet; `None` chooses.
@@ -171,7 +172,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     """Train by a configuration file; `num_envs` is the only thing to change for speed.
 
     Args:
-        config_path: The file.
+        config_path: The file, or the name of a configuration that comes with envfleet.
         base_output_dir: Folder of runs.
         run_name: As in `train`.
         verbose: Whether a progress bar is shown.

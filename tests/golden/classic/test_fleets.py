@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from envfleet.kernels.kernel import read_kernel
 
 NUM_ENVS = 60
 SEED = 1000
+KERNELS_PAGE = (Path(__file__).resolve().parents[3] / "docs" / "kernels.md").read_text(encoding="utf-8")
 
 
 def make_fleet(pair: Pair, num_envs: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> KernelFleet:
@@ -36,9 +40,27 @@ def test_initial_states_are_the_same_to_the_bit(pair: Pair) -> None:
     assert_same(found, observations)
 
 
+class Gap:
+    """The largest difference between arrays of ours and the original's, in the words of the documentation's table."""
+
+    def __init__(self) -> None:
+        self._largest = 0.0
+
+    def add(self, found: Any, expected: Any) -> None:
+        found, expected = np.asarray(found), np.asarray(expected)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        if found.tobytes() != expected.tobytes():
+            largest = float(np.abs(found.astype(np.float64) - expected).max())
+            self._largest = max(self._largest, largest, sys.float_info.min)  # other bits may be a zero of another sign
+
+    def __str__(self) -> str:
+        return f"within 1e{math.ceil(math.log10(self._largest))}" if self._largest else "to the bit"
+
+
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name.lower())
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
-def test_whole_episodes_and_what_follows_them_are_the_same(pair: Pair, mode: AutoresetMode) -> None:
+def test_whole_episodes_are_as_equal_as_the_documentation_says(pair: Pair, mode: AutoresetMode) -> None:
+    observations_gap, rewards_gap = Gap(), Gap()
     originals: Any = SyncVectorEnv([pair.make] * NUM_ENVS, autoreset_mode=mode)
     rng = np.random.default_rng(0)
     num_ended = num_terminated = 0
@@ -46,21 +68,22 @@ def test_whole_episodes_and_what_follows_them_are_the_same(pair: Pair, mode: Aut
         expected, _ = originals.reset(seed=SEED)
         found, _ = fleet.reset(seed=SEED)
         for step in range(pair.num_steps):
-            assert_same(found, expected, step)
+            observations_gap.add(found, expected)
             actions = pair.actions(expected, step, rng)
             expected, rewards, terminated, truncated, infos = originals.step(actions)
             found, found_rewards, found_terminated, found_truncated, found_infos = fleet.step(actions)
-            assert_same(found_rewards, rewards, step)
+            rewards_gap.add(found_rewards, rewards)
             np.testing.assert_array_equal(found_terminated, terminated, err_msg=str(step))
             np.testing.assert_array_equal(found_truncated, truncated, err_msg=str(step))
             ended = terminated | truncated
             if mode is AutoresetMode.SAME_STEP and ended.any():
                 finals, found_finals = (np.stack(list(each["final_obs"][ended])) for each in (infos, found_infos))
-                assert_same(found_finals, finals, step)
+                observations_gap.add(found_finals, finals)
                 np.testing.assert_array_equal(found_infos["_final_obs"], ended)
             num_ended += int(ended.sum())
             num_terminated += int(terminated.sum())
     originals.close()
+    assert f"\n| `envfleet/{pair.id}` | {observations_gap} | {rewards_gap} | equal |\n" in KERNELS_PAGE
     assert num_ended >= NUM_ENVS
     assert num_ended > num_terminated
     assert (num_terminated > 0) is (pair.id != "Pendulum-v1")

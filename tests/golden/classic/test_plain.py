@@ -20,6 +20,7 @@ from tests.golden.classic.originals import (
 
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
+from envfleet.kernels.registration import find_original, find_twin
 
 each_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
 
@@ -58,6 +59,12 @@ def compare_episode(
         assert found[2] == terminated
         ended = terminated or truncated
         step += 1
+
+
+def test_every_twin_is_compared_here() -> None:
+    assert {pair.id: find_twin(pair.id) for pair in PAIRS} == {pair.id: f"envfleet/{pair.id}" for pair in PAIRS}
+    ours = [env_id for env_id in gym.registry if env_id.startswith("envfleet/")]
+    assert {find_original(env_id) for env_id in ours} == {None, *(pair.id for pair in PAIRS)}
 
 
 @each_pair

@@ -55,10 +55,12 @@ def facts(policy_s: float | None = None, fleet: dict[str, Any] | None = None, **
         "serial_without_infos": None,
         "serial_without_copy": None,
         "process": 9_000.0,
+        "kernel": None,
         "signal_s": 50e-6,
     }
     return Facts(
         env="Some-v0",
+        kernel=None,
         num_envs=8,
         workers=2,
         policy_s=policy_s,

@@ -3,7 +3,7 @@
 import pytest
 
 from envfleet.bench.bench import bench
-from envfleet.bench.results import Report, Settings
+from envfleet.bench.results import Settings
 from envfleet.bench.workloads import resolve
 from envfleet.errors import InvalidArgument
 
@@ -19,6 +19,5 @@ def test_bench_end_to_end():
     texts = []
     report = bench(resolve("CartPole-v1"), [2], [2], contenders, settings, lambda text, fraction: texts.append(text))
     assert [entry.status for entry in report.runs[0].entries] == ["ok"] * len(contenders), report.runs[0].entries
-    assert Report.from_json(report.to_json()) == report
     assert any("round 2 of 2" in text for text in texts)
     assert all(entry.close_s is not None for entry in report.runs[0].entries)

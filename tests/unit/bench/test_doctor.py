@@ -78,7 +78,26 @@ def test_too_cheap_for_processes():
     found = diagnose(facts(step_s=5e-6, reset_s=1e-6, fleet={"serial": 120_000.0, "process": 60_000.0}))
     assert found[0].code == "too_cheap"
     assert found[0].gain == pytest.approx(2.0)
-    assert "From about 22 sub-environments" in found[0].advice
+    assert "would win" not in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("env", "title"),
+    [
+        ("CartPole-v1", "It has a compiled twin, envfleet/CartPole-v1"),
+        ("envfleet/CartPole-v1", "It is a kernel, which can be compiled"),
+    ],
+)
+def test_a_kernel_is_named(env, title):
+    measured = dataclasses.replace(facts(fleet={"kernel": 90_000.0}), env=env, kernel="envfleet/CartPole-v1")
+    found = diagnose(measured)[0]
+    assert (found.code, found.title) == ("kernel", title)
+    assert found.gain == pytest.approx(10.0)
+    assert found.advice.startswith('envfleet.make("envfleet/CartPole-v1", num_envs=8, backend="kernel")')
+    assert ("how equal" in found.evidence) is (env == "CartPole-v1")
+    without_numba = dataclasses.replace(facts(), env=env, kernel="envfleet/CartPole-v1")
+    finding = next(finding for finding in diagnose(without_numba) if finding.code == "kernel")
+    assert "needs the extra envfleet[kernels]" in finding.evidence
 
 
 def test_processes_pay():
@@ -217,3 +236,11 @@ def test_a_whole_examination(capsys):
     text = file.getvalue()
     for words in ("One envfleet-bench/Info-v0", "envfleet serial", "with your policy", "1. "):
         assert words in text
+
+
+def test_a_twin_is_measured_beside_the_environment():
+    found = examine(resolve("CartPole-v1"), 2, 1, seconds=0.05, progress=lambda text, fraction: None)
+    assert found.kernel == "envfleet/CartPole-v1"
+    assert found.fleet_facts.kernel is not None
+    assert found.fleet_facts.kernel > 2 * found.fleet_facts.serial
+    assert not found.fleet_facts.problems

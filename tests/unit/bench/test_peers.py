@@ -65,13 +65,16 @@ def test_absent_peers_say_why(monkeypatch):
 
 def test_kernels_take_part_where_there_is_one():
     kernel, ours = resolve("envfleet/CartPole-v1"), EnvFleet("kernel")
-    assert "no kernel" in str(ours.absence(resolve("cheap")))
-    assert ours.absence(kernel) is None
+    assert "has no compiled twin" in str(ours.absence(resolve("LunarLander-v3")))
+    assert "has no compiled twin" in str(ours.absence(resolve("CartPole-v1", {"sutton_barto_reward": True})))
     assert EnvPool().absence(kernel) is None  # it has the same environment
-    runner = ours.make(kernel, NUM_ENVS, None)
-    runner.reset(seed=0)
-    assert runner.step(np.zeros(NUM_ENVS, np.int64)) == NUM_ENVS
-    runner.close()
+    assert "rewritten in C++" in str(EnvPool().absence(resolve("envfleet/GridWorld-v0")))
+    for workload in (kernel, resolve("cheap"), resolve("CartPole-v1").staggered()):
+        assert ours.absence(workload) is None
+        runner = ours.make(workload, NUM_ENVS, None)
+        runner.reset(seed=0)
+        assert runner.step(np.zeros(NUM_ENVS, np.int64)) == NUM_ENVS
+        runner.close()
 
 
 def test_unknown_contender():

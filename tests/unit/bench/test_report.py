@@ -46,6 +46,16 @@ def test_it_says_when_processes_do_not_pay():
     assert "here." in conclusions(run(LOOP, SERIAL))[-1]
 
 
+def test_a_compiled_twin_is_named_and_compared_with_nobody_else():
+    found = run(LOOP, ASYNC, SERIAL, entry("envfleet-process", 100), entry("envfleet-kernel", 50_000))
+    *_, verdict, twin = conclusions(found)
+    assert "one process is faster" in verdict
+    assert "envfleet kernel is envfleet/CartPole-v1, the compiled twin of CartPole-v1: 50× the bare loop here." in twin
+    assert 'envfleet.make("envfleet/CartPole-v1", num_envs=8, backend="kernel")' in twin
+    row = next(line for line in text_of(found).splitlines() if line.startswith("Gymnasium AsyncVectorEnv"))
+    assert row.split()[-1] == "1.80×"  # of envfleet serial
+
+
 def test_nothing_is_said_against_processes_that_had_no_cores():
     samples = [dataclasses.replace(sample, cpu_s=0.2) for sample in LOOP.samples]
     loop = dataclasses.replace(LOOP, samples=tuple(samples))

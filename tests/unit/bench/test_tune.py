@@ -96,6 +96,32 @@ def test_within_the_noise_the_simpler_fleet_wins():
     assert trials[0].candidate.backend == "serial"
 
 
+class Shaky(FakeEvaluator):
+    """All candidates are equally fast, or processes twice as fast, and every measurement is off by up to a quarter."""
+
+    def __init__(self, seed, gain):
+        super().__init__(lambda candidate: 1_000.0 * (gain if candidate.backend == "process" else 1.0), build_s=0.05)
+        self.rng = random.Random(seed)
+
+    def measure(self, candidate, seconds):
+        return super().measure(candidate, seconds) * self.rng.uniform(0.75, 1.25)
+
+
+@pytest.mark.parametrize("num_envs", [None, 8])
+def test_on_a_noisy_machine_only_what_is_clearly_faster_is_recommended(num_envs):
+    space = search_space(2, num_envs)
+    found = {gain: [run_search(Shaky(seed, gain), space)[0][0] for seed in range(20)] for gain in (1.0, 2.0)}
+    assert {trial.candidate.backend for trial in found[1.0]} == {"serial"}
+    assert {trial.candidate.backend for trial in found[2.0]} == {"process"}
+
+
+def test_of_backends_that_are_as_fast_the_simplest_wins():
+    def speed(candidate):
+        return 1_000.0 if candidate.backend == "serial" else 2_000.0
+
+    assert run_search(FakeEvaluator(speed), search_space(2, 8))[0][0].candidate == Candidate("thread", 8, 2, 8)
+
+
 def test_failures_are_reported_and_never_win():
     faulty = [candidate for candidate in SPACE if candidate.backend == "process"]
     trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1_000.0, 0.1, faulty=faulty), SPACE)
@@ -147,7 +173,7 @@ def test_arguments_are_what_make_takes():
 
 
 def tuning_of(*trials):
-    ranked = tuple(Trial(candidate, rate, 1) for candidate, rate in trials)
+    ranked = tuple(Trial(candidate, (rate, rate), 1) for candidate, rate in trials)
     return Tuning("Some-v0", ("envfleet.make()",), ranked, (), 0, 10.0, MACHINE)
 
 
@@ -160,9 +186,10 @@ def test_reasons():
     assert "32 sub-environments a worker share one wake-up; with 1 it is 0.10×" in text
     assert "Acting on whoever is ready brings nothing here (0.50×)" in text
     text = " ".join(explain(tuning_of((serial, 1_000.0), (processes, 400.0))))
-    assert "the best with workers reaches 0.40×" in text
+    assert "too little for workers to pay: the best fleet with workers makes 0.40×" in text
     text = " ".join(explain(tuning_of((batched, 1_000.0), (processes, 400.0))))
     assert "fleet.send(actions, env_indices)" in text
     text = " ".join(explain(tuning_of((serial, 1_000.0), (processes, 990.0))))
-    assert "within the noise (1% apart); this one asks for less: fewer workers" in text
+    assert "The runner-up is within the spread of the measurements (-1% in the median); this one is simpler." in text
+    assert "Workers gain nothing beyond the spread of the measurements: the best fleet with workers makes 0.99×" in text
     assert explain(tuning_of((serial, 1.0))) == ["It is the only one that could be measured."]

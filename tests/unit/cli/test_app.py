@@ -141,9 +141,24 @@ def test_ctrl_c_is_quiet(monkeypatch):
 def test_a_file_that_cannot_be_written_is_one_readable_panel(tmp_path):
     place = tmp_path / "a file"
     place.touch()
-    result = invoke("train", "configs/quickstart.json", "--out", str(place), "--max-transitions", "1")
+    result = invoke("train", "quickstart", "--out", str(place), "--max-transitions", "1")
     assert result.exit_code == 2
     assert "cannot be written (Not a directory): make room, or pass another place" in flat(result.output)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("bench", "--json"), ("bench", "--plot"), ("tune", "--json"), ("doctor", "--json"), ("evaluate", "--json"),
+     ("tournament", "--json"), ("tournament", "--plot")],
+)  # fmt: skip
+def test_outputs_that_cannot_be_written_are_refused_before_anything_is_measured(tmp_path, command, option):
+    file = tmp_path / "a file"
+    file.touch()
+    for place, reason in ((file / "a.png", "Not a directory"), (tmp_path, "Is a directory")):
+        result = invoke(command, str(tmp_path), option, str(place))
+        assert result.exit_code == 2
+        assert f"cannot be written ({reason}): pass another place" in flat(result.output)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_full_disk_is_one_readable_panel(monkeypatch):

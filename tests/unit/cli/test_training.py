@@ -139,7 +139,7 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no CONFIG is given: pass a JSON file"),
+        ((), "no CONFIG is given: pass one of curriculum_base, "),
         (("CONFIG", "--resume", "runs/mine"), "goes on with its own: leave CONFIG out"),
         (("--resume", "runs/mine", "-n", 4, "--seed", 1), "--num-envs, --seed with --resume, but a run goes on with"),
         (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envfleet.core.files import replacing, write_whole
+from envfleet.core.files import check_writable, replacing, write_whole
 
 
 def test_whole_files_replace_whole_files(tmp_path: Path) -> None:
@@ -66,3 +66,17 @@ def test_links_permissions_and_what_is_no_file_stay_what_they_are(tmp_path: Path
     assert os.read(reader, 10) == b"new"
     os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_whether_a_file_can_be_written_shows_before_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.json"
+    check_writable(path)
+    assert list(path.parent.iterdir()) == []
+    path.write_text("old")
+    check_writable(path)
+    check_writable("/dev/null")
+    assert path.read_text() == "old"
+    for place in (path / "below", tmp_path):
+        with pytest.raises(OSError, match=r"Not a directory|Is a directory") as caught:
+            check_writable(place)
+        assert caught.value.filename == str(place)

@@ -1,4 +1,4 @@
-"""Gymnasium's classic control environments as kernels, equal to the originals step by step."""
+"""Gymnasium's classic control environments as kernels, as equal to the originals as docs/kernels.md says."""
 
 from envfleet.envs.classic.acrobot import Acrobot
 from envfleet.envs.classic.cartpole import CartPole

@@ -18,7 +18,7 @@ _HIGH = np.array([1.0, 1.0, 8.0], np.float32)
 
 
 class Pendulum(Kernel):
-    """Gymnasium's Pendulum-v1 as a kernel: the same spaces, draws and rewards.
+    """Gymnasium's Pendulum-v1 as a kernel: the same spaces and draws, and rewards within 1e-9.
 
     Observation: cosine and sine of the angle from the upright, angular velocity (rad/s). Action: a torque (N m),
     clipped to ±2. The reward is minus a cost of angle, velocity and torque. Never terminated.

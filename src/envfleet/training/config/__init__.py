@@ -29,7 +29,14 @@ from envfleet.training.config.phases import (
     RewardShaping,
     WeightedMode,
 )
-from envfleet.training.config.reading import json_schema, parse_config, read_config, recorded_config
+from envfleet.training.config.reading import (
+    find_config,
+    json_schema,
+    parse_config,
+    read_config,
+    recorded_config,
+    shipped_names,
+)
 from envfleet.training.config.run import AgentSection, Hyperparameters, Pool, RunConfig, Training
 
 __all__ = [
@@ -55,9 +62,11 @@ __all__ = [
     "Training",
     "WeakOpponent",
     "WeightedMode",
+    "find_config",
     "json_schema",
     "parse_config",
     "read_config",
     "recorded_config",
     "shares_of",
+    "shipped_names",
 ]

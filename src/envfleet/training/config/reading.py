@@ -15,24 +15,56 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
 
+SHIPPED = Path(__file__).parents[1] / "configs"
+"""Folder of the configurations that come with envfleet, and of their JSON schema."""
 _MOST_ERRORS = 8
 _ONCE = {"learn_from_both_sides": False}  # keys of `training` that came later, and what was done before
 
 
-def read_config(path: str | Path) -> RunConfig:
+def shipped_names() -> list[str]:
+    """List the names of the configurations that come with envfleet."""
+    return sorted(path.stem for path in SHIPPED.glob("*.json") if path.stem != "schema")
+
+
+def find_config(source: str | Path) -> Path:
+    """Return the path of a configuration file.
+
+    Args:
+        source: The path, or the name of a configuration that comes with envfleet: a `str` without folder and suffix.
+
+    Raises:
+        InvalidArgument: Unknown name.
+    """
+    path = Path(source)
+    if not isinstance(source, str) or path.suffix or source != path.name:
+        return path
+    if source not in shipped_names():
+        raise InvalidArgument(
+            f"the configuration is {source!r}, expected one of {', '.join(shipped_names())}, or the path of a JSON "
+            f"file: for a file of that name write ./{source}"
+        )
+    return SHIPPED / f"{source}.json"
+
+
+def read_config(source: str | Path) -> RunConfig:
     """Read a configuration file.
 
     Args:
-        path: A JSON file. Keys of older files that never did anything are dropped with a warning.
+        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`. Keys of older files
+            that never did anything are dropped with a warning.
 
     Raises:
-        InvalidArgument: There is no such file, it is no JSON, or it says something that cannot be; the message has the
-            path of every key in question, what it is, and what is accepted.
+        InvalidArgument: Unknown name, missing file, or a file that is no JSON or says something that cannot be; the
+            message has the path of every key in question, what it is, and what is accepted.
     """
+    path = find_config(source)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_whole)
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_whole)
     except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): pass the path of a configuration") from error
+        raise InvalidArgument(
+            f"{path} cannot be read ({error.strerror}): pass the path of a configuration, or one of the names "
+            f"{', '.join(shipped_names())}"
+        ) from error
     except ValueError as error:
         raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
     return parse_config(data, str(path))

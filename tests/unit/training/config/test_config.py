@@ -16,6 +16,7 @@ from tests.unit.training.config.written import PUBLIC, changed, clean, with_agen
 
 from envfleet.agents import DDDQNConfig, PPOConfig, SACConfig, TD3Config
 from envfleet.envs.hockey import action_table
+from envfleet.errors import InvalidArgument
 from envfleet.training.config import (
     AgentSection,
     Environment,
@@ -26,14 +27,15 @@ from envfleet.training.config import (
     RewardShaping,
     RunConfig,
     Training,
+    find_config,
     json_schema,
     parse_config,
     read_config,
     shares_of,
+    shipped_names,
 )
 
-CONFIGS = Path(__file__).resolve().parents[4] / "configs"
-SHIPPED = sorted(path for path in CONFIGS.glob("*.json") if path.name != "schema.json")
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "training.md"
 
 
 def test_a_public_file_is_read_and_unused_keys_are_named(tmp_path: Path) -> None:
@@ -65,23 +67,38 @@ def test_a_public_file_is_read_and_unused_keys_are_named(tmp_path: Path) -> None
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_configurations_are_valid_and_so_is_what_is_written_of_them(path: Path) -> None:
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_configurations_are_valid_and_so_is_what_is_written_of_them(name: str) -> None:
+    path = find_config(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        config = read_config(path)
+        config = read_config(name)
+    assert config == read_config(path)
     assert parse_config(config.model_dump(mode="json")) == config
     assert parse_config(json.loads(config.model_dump_json())) == config
     jsonschema_rs.validate(json_schema(), json.loads(path.read_text(encoding="utf-8")))
 
 
-def test_the_shipped_ones_are_the_usual_ones() -> None:
-    names = {"curriculum_base", "curriculum_simple", "sac", "dddqn", "td3", "ppo_kernel", "quickstart"}
-    assert {path.stem for path in SHIPPED} >= names
+def test_shipped_configurations_are_in_the_documentation() -> None:
+    table = PAGE.read_text(encoding="utf-8").split("## Configurations")[1].split("###")[0]
+    assert [name for name in shipped_names() if f"`{name}`" not in table] == []
+    assert {"quickstart", "curriculum_base", "curriculum_simple", "ppo_kernel"} <= set(shipped_names())
+
+
+def test_a_bare_word_is_the_name_of_a_configuration_and_all_else_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").write_text(json.dumps(clean()), encoding="utf-8")
+    assert read_config("./quickstart") == read_config(Path("quickstart")) == parse_config(clean())
+    assert read_config("quickstart").agent.type == "PPO"
+    unknown = "is 'quikstart', expected one of curriculum_base, .*, quickstart, .*: for a file .* ./quikstart"
+    with pytest.raises(InvalidArgument, match=unknown):
+        read_config("quikstart")
 
 
 def test_the_shipped_schema_is_that_of_the_code_and_refuses_what_the_code_refuses() -> None:
-    schema = json.loads((CONFIGS / "schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(find_config("sac").with_name("schema.json").read_text(encoding="utf-8"))
     assert schema == json_schema()
     with pytest.raises(jsonschema_rs.ValidationError, match="episode"):
         jsonschema_rs.validate(schema, changed("curriculum", "phases", 0, "episode", 1))
@@ -157,8 +174,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 @pytest.mark.parametrize("title", SECTIONS)
 def test_every_key_and_its_default_are_in_the_documentation(title: str) -> None:
-    page = (CONFIGS.parent / "docs" / "training.md").read_text(encoding="utf-8")
-    section = page.split(f"### {title}\n")[1].split("\n#")[0]
+    section = PAGE.read_text(encoding="utf-8").split(f"### {title}\n")[1].split("\n#")[0]
     told: dict[str, str] = {}
     for keys, defaults in re.findall(r"^\| (`[\w`, .]+`) \| ([^|]+) \|", section, re.MULTILINE):
         names = [key.strip("` ") for key in keys.split(",")]

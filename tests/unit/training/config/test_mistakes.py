@@ -165,8 +165,8 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_named_with_file_key_and_what_is_accepted(name: str) -> None:
     make, message = MISTAKES[name]
-    with pytest.raises(InvalidArgument, match=f"^{re.escape('configs/mine.json: ')}{message}"):
-        parse_config(make(), "configs/mine.json")
+    with pytest.raises(InvalidArgument, match=f"^{re.escape('runs/mine.json: ')}{message}"):
+        parse_config(make(), "runs/mine.json")
 
 
 def test_several_mistakes_are_told_at_once() -> None:

@@ -1,0 +1,5 @@
+"""`python -m envfleet` is the command `envfleet`."""
+
+from envfleet.cli import main
+
+main()
