@@ -22,13 +22,13 @@ from envfleet.core.files import write_whole
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.explaining import explain
-from envfleet.kernels.jitting import fingerprint
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import rehearse
+from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
-_FRAMEWORK = ("numba_cpu.py", "views.py", "rng.py", "ziggurat.py", "jitting.py")
+_FRAMEWORK = ("numba_cpu.py", "views.py", "rng.py", "ziggurat.py", "jitting.py", "references.py")
 
 
 class Program:
@@ -71,19 +71,39 @@ def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
 
 
 def fingerprint_of(spec: KernelSpec) -> str:
-    """A hash of a kernel's functions and of all they refer to, as it is now."""
+    """Hash a kernel's functions and all they refer to, as it is now.
+
+    Raises:
+        KernelError: They refer to something that cannot be compiled.
+    """
     functions: list[Any] = [spec.reset, spec.step, spec.observe]
-    return fingerprint(functions)
+    try:
+        return fingerprint(functions)
+    except KernelError as error:
+        check_functions(spec)  # which names the line, where it knows the mistake
+        raise KernelError(f"{spec.name}, {error}") from error
 
 
-@functools.lru_cache(maxsize=64)
-def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> Program:
+def check_functions(spec: KernelSpec) -> bool:
+    """Look for mistakes before anything is compiled, and say whether the kernel's steps say `truncated`.
+
+    Raises:
+        KernelError: There is one; names the line.
+        MissingDependency: Numba is not installed.
+    """
     require_numba()
-    from envfleet.kernels import numba_cpu
     from envfleet.kernels.rules import check_rules
 
     truncates = rehearse(spec)
     check_rules(spec)
+    return truncates
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> Program:
+    truncates = check_functions(spec)
+    from envfleet.kernels import numba_cpu
+
     plan = BufferPlan(spec)
     source = Source(plan, has_own_params=has_own_params, truncates=truncates)
     module = load_module(spec, source.text(), "loops")
@@ -110,7 +130,9 @@ def load_module(spec: KernelSpec, text: str, name: str) -> types.ModuleType:
 
     framework = [Path(__file__).with_name(file).read_text("utf-8") for file in _FRAMEWORK]
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, action_bounds(spec))
-    key = fingerprint([], fingerprint_of(spec), text, repr(forms), *framework, numba.__version__, sys.version)
+    key = fingerprint(
+        [], fingerprint_of(spec), text, repr(forms), *framework, numba.__version__, np.__version__, sys.version
+    )
     folder = _usable(cache_folder()) / f"{spec.name}-{key}"
     path = folder / f"{name}.py"
     if not path.exists():

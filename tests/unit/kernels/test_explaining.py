@@ -12,11 +12,11 @@ import pytest
 
 from envfleet.errors import EnvfleetError, KernelError
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.plain import rehearse
-from envfleet.kernels.program import compile_kernel, compiling
+from envfleet.kernels.program import check_functions, compile_kernel, compiling
 
 HEAD = """
 import math, random
+from typing import NamedTuple
 import numpy as np
 from gymnasium import spaces
 from envfleet.kernels import Kernel, array
@@ -26,6 +26,9 @@ class Thing:
     value = 1.0
 THING = Thing()
 def change(record): record.goal = 3.0
+class Ways(NamedTuple):
+    first: object
+WAYS = Ways(change)
 def factorial(n): return 1.0 if n < 2 else n * factorial(n - 1)
 
 class Base(Kernel):
@@ -104,11 +107,7 @@ def load(tmp_path: Path, text: str) -> Any:
 
 def check(kernel: Any) -> None:
     """All that is looked at before anything is compiled."""
-    from envfleet.kernels.rules import check_rules
-
-    spec = read_kernel(kernel)
-    rehearse(spec)
-    check_rules(spec)
+    check_functions(read_kernel(kernel))
 
 
 def with_step(tmp_path: Path, body: str) -> Any:
@@ -142,9 +141,10 @@ def test_all_ways_through_step_return_equally_much(tmp_path: Path) -> None:
         check(with_step(tmp_path, _RARELY + "return 1.0, False, False"))
 
 
-def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["change(params)", "WAYS[0](params)", "WAYS.first(params)"])
+def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path, call: str) -> None:
     with pytest.raises(KernelError, match=r"mine\.py:\d+, in change .*writes to a parameter"):
-        check(with_step(tmp_path, _RARELY + "change(params)"))
+        check(with_step(tmp_path, _RARELY + call))
 
 
 def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.kernels.jitting import fingerprint
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.references import fingerprint
 from envfleet.kernels.rollouts import float32
 from envfleet.kernels.rollouts.mlp_source import mlp_source, scratch_size
 from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy, check_act, check_random
