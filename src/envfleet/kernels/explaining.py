@@ -14,6 +14,7 @@ _GENERATED = re.compile(r"-[0-9a-f]{24}$")
 _OURS = Path(__file__).parent
 
 _ADVICE = (
+    (r"(?P<loss>assigns .+? to the \w+ field .+?, or write `\w+\(\.\.\.\)`)", "{loss}"),
     (
         r"<function _attach\.<locals>\.choose",
         "calls a method of `rng` with arguments it does not take there: kernels draw one number at a time",

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
+from envfleet.kernels.assignments import describe_loss
 from envfleet.kernels.fields import Fields
 from envfleet.kernels.kernel import KernelSpec
 
@@ -87,6 +88,10 @@ class PlainRecord:
                 f"it assigns {value!r}, a {type(value).__name__}, to {name!r}, which holds one "
                 f"{self._fields.dtype[name]}: assign a number, or declare the field as an array"
             ) from error
+        given = f"{value!r}, of type {type(value).__name__},"
+        loss = describe_loss(name, self._fields.dtype[name], np.asarray(value).dtype.kind, given)
+        if loss:
+            raise KernelError(f"it {loss}")
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={getattr(self, name)}" for name in self._fields.names)

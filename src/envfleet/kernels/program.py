@@ -28,7 +28,7 @@ from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
-_FRAMEWORK = ("numba_cpu.py", "views.py", "rng.py", "ziggurat.py", "jitting.py", "references.py")
+_FRAMEWORK = ("numba_cpu.py", "assignments.py", "views.py", "rng.py", "ziggurat.py", "jitting.py", "references.py")
 
 
 class Program:
