@@ -39,6 +39,12 @@ _ADVICE = (
 )
 
 
+def describe_line(file: str, line: int, function: str) -> str:
+    """A line of a user's code, with its text if it can be read."""
+    text = linecache.getline(file, line).strip()
+    return f"{file}:{line}, in {function}" + (f" (`{text}`)" if text else "")
+
+
 def explain(spec: KernelSpec, error: Exception) -> str:
     """Say what cannot be compiled, where, and what to do.
 

@@ -13,7 +13,8 @@ from envfleet.kernels.references import OUTLINED, fingerprint, is_of_library, re
 
 Jit = Callable[[types.FunctionType], Any]
 
-_FRAMEWORK = "envfleet.kernels."  # whose functions take numbers, or the one form of a generator
+FRAMEWORK = "envfleet.kernels."
+"""Where functions are defined that take numbers, or the one form of a generator, and whose indices are right."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,7 +51,7 @@ class FunctionTree:
                 take a record for another that has fewer fields.
         """
         function = getattr(function, "py_func", function)
-        records = "" if function.__module__.startswith(_FRAMEWORK) else records
+        records = "" if function.__module__.startswith(FRAMEWORK) else records
         key = (id(function), fingerprint([function]), records)
         if key not in self._made:
             self._kept.append(function)

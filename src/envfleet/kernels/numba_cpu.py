@@ -9,19 +9,16 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numba.core import cgutils, ir
+from numba.core import cgutils
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import NopythonTypeInference
 from numba.core.typing.arraydecl import RecordAttribute
 from numba.extending import intrinsic, overload_method
-from numba.np.numpy_support import as_dtype
 
 from envfleet.kernels import rng as rng_functions
-from envfleet.kernels.assignments import describe_typed_loss
 from envfleet.kernels.jitting import FunctionTree
+from envfleet.kernels.numba_passes import Checked, Strict
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import make_row_view
 
@@ -35,37 +32,6 @@ INNER: dict[str, Any] = {
 
 FLAGS: dict[str, Any] = {**INNER, "forceinline": True}
 """A call that is left in a loop keeps it scalar, so functions are inlined whatever their size."""
-
-
-@register_pass(mutates_CFG=False, analysis_only=True)
-class RefuseLosses(AnalysisPass):
-    """Refuses assignments of which a field of a record would lose a part."""
-
-    _name = "envfleet_refuse_losses"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Look at one function, whose types are known."""
-        for block in state.func_ir.blocks.values():
-            for found in block.find_insts(ir.SetAttr):
-                record, value = state.typemap[found.target.name], state.typemap[found.value.name]
-                loss = describe_typed_loss(types, as_dtype, record, found.attr, value)
-                if loss:
-                    raise TypingError(loss, found.loc)
-        return False
-
-
-class Strict(CompilerBase):
-    """Compiles a user's function."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Numba's own pipeline, with a look at assignments."""
-        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.add_pass_after(RefuseLosses, NopythonTypeInference)
-        passes.finalize()
-        return [passes]
 
 
 class DistinctArrays(CompilerBase):
@@ -104,6 +70,12 @@ def _jit(**flags: Any) -> Callable[[Any], Any]:
 
 make_function = FunctionTree(_jit(**FLAGS, pipeline_class=Strict), _jit(**INNER, pipeline_class=Strict))
 """Makes a user's function, and all that it calls, compilable."""
+
+# Numba's own check names neither line nor numbers, but sees what ours may leave out.
+_CHECKS: dict[str, Any] = {"boundscheck": True, "pipeline_class": Checked}
+
+make_checked_function = FunctionTree(_jit(**FLAGS, **_CHECKS), _jit(**INNER, **_CHECKS))
+"""The same, in code that checks every index."""
 
 _RNG_TYPE = numba.from_dtype(RNG_DTYPE)
 

@@ -7,7 +7,6 @@ rest in terms of its own.
 from __future__ import annotations
 
 import inspect
-import linecache
 import random
 import types
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from numba.core import compiler, ir
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from envfleet.errors import KernelError
-from envfleet.kernels.explaining import explain
+from envfleet.kernels.explaining import describe_line, explain
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import METHODS
 
@@ -121,10 +120,8 @@ class _Frame:
             self._check_return(statement)
 
     def _fail(self, loc: Any, what: str) -> NoReturn:
-        file = self._function.__code__.co_filename
-        line = linecache.getline(file, loc.line).strip()
-        shown = f" (`{line}`)" if line else ""
-        raise KernelError(f"{self._spec.name}, {file}:{loc.line}, in {self._function.__name__}{shown}: it {what}")
+        place = describe_line(self._function.__code__.co_filename, loc.line, self._function.__name__)
+        raise KernelError(f"{self._spec.name}, {place}: it {what}")
 
     def _refuse_frozen(self, name: str, loc: Any) -> None:
         kind = self._kinds.get(name)

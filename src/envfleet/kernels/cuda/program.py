@@ -60,7 +60,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> CudaP
         "seeds": np.dtype(np.uint64),
         "flags": np.dtype(np.uint8),
     }
-    module.__dict__.update(loop_names(plan, target))
+    module.__dict__.update(loop_names(plan, target, target.make_function))
     module.__dict__.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
     module.__dict__["nan"] = float("nan")
     return CudaProgram(module)
