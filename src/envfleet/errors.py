@@ -62,6 +62,29 @@ class KernelError(EnvfleetError, TypeError):
     code = "kernel"
 
 
+class KernelIndexError(KernelError, IndexError):
+    """A kernel used an index outside an array, in code compiled to notice it (`debug=True`).
+
+    Attributes:
+        place: File, line and function.
+        index: The index.
+        axis: Of the array, or 0 of a tuple.
+        size: Of that axis.
+    """
+
+    code = "kernel_index"
+
+    def __init__(self, place: str, index: int, axis: int, size: int) -> None:
+        self.place, self.index, self.axis, self.size = place, index, axis, size
+        super().__init__(
+            f"{place}: index {index} is out of bounds for axis {axis} with size {size}: compare it with the size "
+            "first, or make the array larger"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.place, self.index, self.axis, self.size)
+
+
 class MissingDependency(EnvfleetError, ImportError):
     """A package is not installed that what was asked for needs; the message says how to install it."""
 

@@ -31,6 +31,7 @@ def make(
     *,
     backend: Literal["kernel"],
     device: Literal["cpu", "cuda"] = "cpu",
+    debug: bool = False,
     workers: int | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     copy: bool = True,
@@ -73,6 +74,7 @@ def make(
     *,
     backend: Backend | Literal["kernel"] = "auto",
     device: Literal["cpu", "cuda"] = "cpu",
+    debug: bool = False,
     workers: int | None = None,
     envs_per_worker: int | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -104,8 +106,12 @@ def make(
             (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only: returns a `KernelFleet`), or
             `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others it measures
             whether `"serial"` or `"process"` is faster here, and builds that one anew. `fleet.plan` says why.
-        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. Besides it, that backend takes `workers`, `autoreset_mode`,
-            `copy`, `seed` and `env_kwargs`. Options that mean nothing with the backend that is named are refused.
+        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. Besides it and `debug`, that backend takes `workers`,
+            `autoreset_mode`, `copy`, `seed` and `env_kwargs`. Options that mean nothing with the backend that is named
+            are refused.
+        debug: With a kernel, compile code that checks every index: one outside its array raises `KernelIndexError`,
+            which names the line, the index and the size, where code without checks reads and writes other memory.
+            Slower; on the CPU only.
         workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster.
         envs_per_worker: Sub-environments of each.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
@@ -159,6 +165,7 @@ def make(
     options = Options(
         backend=backend,
         device=device,
+        debug=debug,
         workers=workers,
         envs_per_worker=envs_per_worker,
         autoreset_mode=autoreset_mode,

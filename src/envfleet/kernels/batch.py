@@ -77,6 +77,7 @@ class CpuBatch(BatchBase):
         autoreset_mode: Gymnasium's.
         num_threads: How many share the work.
         copy: Whether results are the caller's own.
+        debug: Whether the kernel's functions check their indices and raise `KernelIndexError`.
 
     Raises:
         KernelError: The kernel cannot be compiled.
@@ -95,11 +96,12 @@ class CpuBatch(BatchBase):
         autoreset_mode: AutoresetMode,
         num_threads: int,
         copy: bool,
+        debug: bool = False,
     ) -> None:
         super().__init__(spec, num_envs, params)
         self._plan = plan = BufferPlan(spec)
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
-        self._copy = copy
+        self._copy, self._debug = copy, debug
         self._info_shapes = {name: spec.state.dtype[name].shape for name in spec.kernel.info_fields}
         self._kept = Block(plan.kept, num_envs)
         for name, value in spec.state.defaults.items():
@@ -120,7 +122,7 @@ class CpuBatch(BatchBase):
         has_own_params = self._needs_own_params()
         block = Block(plan.params.buffers, self.num_envs if has_own_params else 1)
         self._write_params(block)
-        program = compile_kernel(spec, has_own_params)
+        program = compile_kernel(spec, has_own_params, debug=self._debug)
         held = self._kept.arrays | block.arrays | {"ended": self._ended} | self._finals.arrays
         table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
         table[:FIRST_ADDRESS] = self._head
@@ -141,7 +143,7 @@ class CpuBatch(BatchBase):
 
     def _warm(self) -> None:
         """Compile now, where it can be said how long it takes."""
-        with compiling(self.spec):
+        with compiling(self.spec, "the CPU, checking indices" if self._debug else "the CPU"):
             nothing = np.zeros(0, np.int64)
             out = self._pool.take()
             self._program.reset(out.table, nothing, nothing.astype(np.uint64), nothing.astype(np.bool_))

@@ -95,7 +95,7 @@ class KernelBatch(Protocol):
         """Release what needs releasing."""
 
 
-def make_batch(
+def make_batch(  # noqa: PLR0913  # every option is keyword-only
     spec: KernelSpec,
     num_envs: int,
     *,
@@ -105,6 +105,7 @@ def make_batch(
     autoreset_mode: AutoresetMode,
     workers: int | None,
     copy: bool,
+    debug: bool,
 ) -> KernelBatch:
     """Make the batch of a fleet.
 
@@ -117,9 +118,10 @@ def make_batch(
         autoreset_mode: Gymnasium's.
         workers: Threads of the CPU; `None` for as many as pay.
         copy: Whether results are the caller's own.
+        debug: Whether the kernel's functions check their indices.
 
     Raises:
-        InvalidArgument: A device that there is not, or threads for CUDA.
+        InvalidArgument: A device that there is not, or threads or checks for CUDA.
         KernelError: The kernel cannot be compiled.
         OutOfMemory: There is not enough of it.
     """
@@ -132,11 +134,14 @@ def make_batch(
             autoreset_mode=autoreset_mode,
             num_threads=count_threads(num_envs, workers),
             copy=copy,
+            debug=debug,
         )
     if device != "cuda":
         raise InvalidArgument(f"device={device!r}: pass one of {', '.join(map(repr, DEVICES))}")
     if workers is not None:
         raise InvalidArgument(f"workers={workers} with device='cuda': leave it out, every sub-environment has a thread")
+    if debug:
+        raise InvalidArgument("debug=True with device='cuda': indices are checked on the CPU only, leave device out")
     from envfleet.kernels.cuda.batch import CudaBatch
 
     return CudaBatch(spec, num_envs, params=params, limit=limit, autoreset_mode=autoreset_mode, copy=copy)

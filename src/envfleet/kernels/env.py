@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -31,12 +33,15 @@ class KernelEnv(gym.Env[Any, Any]):
     Args:
         kernel: The kernel, or `"module:Name"` of it.
         render_mode: `"rgb_array"` or `None`.
+        debug: Whether the kernel's functions check their indices and raise `KernelIndexError`.
         **params: Parameters of the kernel by name.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  # as Gymnasium's
 
-    def __init__(self, kernel: type[Kernel] | str, render_mode: str | None = None, **params: Any) -> None:
+    def __init__(
+        self, kernel: type[Kernel] | str, render_mode: str | None = None, *, debug: bool = False, **params: Any
+    ) -> None:
         chosen, params = choose_kernel(kernel, params)
         self._kernel = spec = read_kernel(chosen)
         check_render_mode(render_mode)
@@ -44,8 +49,16 @@ class KernelEnv(gym.Env[Any, Any]):
         self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
         # Of its own: a space draws, and seeding one environment's must not touch another's.
         self.observation_space, self.action_space = copy.deepcopy((spec.observation_space, spec.action_space))
+        self._debug = debug
         self._batch = CpuBatch(
-            spec, 1, params=params, limit=None, autoreset_mode=AutoresetMode.DISABLED, num_threads=1, copy=True
+            spec,
+            1,
+            params=params,
+            limit=None,
+            autoreset_mode=AutoresetMode.DISABLED,
+            num_threads=1,
+            copy=True,
+            debug=debug,
         )
         self._awaiting = self._batch.kept("awaiting")
 
@@ -128,8 +141,8 @@ class KernelEnv(gym.Env[Any, Any]):
         self._np_random_seed = -1 if self._np_random_seed is None else self._np_random_seed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self._kernel.kernel, self.render_mode)
-        return _revive, (type(self), arguments, self.get_state(), self._np_random_seed, self.spec)
+        make = functools.partial(type(self), self._kernel.kernel, self.render_mode, debug=self._debug)
+        return _revive, (make, self.get_state(), self._np_random_seed, self.spec)
 
     def has_wrapper_attr(self, name: str) -> bool:
         """Whether there is such a parameter, field of the state, or attribute."""
@@ -155,10 +168,8 @@ class KernelEnv(gym.Env[Any, Any]):
         return name in self._kernel.params.names or name in self._kernel.state.names
 
 
-def _revive(
-    kind: type[KernelEnv], arguments: tuple[Any, ...], state: BatchState, seed: int | None, spec: Any
-) -> KernelEnv:
-    env = kind(*arguments)
+def _revive(make: Callable[[], KernelEnv], state: BatchState, seed: int | None, spec: Any) -> KernelEnv:
+    env = make()
     env.spec = spec
     env.set_state(state)
     env._np_random_seed = seed  # noqa: SLF001  # Gymnasium's, and there is no other way to set it

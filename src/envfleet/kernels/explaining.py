@@ -14,6 +14,7 @@ _GENERATED = re.compile(r"-[0-9a-f]{24}$")
 _OURS = Path(__file__).parent
 
 _ADVICE = (
+    (r"(?P<loss>assigns .+? to the \w+ field .+?, or write `\w+\(\.\.\.\)`)", "{loss}"),
     (
         r"<function _attach\.<locals>\.choose",
         "calls a method of `rng` with arguments it does not take there: kernels draw one number at a time",
@@ -36,6 +37,12 @@ _ADVICE = (
         "uses {name}, which compiled code does not have",
     ),
 )
+
+
+def describe_line(file: str, line: int, function: str) -> str:
+    """A line of a user's code, with its text if it can be read."""
+    text = linecache.getline(file, line).strip()
+    return f"{file}:{line}, in {function}" + (f" (`{text}`)" if text else "")
 
 
 def explain(spec: KernelSpec, error: Exception) -> str:

@@ -14,7 +14,7 @@ from envfleet.core.fleet_base import Lifecycle
 from envfleet.core.requests import check_mask, check_options, check_rows
 from envfleet.core.rows import StepResult
 from envfleet.core.sending import Batch
-from envfleet.errors import EnvfleetError, InvalidArgument, NothingPending, ResetNeeded
+from envfleet.errors import EnvfleetError, InvalidArgument, KernelIndexError, NothingPending, ResetNeeded
 from envfleet.kernels.batches import require_cpu
 from envfleet.kernels.infos import info_columns, step_infos
 from envfleet.kernels.requests import read_seeds
@@ -39,6 +39,7 @@ class KernelFleet(KernelSubEnvAccess):
         workers: Threads; by default as many as pay.
         copy: Whether returned arrays are the caller's own; else they are valid until the next-but-one call.
         device: `"cpu"`, or `"cuda"`: results are `DeviceArray`s, which other libraries take without a copy.
+        debug: Whether the kernel's functions check their indices and raise `KernelIndexError`; on the CPU only.
         seed: Of the first sub-environment at a first reset without seeds; `None` draws one.
         env_spec: Gymnasium's, if the kernel is registered.
         render_mode: `"rgb_array"` or `None`.
@@ -126,6 +127,7 @@ class KernelFleet(KernelSubEnvAccess):
             seeds = np.where(seeds[1], seeds[0], self._seeds[every]), np.ones(count, np.bool_)
         values, is_seeded = seeds
         self._seeds[every[is_seeded]] = values[is_seeded]
+        self._state = Lifecycle.NEW  # where the kernel raises, some rows are reset and some are not
         arrays = self._batch.reset(every, values, is_seeded)
         self._state = Lifecycle.READY
         return arrays
@@ -193,10 +195,9 @@ class KernelFleet(KernelSubEnvAccess):
         batch = require_cpu(self._batch, "rollout")
         try:
             rollout = run_rollout(batch, policy, num_steps, autoreset_mode=self.autoreset_mode, seed=seed, out=out)
-        except EnvfleetError:  # refused, or not compiled: nothing was stepped
-            raise
-        except BaseException:  # as in `step`
-            self._state = Lifecycle.NEW
+        except BaseException as error:
+            if isinstance(error, KernelIndexError) or not isinstance(error, EnvfleetError):  # as in `step`
+                self._state = Lifecycle.NEW  # others are refusals, before anything was stepped
             raise
         self._steps += num_steps * self.num_envs
         self._step_s += time.perf_counter() - start_s

@@ -34,6 +34,7 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
         workers: int | None = None,
         copy: bool = True,
         device: str = "cpu",
+        debug: bool = False,
         seed: int | None = None,
         env_spec: Any = None,
         render_mode: str | None = None,
@@ -51,7 +52,9 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
             autoreset_mode=autoreset_mode,
             workers=workers,
             copy=copy,
+            debug=debug,
         )
+        self._debug = debug
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
         # Of its own: a space draws, and seeding one fleet's must not touch another's.
@@ -149,7 +152,7 @@ class KernelFleetBase(VectorEnv[Any, Any, Any]):
         threads = self._batch.num_threads
         crew = f"{threads} thread{'s' if threads > 1 else ''} on the CPU"
         crew = "one thread per sub-environment on the CUDA device" if self.device == "cuda" else crew
-        reason = f"compiled code, {crew}"
+        reason = f"compiled code{' that checks indices' if self._debug else ''}, {crew}"
         spans = [self.num_envs * (k + 1) // threads - self.num_envs * k // threads for k in range(threads)]
         return Plan("kernel", threads, tuple(spans), reason)
 

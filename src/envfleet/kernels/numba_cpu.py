@@ -18,6 +18,7 @@ from numba.extending import intrinsic, overload_method
 
 from envfleet.kernels import rng as rng_functions
 from envfleet.kernels.jitting import FunctionTree
+from envfleet.kernels.numba_passes import Checked, Strict
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import make_row_view
 
@@ -67,8 +68,14 @@ def _jit(**flags: Any) -> Callable[[Any], Any]:
     return make
 
 
-make_function = FunctionTree(_jit(**FLAGS), _jit(**INNER))
+make_function = FunctionTree(_jit(**FLAGS, pipeline_class=Strict), _jit(**INNER, pipeline_class=Strict))
 """Makes a user's function, and all that it calls, compilable."""
+
+# Numba's own check names neither line nor numbers, but sees what ours may leave out.
+_CHECKS: dict[str, Any] = {"boundscheck": True, "pipeline_class": Checked}
+
+make_checked_function = FunctionTree(_jit(**FLAGS, **_CHECKS), _jit(**INNER, **_CHECKS))
+"""The same, in code that checks every index."""
 
 _RNG_TYPE = numba.from_dtype(RNG_DTYPE)
 

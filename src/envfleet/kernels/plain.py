@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import linecache
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
+from envfleet.kernels.assignments import describe_loss
+from envfleet.kernels.explaining import describe_line
 from envfleet.kernels.fields import Fields
 from envfleet.kernels.kernel import KernelSpec
 
@@ -87,6 +88,10 @@ class PlainRecord:
                 f"it assigns {value!r}, a {type(value).__name__}, to {name!r}, which holds one "
                 f"{self._fields.dtype[name]}: assign a number, or declare the field as an array"
             ) from error
+        given = f"{value!r}, of type {type(value).__name__},"
+        loss = describe_loss(name, self._fields.dtype[name], np.asarray(value).dtype.kind, given)
+        if loss:
+            raise KernelError(f"it {loss}")
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={getattr(self, name)}" for name in self._fields.names)
@@ -232,8 +237,7 @@ def _find_place(error: Exception) -> str:
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith(_OF_OTHERS):
-            line = linecache.getline(code.co_filename, trace.tb_lineno).strip()
-            place = f"{code.co_filename}:{trace.tb_lineno}, in {code.co_name}" + (f" (`{line}`)" if line else "")
+            place = describe_line(code.co_filename, trace.tb_lineno, code.co_name)
         trace = trace.tb_next
     return place
 

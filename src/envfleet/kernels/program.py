@@ -22,13 +22,16 @@ from envfleet.core.files import write_whole
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.explaining import explain
-from envfleet.kernels.jitting import fingerprint
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import rehearse
+from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
-_FRAMEWORK = ("numba_cpu.py", "views.py", "rng.py", "ziggurat.py", "jitting.py")
+_FRAMEWORK = (
+    *("numba_cpu.py", "numba_passes.py", "assignments.py", "explaining.py"),
+    *("jitting.py", "references.py", "views.py", "rng.py", "ziggurat.py"),
+)
 
 
 class Program:
@@ -37,6 +40,7 @@ class Program:
     Args:
         plan: The kernel's buffers.
         module: The generated loops, complete.
+        debug: Whether the kernel's functions check their indices.
 
     Attributes:
         step: `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended,
@@ -47,9 +51,10 @@ class Program:
         observe: `observe(table, start, stop)`: write observations and infos anew.
     """
 
-    def __init__(self, plan: BufferPlan, module: types.ModuleType) -> None:
+    def __init__(self, plan: BufferPlan, module: types.ModuleType, *, debug: bool) -> None:
         self.plan = plan
         self.module = module
+        self.debug = debug
         self.step: Callable[..., int] = module.step
         self.step_range: Callable[..., int] = module.step_range
         self.check: Callable[..., int] = module.check
@@ -57,38 +62,60 @@ class Program:
         self.observe: Callable[..., None] = module.observe
 
 
-def compile_kernel(spec: KernelSpec, has_own_params: bool) -> Program:
+def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> Program:
     """Compile a kernel, or load what was compiled before; says so on stderr if it has to compile.
 
     Args:
         spec: The kernel.
         has_own_params: Every sub-environment has parameters of its own.
+        debug: Whether its functions check their indices and raise `KernelIndexError`.
 
     Raises:
         KernelError: It cannot be compiled; the message names the user's line.
     """
-    return _compile(spec, has_own_params, fingerprint_of(spec))
+    return _compile(spec, has_own_params, debug, fingerprint_of(spec, has_places=debug))
 
 
-def fingerprint_of(spec: KernelSpec) -> str:
-    """A hash of a kernel's functions and of all they refer to, as it is now."""
+def fingerprint_of(spec: KernelSpec, *, has_places: bool = False) -> str:
+    """Hash a kernel's functions and all they refer to, as it is now; with their lines, if the machine code names them.
+
+    Raises:
+        KernelError: They refer to something that cannot be compiled.
+    """
     functions: list[Any] = [spec.reset, spec.step, spec.observe]
-    return fingerprint(functions)
+    try:
+        return fingerprint(functions, has_places=has_places)
+    except KernelError as error:
+        check_functions(spec)  # which names the line, where it knows the mistake
+        raise KernelError(f"{spec.name}, {error}") from error
 
 
-@functools.lru_cache(maxsize=64)
-def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> Program:
+def check_functions(spec: KernelSpec) -> bool:
+    """Look for mistakes before anything is compiled, and say whether the kernel's steps say `truncated`.
+
+    Raises:
+        KernelError: There is one; names the line.
+        MissingDependency: Numba is not installed.
+    """
     require_numba()
-    from envfleet.kernels import numba_cpu
     from envfleet.kernels.rules import check_rules
 
     truncates = rehearse(spec)
     check_rules(spec)
+    return truncates
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> Program:
+    truncates = check_functions(spec)
+    from envfleet.kernels import numba_cpu
+
     plan = BufferPlan(spec)
     source = Source(plan, has_own_params=has_own_params, truncates=truncates)
-    module = load_module(spec, source.text(), "loops")
-    module.__dict__.update(loop_names(plan, numba_cpu))
-    return Program(plan, module)
+    module = load_module(spec, source.text(), "loops", debug=debug)
+    make_function = numba_cpu.make_checked_function if debug else numba_cpu.make_function
+    module.__dict__.update(loop_names(plan, numba_cpu, make_function))
+    return Program(plan, module, debug=debug)
 
 
 def require_numba() -> None:
@@ -101,16 +128,23 @@ def require_numba() -> None:
         raise MissingDependency("numba, which compiles kernels, is not installed: pip install 'envfleet[kernels]'")
 
 
-def load_module(spec: KernelSpec, text: str, name: str) -> types.ModuleType:
+def load_module(spec: KernelSpec, text: str, name: str, *, debug: bool = False) -> types.ModuleType:
     """Import generated source from a file in the cache, beside which numba keeps the machine code.
 
     The file's folder is named after all that decides the machine code, so that nothing stale is ever found.
+
+    Args:
+        spec: The kernel.
+        text: The source.
+        name: Of the file.
+        debug: Whether functions in the machine code check their indices.
     """
     import numba
 
     framework = [Path(__file__).with_name(file).read_text("utf-8") for file in _FRAMEWORK]
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, action_bounds(spec))
-    key = fingerprint([], fingerprint_of(spec), text, repr(forms), *framework, numba.__version__, sys.version)
+    functions, versions = fingerprint_of(spec, has_places=debug), (numba.__version__, np.__version__, sys.version)
+    key = fingerprint([], functions, str(debug), text, repr(forms), *framework, *versions)
     folder = _usable(cache_folder()) / f"{spec.name}-{key}"
     path = folder / f"{name}.py"
     if not path.exists():
@@ -149,22 +183,23 @@ def _usable(folder: Path) -> Path:
         return temporary
 
 
-def loop_names(plan: BufferPlan, target: Any) -> dict[str, Any]:
+def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any]) -> dict[str, Any]:
     """What the generated loops refer to.
 
     Args:
         plan: The kernel's buffers.
-        target: The module that makes functions, records and views for the compiler in question.
+        target: The module that makes records and views for the compiler in question.
+        make_function: Makes functions for it.
     """
     from envfleet.kernels import rng
 
     spec = plan.spec
     forms = repr((spec.state.dtype, spec.params.dtype))
     names: dict[str, Any] = {
-        "reset_": target.make_function(spec.reset, forms),
-        "step_": target.make_function(spec.step, forms),
-        "observe_": target.make_function(spec.observe, forms),
-        "seed_": target.make_function(rng.seed),
+        "reset_": make_function(spec.reset, forms),
+        "step_": make_function(spec.step, forms),
+        "observe_": make_function(spec.observe, forms),
+        "seed_": make_function(rng.seed),
         "observation_row": target.row_view(spec.observation.shape),
         "action_row": target.row_view(spec.action.shape),
     }

@@ -7,7 +7,6 @@ rest in terms of its own.
 from __future__ import annotations
 
 import inspect
-import linecache
 import random
 import types
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from numba.core import compiler, ir
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from envfleet.errors import KernelError
-from envfleet.kernels.explaining import explain
+from envfleet.kernels.explaining import describe_line, explain
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import METHODS
 
@@ -121,10 +120,8 @@ class _Frame:
             self._check_return(statement)
 
     def _fail(self, loc: Any, what: str) -> NoReturn:
-        file = self._function.__code__.co_filename
-        line = linecache.getline(file, loc.line).strip()
-        shown = f" (`{line}`)" if line else ""
-        raise KernelError(f"{self._spec.name}, {file}:{loc.line}, in {self._function.__name__}{shown}: it {what}")
+        place = describe_line(self._function.__code__.co_filename, loc.line, self._function.__name__)
+        raise KernelError(f"{self._spec.name}, {place}: it {what}")
 
     def _refuse_frozen(self, name: str, loc: Any) -> None:
         kind = self._kinds.get(name)
@@ -187,11 +184,7 @@ class _Frame:
         elif value.op == "getattr":
             self._get_attribute(target, value, loc)
         elif value.op in ("getitem", "static_getitem"):
-            kind = self._kinds.get(value.value.name)  # a part of an array is the same memory
-            self._set_kind(target, kind if kind in _FROZEN else None)
-            index = value.index if value.op == "getitem" else value.index_var  # none where a tuple is unpacked
-            if index is None or self._values.get(index.name) is not slice:
-                self._parts.add(target)
+            self._get_item(target, value)
         elif value.op == "build_tuple":
             self._tuples[target] = value.items
         elif value.op == "inplace_binop" and value.lhs.name not in self._parts:
@@ -202,6 +195,17 @@ class _Frame:
         elif value.op == "call":
             self._call(value, loc)
 
+    def _get_item(self, target: str, value: Any) -> None:
+        kind = self._kinds.get(value.value.name)  # a part of an array is the same memory
+        self._set_kind(target, kind if kind in _FROZEN else None)
+        index = value.index if value.op == "getitem" else value.index_var  # none where a tuple is unpacked
+        place = None if index is None else self._values.get(index.name)
+        if place is not slice:
+            self._parts.add(target)
+        table = self._values.get(value.value.name)
+        if isinstance(table, tuple) and isinstance(place, int) and -len(table) <= place < len(table):
+            self._values[target] = table[place]  # it may be a function
+
     def _get_attribute(self, target: str, value: Any, loc: Any) -> None:
         kind = self._kinds.get(value.value.name)
         if kind in ("state", "state to observe", "params", "rng"):
@@ -209,13 +213,13 @@ class _Frame:
             is_array = kind == "params" and bool(self._spec.params.dtype[value.attr].shape)
             self._set_kind(target, "array of params" if is_array else None)
             return
-        module = self._values.get(value.value.name)
-        if isinstance(module, types.ModuleType):
-            if not hasattr(module, value.attr):
-                self._fail(loc, f"uses {module.__name__}.{value.attr}, which does not exist")
-            found = getattr(module, value.attr)
-            self._check_value(f"{module.__name__}.{value.attr}", found, loc)
-            self._values[target] = found
+        holder = self._values.get(value.value.name)
+        if isinstance(holder, types.ModuleType):
+            if not hasattr(holder, value.attr):
+                self._fail(loc, f"uses {holder.__name__}.{value.attr}, which does not exist")
+            self._check_value(f"{holder.__name__}.{value.attr}", getattr(holder, value.attr), loc)
+        if isinstance(holder, types.ModuleType) or value.attr in getattr(holder, "_fields", ()):
+            self._values[target] = getattr(holder, value.attr)
 
     def _call(self, value: Any, loc: Any) -> None:
         function = self._values.get(value.func.name)

@@ -25,4 +25,4 @@ def make_vector(
     return KernelFleet(spec, num_envs, params=params, max_episode_steps=max_episode_steps, **options)
 
 
-_OPTIONS = ("autoreset_mode", "workers", "copy", "env_spec", "render_mode", "device", "seed")
+_OPTIONS = ("autoreset_mode", "workers", "copy", "env_spec", "render_mode", "device", "debug", "seed")

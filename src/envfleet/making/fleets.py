@@ -10,7 +10,6 @@ from envfleet.core.arguments import check_whole
 from envfleet.core.engine import EngineOptions
 from envfleet.core.fleet import Fleet
 from envfleet.core.shared import SharedArrays
-from envfleet.errors import InvalidArgument
 from envfleet.making.assembly import Blueprint
 from envfleet.making.kernels import make_kernel_fleet, names_kernel
 from envfleet.making.keywords import check_keywords
@@ -35,21 +34,9 @@ def make_fleet(env: EnvSource, num_envs: int, options: Options, env_kwargs: dict
     """
     backend = options.backend
     if backend == "kernel" or (backend == "auto" and options.suits_kernel and names_kernel(env)):
-        return make_kernel_fleet(
-            env,
-            num_envs,
-            device=options.device,
-            workers=options.workers,
-            autoreset_mode=read_autoreset_mode(options.autoreset_mode),
-            copy=options.copy,
-            seed=options.seed,
-            env_kwargs=env_kwargs,
-        )
-    if backend == "auto" and options.device != "cpu":
-        raise InvalidArgument(
-            f"device={options.device!r} means nothing where no kernel is chosen: leave it out, or pass a kernel and "
-            'backend="kernel"'
-        )
+        return make_kernel_fleet(env, num_envs, options, env_kwargs)
+    if backend == "auto":
+        options.check_without_kernel()
     check_keywords(env, env_kwargs, ["num_envs", *(field.name for field in dataclasses.fields(Options))])
     blueprint = _draw(env, num_envs, options, env_kwargs)
     workers, each, method = options.workers, options.envs_per_worker, options.start_method

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import Kernel, find_kernel
 from envfleet.kernels.registration import find_twin, is_kernel
+from envfleet.making.options import Options, read_autoreset_mode
 from envfleet.making.registered import find_spec
 
 if TYPE_CHECKING:
@@ -59,27 +59,13 @@ def names_kernel(source: Any) -> bool:
     return is_kernel_class(source) or kernel_spec(source) is not None
 
 
-def make_kernel_fleet(
-    source: Any,
-    num_envs: int,
-    *,
-    device: str,
-    workers: int | None,
-    autoreset_mode: AutoresetMode,
-    copy: bool,
-    seed: int | None,
-    env_kwargs: Mapping[str, Any],
-) -> KernelFleet:
+def make_kernel_fleet(source: Any, num_envs: int, options: Options, env_kwargs: Mapping[str, Any]) -> KernelFleet:
     """Make a fleet of a kernel.
 
     Args:
         source: A kernel, or the id or spec of a registered one.
         num_envs: How many.
-        device: `"cpu"` or `"cuda"`.
-        workers: Threads.
-        autoreset_mode: Gymnasium's.
-        copy: Whether results are the caller's own.
-        seed: Of the first sub-environment at a first reset without seeds.
+        options: Checked.
         env_kwargs: `render_mode`, `max_episode_steps`, and parameters.
 
     Raises:
@@ -106,11 +92,12 @@ def make_kernel_fleet(
         kernel,
         num_envs,
         limit,
-        autoreset_mode=autoreset_mode,
-        workers=workers,
-        copy=copy,
-        device=device,
-        seed=seed,
+        autoreset_mode=read_autoreset_mode(options.autoreset_mode),
+        workers=options.workers,
+        copy=options.copy,
+        device=options.device,
+        debug=options.debug,
+        seed=options.seed,
         env_spec=spec,
         **kwargs,
     )

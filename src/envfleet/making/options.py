@@ -33,18 +33,21 @@ _OF_PYTHON = frozenset(
 )
 """Options that ask for what a kernel's fleet does not have."""
 
+_OF_KERNELS = frozenset({"device", "debug"})
+"""Options that only a kernel's fleet has."""
+
 _IGNORED: dict[str, tuple[str, frozenset[str]]] = {
     "auto": ("which chooses among what this machine can run", frozenset({"ray_options"})),
     "serial": (
         "which steps every sub-environment in this thread",
-        frozenset({"device", "workers", "envs_per_worker", "start_method", "ray_options"}) | _RECYCLING,
+        frozenset({"workers", "envs_per_worker", "start_method", "ray_options"}) | _OF_KERNELS | _RECYCLING,
     ),
     "thread": (
         "whose workers are threads of this process",
-        frozenset({"device", "start_method", "ray_options"}) | _RECYCLING,
+        frozenset({"start_method", "ray_options"}) | _OF_KERNELS | _RECYCLING,
     ),
-    "process": ("whose workers are processes of this machine", frozenset({"device", "ray_options"})),
-    "ray": ("whose workers are started by Ray", frozenset({"device", "start_method"}) | _RECYCLING),
+    "process": ("whose workers are processes of this machine", frozenset({"ray_options"}) | _OF_KERNELS),
+    "ray": ("whose workers are started by Ray", frozenset({"start_method"}) | _OF_KERNELS | _RECYCLING),
     "kernel": ("which has no Python to run in workers", _OF_PYTHON | _PERMITTING),
 }
 """Of each backend: what it is, and the options that would mean nothing with it."""
@@ -59,6 +62,7 @@ class Options:
 
     backend: str = "auto"
     device: str = "cpu"
+    debug: bool = False
     workers: int | None = None
     envs_per_worker: int | None = None
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP
@@ -99,7 +103,7 @@ class Options:
         check_choice("on_failure", self.on_failure, ("raise", "restart"))
         check_choice("observation_mode", self.observation_mode, ("same", "different"))
         check_choice("start_method", self.start_method, (None, "forkserver", "spawn", "fork"))
-        for name in ("copy", "spares", "record_episodes"):
+        for name in ("debug", "copy", "spares", "record_episodes"):
             check_flag(name, getattr(self, name))
         if self.shared is not None and not isinstance(self.shared, Mapping):
             raise InvalidArgument(
@@ -129,6 +133,19 @@ class Options:
             users = [one for one, (_, unused) in _IGNORED.items() if name not in unused and one != "auto"]
             advice = f'pass backend="{users[0]}" or leave it out' if len(users) == 1 else "leave it out"
             raise InvalidArgument(f'{name}={value!r} means nothing with backend="{self.backend}", {what}: {advice}')
+
+    def check_without_kernel(self) -> None:
+        """Check that nothing is asked for that only a kernel's fleet has.
+
+        Raises:
+            InvalidArgument: Something is.
+        """
+        for name, value in self._given().items():
+            if name in _OF_KERNELS:
+                raise InvalidArgument(
+                    f"{name}={value!r} means nothing where no kernel is chosen: leave it out, or pass a kernel and "
+                    'backend="kernel"'
+                )
 
     def _given(self) -> dict[str, Any]:
         """Options that are not at their defaults, by name."""

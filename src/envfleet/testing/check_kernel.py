@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from envfleet.kernels.fleet import KernelFleet
 
 _RESULTS = ("observation", "reward", "terminated", "truncated")
+_OTHER_SEEDS = 10_000
 _MORE_ROWS = 1030
 """Sub-environments before and after those compared, so that a row lies elsewhere, in another tile and thread."""
 
@@ -52,7 +53,8 @@ def check_kernel(
 ) -> int:
     """Run a kernel as plain Python and compiled, and compare.
 
-    Observations, rewards, flags and every field of the state must agree to float rounding (ints, bools and the numbers
+    First all that follows is run in code that checks every index, as one outside its array may end the process. Then
+    observations, rewards, flags and every field of the state must agree to float rounding (ints, bools and the numbers
     drawn exactly), after every step. After each, the plain code goes on from the compiled state, so that rounding does
     not add up. Besides: every element of an observation is written; observations are in their space and rewards are
     finite; a reset with the same seed repeats; trajectories depend neither on the number of sub-environments nor on
@@ -71,6 +73,7 @@ def check_kernel(
 
     Raises:
         KernelCheckError: Something differs; says what, where first (seed, step, field), and both values.
+        KernelIndexError: An index is out of bounds; says where, which, and the size.
         KernelError: The kernel cannot be run or compiled.
 
     Examples:
@@ -80,6 +83,7 @@ def check_kernel(
     """
     spec = read_kernel(find_kernel(kernel))
     trial = _Trial(spec, dict(params or {}), num_steps, list(seeds))
+    trial.check_indices()
     trial.compare_plain()
     trial.compare_places()
     trial.compare_saved()
@@ -98,11 +102,13 @@ class _Trial:
         self.actions = np.array([space.sample() for _ in range(num_steps * len(seeds))], spec.action.dtype)
         self.actions = self.actions.reshape(shape)
 
-    def _make(self, num_envs: int, workers: int) -> KernelFleet:
+    def _make(self, num_envs: int, workers: int, *, debug: bool = False) -> KernelFleet:
         from envfleet.kernels.fleet import KernelFleet
 
         limit = self.spec.kernel.max_episode_steps
-        return KernelFleet(self.spec, num_envs, params=self.params, max_episode_steps=limit, workers=workers)
+        return KernelFleet(
+            self.spec, num_envs, params=self.params, max_episode_steps=limit, workers=workers, debug=debug
+        )
 
     def _fail(self, what: str, seed: int | None, step: int, field: str, expected: Any, found: Any) -> None:
         where = f"seed {seed}, " if seed is not None else ""
@@ -114,6 +120,28 @@ class _Trial:
             expected,
             found,
         )
+
+    # ------------------------------------------------------------------ indices
+
+    def check_indices(self) -> None:
+        """Make every reset and step of the comparisons in code that checks its indices."""
+        with self._make(len(self.seeds) + 2 * _MORE_ROWS, 3, debug=True) as fleet:
+            fleet.reset(seed=self._seeds_of_all())
+            for actions in self.actions:
+                fleet.step(self._actions_of_all(actions))
+            fleet.reset(seed=self._seeds_of_all())
+
+    def _seeds_of_all(self) -> list[int]:
+        """The seeds, in the middle of many others."""
+        others = range(_OTHER_SEEDS, _OTHER_SEEDS + 2 * _MORE_ROWS)
+        return [*others[:_MORE_ROWS], *self.seeds, *others[_MORE_ROWS:]]
+
+    def _actions_of_all(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Actions of the seeds, in the middle of as many others."""
+        count = len(self.seeds)
+        everyone = np.resize(actions, (count + 2 * _MORE_ROWS, *self.spec.action.shape))
+        everyone[_MORE_ROWS : _MORE_ROWS + count] = actions
+        return everyone
 
     # ------------------------------------------------------------------ plain Python against compiled
 
@@ -181,16 +209,13 @@ class _Trial:
         """A small fleet against the same sub-environments in the middle of a large one with threads."""
         count, many = len(self.seeds), len(self.seeds) + 2 * _MORE_ROWS
         rows = slice(_MORE_ROWS, _MORE_ROWS + count)
-        others = list(range(10_000, 10_000 + 2 * _MORE_ROWS))
         with self._make(count, 1) as small, self._make(many, 3) as large:
             one, _ = small.reset(seed=list(self.seeds))
-            other, _ = large.reset(seed=[*others[:_MORE_ROWS], *self.seeds, *others[_MORE_ROWS:]])
+            other, _ = large.reset(seed=self._seeds_of_all())
             what = "it depends on the number of sub-environments or threads"
             self._compare_rows(what, 0, (one,), (other[rows],))
             for step, actions in enumerate(self.actions, 1):
-                everyone = np.resize(actions, (many, *self.spec.action.shape))
-                everyone[rows] = actions
-                found = tuple(part[rows] for part in large.step(everyone)[:4])
+                found = tuple(part[rows] for part in large.step(self._actions_of_all(actions))[:4])
                 self._compare_rows(what, step, small.step(actions)[:4], found)
 
     def compare_saved(self) -> None:
@@ -201,7 +226,7 @@ class _Trial:
             for actions in self.actions[:middle]:
                 last = fleet.step(actions)[0]
             state = pickle.loads(pickle.dumps(fleet.get_state()))
-            other.reset(seed=1)
+            other.reset(seed=_OTHER_SEEDS)
             what = "it differs after get_state and set_state"
             if middle:
                 self._compare_rows(what, middle, (last,), (other.set_state(state),))
@@ -222,7 +247,7 @@ class _Trial:
         """Gymnasium's own check of the kernel as an ordinary environment."""
         from envfleet.kernels.env import KernelEnv
 
-        env = KernelEnv(self.spec.kernel, **self.params)
+        env = KernelEnv(self.spec.kernel, debug=True, **self.params)  # as it takes actions of its own
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its advice, as on infinite bounds, is no rule
             check_env(env, skip_render_check=True)

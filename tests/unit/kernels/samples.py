@@ -114,9 +114,9 @@ class Painter(Kernel):
         row, column = action[0], action[1]
         spilled = rng.random() < params.chance
         state.cells[row, column] = min(255, 7 * state.cells[row, column] + 5 + int(rng.integers(3)))
-        state.ink = np.float32(state.ink - 0.5)
+        state.ink = state.ink - 0.1  # which the field rounds
         state.weights[0] = state.weights[0] * np.float32(0.5)
-        state.strokes = np.int32(state.strokes + 1)
+        state.strokes = state.strokes + 1
         state.is_wet = bool(spilled or state.strokes > 3)
         gain = params.gains[0] if spilled else params.gains[1]
         return gain * strokes.weighted(float(state.cells[row, column]), 0.125), spilled

@@ -12,11 +12,11 @@ import pytest
 
 from envfleet.errors import EnvfleetError, KernelError
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.plain import rehearse
-from envfleet.kernels.program import compile_kernel, compiling
+from envfleet.kernels.program import check_functions, compile_kernel, compiling
 
 HEAD = """
 import math, random
+from typing import NamedTuple
 import numpy as np
 from gymnasium import spaces
 from envfleet.kernels import Kernel, array
@@ -26,6 +26,10 @@ class Thing:
     value = 1.0
 THING = Thing()
 def change(record): record.goal = 3.0
+class Ways(NamedTuple):
+    first: object
+WAYS = Ways(change)
+def halve(record): record.n *= 0.5
 def factorial(n): return 1.0 if n < 2 else n * factorial(n - 1)
 
 class Base(Kernel):
@@ -87,6 +91,8 @@ STEPS: dict[str, tuple[str, ...]] = {
     "return f'{state.x:.1f}' != '', False": ("f-strings",),
     "return 1.0 / (0 * state.n), False": ("ZeroDivisionError", "divisor"),
     "return action[0], False": ("TypeError",),
+    "state.n = state.n + 0.5": ("0.5, of type float, to the int64 field 'n'", "`n: float`, or write `int(...)`"),
+    "state.n += 0.5": ("int64 field 'n'", "cut off its fraction"),
 }
 
 
@@ -104,11 +110,7 @@ def load(tmp_path: Path, text: str) -> Any:
 
 def check(kernel: Any) -> None:
     """All that is looked at before anything is compiled."""
-    from envfleet.kernels.rules import check_rules
-
-    spec = read_kernel(kernel)
-    rehearse(spec)
-    check_rules(spec)
+    check_functions(read_kernel(kernel))
 
 
 def with_step(tmp_path: Path, body: str) -> Any:
@@ -142,9 +144,10 @@ def test_all_ways_through_step_return_equally_much(tmp_path: Path) -> None:
         check(with_step(tmp_path, _RARELY + "return 1.0, False, False"))
 
 
-def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["change(params)", "WAYS[0](params)", "WAYS.first(params)"])
+def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path, call: str) -> None:
     with pytest.raises(KernelError, match=r"mine\.py:\d+, in change .*writes to a parameter"):
-        check(with_step(tmp_path, _RARELY + "change(params)"))
+        check(with_step(tmp_path, _RARELY + call))
 
 
 def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:
@@ -263,6 +266,13 @@ def test_no_kernel_at_all() -> None:
 
 
 TYPES = {
+    "if state.n > 1000: state.n = state.n + 0.5": (
+        "it assigns a number of type float64 to the int64 field 'n', which would cut off its fraction: declare the "
+        "field as `n: float`, or write `int(...)`"
+    ),
+    "if state.n > 1000: halve(state)": "(`def halve(record): record.n *= 0.5`): it assigns a number of type float64",
+    "if state.n > 1000: state.is_on = state.x": "float64 to the bool field 'is_on', which would keep only whether",
+    "if state.n > 1000: state.is_on = state.n": "declare the field as `is_on: int`, or write `bool(...)`",
     "value = (1.0, 2.0) if state.n > 1000 else 1.0": "gives an expression values of two types",
     "return rng.random(3)[0], False": "one number at a time",
     "value = state.x[0] if state.n > 1000 else 1.0": "getitem",
@@ -270,25 +280,39 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("body", TYPES)
-def test_what_only_types_show_names_the_line_too(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Typed as the loops type it, yet without compiling all of them."""
+def compile_step(tmp_path: Path, body: str) -> None:
+    """Compile a step as the loops do, yet without all of them."""
     import numba
 
     from envfleet.kernels import numba_cpu
     from envfleet.kernels.buffers import BufferPlan
 
-    text = "class Mine(Base):\n    @staticmethod\n    def step(state, action, rng, params):\n"
-    spec = read_kernel(load(tmp_path, f"{text}        {body}\n        return 1.0, False\n"))
+    text = "class Mine(Base):\n    class State(Base.State):\n        is_on: bool\n        half: np.float32\n"
+    text += f"    @staticmethod\n    def step(state, action, rng, params):\n        {body}\n        return 1.0, False\n"
+    spec = read_kernel(load(tmp_path, text))
+    check_functions(spec)
     plan = BufferPlan(spec)
     records = [numba.from_dtype(record.dtype) for record in (plan.state, plan.rng, plan.params)]
     step = numba_cpu.make_function(spec.step)
-    with pytest.raises(KernelError) as caught, compiling(spec):
+    with compiling(spec):
         step.compile((records[0], numba.int64, records[1], records[2]))
+
+
+@pytest.mark.parametrize("body", TYPES)
+def test_what_only_types_show_names_the_line_too(tmp_path: Path, body: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        compile_step(tmp_path, body)
     message = str(caught.value)
     assert f"Mine cannot be compiled, {tmp_path}/mine.py:" in message
     assert TYPES[body] in message, message
     assert "loops.py" not in message
+
+
+def test_fields_widen_numbers_and_narrow_their_precision(tmp_path: Path) -> None:
+    whole = "state.n = state.is_on; state.n = int(state.x); state.n = round(state.x); state.n = np.int32(state.n) // 2"
+    others = "state.x = state.n; state.x = state.is_on; state.half = state.x; state.is_on = bool(state.n)"
+    logic = "state.is_on = state.is_on | (state.x > 1.0); state.is_on &= not state.n"
+    compile_step(tmp_path, f"{whole}; {others}; {logic}")
 
 
 def test_all_of_them_are_errors_of_ours_and_nothing_is_compiled(

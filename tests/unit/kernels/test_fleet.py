@@ -335,7 +335,7 @@ def test_actions_that_are_no_array_are_refused_and_nothing_is_stepped(walkers: A
 def test_parameters_that_could_not_be_changed_are_as_they_were(walkers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = walkers.get_attr("goal")
 
-    def interrupted(*_args: Any) -> Any:
+    def interrupted(*_args: Any, **_options: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from envfleet.kernels import maths
-from envfleet.kernels.jitting import FunctionTree, can_be_repeated, fingerprint, outlined, reachable
+from envfleet.kernels.jitting import FunctionTree, can_be_repeated, outlined
 from envfleet.kernels.numba_cpu import make_function
 
 geometry = types.ModuleType("geometry")
@@ -70,21 +70,6 @@ def insist(x: float) -> float:
     return x
 
 
-LOG: dict[str, Any] = {}
-
-
-def speed(x: float) -> float:
-    return x
-
-
-def speed_up(state: Any) -> None:
-    state.speed += 1.0
-
-
-def record() -> Any:
-    return LOG
-
-
 MIXED = (2, 0.5)
 
 
@@ -117,8 +102,15 @@ def test_of_a_module_only_what_is_named_is_made() -> None:
     assert FunctionTree(numba.njit)(exp)(2.0) == 8.0
 
 
-def test_reachable_functions_are_those_named() -> None:
-    assert {one.__name__ for one in reachable(exp)} == {"exp", "area", "side"}
+def test_functions_in_tuples_and_defaults_are_made_too() -> None:
+    def look_up_side(x: float, side: Any = geometry.side) -> float:
+        return pair[1](x) + side(x)
+
+    pair = (TABLE, geometry.area)
+    made = FunctionTree(lambda function: ("made", function))(look_up_side)[1]
+    assert made.__closure__[0].cell_contents[0] is TABLE
+    assert made.__closure__[0].cell_contents[1][0] == "made"
+    assert made.__defaults__[0][0] == "made"
 
 
 def test_a_function_is_made_anew_when_what_it_refers_to_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,36 +135,6 @@ def test_a_step_that_loops_or_looks_up_or_raises_is_not_repeated() -> None:
     assert can_be_repeated(take_first)
     for step in (calls_count, look_up, take, put, insist, collect):
         assert not can_be_repeated(step)
-
-
-def test_a_number_deep_in_a_table_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint([look_up])
-    assert fingerprint([look_up]) == before
-    changed = np.arange(2000.0)
-    changed[1000] += 1e-9
-    monkeypatch.setitem(globals(), "TABLES", (changed, np.zeros(3)))
-    assert fingerprint([look_up]) != before
-
-
-def test_what_numba_vectorizes_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "add", numba.vectorize(lambda x, y: x + y))
-    before = fingerprint([add_constants])
-    monkeypatch.setitem(globals(), "add", numba.vectorize(lambda x, y: x - y))
-    assert fingerprint([add_constants]) != before
-
-
-def test_what_converts_numbers_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "LOG", numba.float32)
-    before = fingerprint([record])
-    monkeypatch.setitem(globals(), "LOG", numba.float64)
-    assert fingerprint([record]) != before
-
-
-def test_a_fingerprint_depends_on_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint([speed_up]), fingerprint([record])
-    monkeypatch.setitem(globals(), "speed", lambda: LOG)  # an attribute is called so, too
-    LOG["more"] = object()
-    assert (fingerprint([speed_up]), fingerprint([record])) == before
 
 
 def test_kernels_draw_though_numba_was_used_before(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from numba import cuda
 from numba.cuda import cgutils, types
-from numba.cuda.core.errors import NumbaError, NumbaPerformanceWarning
+from numba.cuda.core.errors import NumbaError, NumbaPerformanceWarning, TypingError
 from numba.cuda.cudadrv import nvvm
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic, overload_method
-from numba.cuda.np.numpy_support import from_dtype
+from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
 from envfleet.errors import KernelError
 from envfleet.kernels import rng as rng_functions
+from envfleet.kernels.assignments import describe_typed_loss
 from envfleet.kernels.explaining import explain
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.kernel import KernelSpec
@@ -119,10 +121,10 @@ _compiling = threading.Lock()
 
 @contextlib.contextmanager
 def translating(spec: KernelSpec) -> Iterator[None]:
-    """Around compilation: products and sums are not contracted, and errors are explained.
+    """Around compilation: products and sums are not contracted, assignments lose nothing, and errors are explained.
 
     The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
-    it, but hands its options through to a function that can be stood in for.
+    it and no pass of one's own, but both go through functions that can be stood in for.
 
     Raises:
         KernelError: From numba's own error.
@@ -131,11 +133,21 @@ def translating(spec: KernelSpec) -> Iterator[None]:
     def compile_uncontracted(ir: Any, **options: Any) -> Any:
         return _compile_ir(ir, **options, fma=0)
 
+    context = cuda_target.typing_context
+    resolve = type(context).resolve_setattr
+
+    def resolve_assignment(record: Any, name: str, value: Any) -> Any:
+        loss = describe_typed_loss(types, as_dtype, record, name, value)
+        if loss:
+            raise TypingError(loss)
+        return resolve(context, record, name, value)
+
     with _compiling:
-        nvvm.compile_ir = compile_uncontracted
+        nvvm.compile_ir, context.resolve_setattr = compile_uncontracted, resolve_assignment
         try:
             yield
         except NumbaError as error:
             raise KernelError(explain(spec, error)) from error
         finally:
             nvvm.compile_ir = _compile_ir
+            del context.resolve_setattr

@@ -12,8 +12,7 @@ from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.cuda.source import CudaSource
 from envfleet.kernels.cuda.target import cuda_target
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.plain import rehearse
-from envfleet.kernels.program import fingerprint_of, load_module, loop_names
+from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
 
 
 class CudaProgram:
@@ -51,10 +50,7 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
 
 @functools.lru_cache(maxsize=64)
 def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> CudaProgram:
-    from envfleet.kernels.rules import check_rules
-
-    truncates = rehearse(spec)
-    check_rules(spec)
+    truncates = check_functions(spec)
     plan, target = BufferPlan(spec), cuda_target()
     source = CudaSource(plan, has_own_params=has_own_params, truncates=truncates)
     module = load_module(spec, source.text(), "device")
@@ -64,7 +60,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> CudaP
         "seeds": np.dtype(np.uint64),
         "flags": np.dtype(np.uint8),
     }
-    module.__dict__.update(loop_names(plan, target))
+    module.__dict__.update(loop_names(plan, target, target.make_function))
     module.__dict__.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
     module.__dict__["nan"] = float("nan")
     return CudaProgram(module)

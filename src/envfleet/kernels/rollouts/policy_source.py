@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.kernels.jitting import fingerprint
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.references import fingerprint
 from envfleet.kernels.rollouts import float32
 from envfleet.kernels.rollouts.mlp_source import mlp_source, scratch_size
 from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy, check_act, check_random
@@ -49,8 +49,13 @@ GIVEN = PolicySource("")
 """Actions are there already."""
 
 
-def policy_source(spec: KernelSpec, policy: RolloutPolicy) -> PolicySource:
+def policy_source(spec: KernelSpec, policy: RolloutPolicy, *, debug: bool = False) -> PolicySource:
     """Check a policy and write its source.
+
+    Args:
+        spec: The kernel.
+        policy: The policy.
+        debug: Whether its machine code names its lines.
 
     Raises:
         InvalidArgument: It does not fit the kernel's spaces.
@@ -63,7 +68,7 @@ def policy_source(spec: KernelSpec, policy: RolloutPolicy) -> PolicySource:
         policy.check(spec)
         return _network(spec, policy)
     check_act(spec, policy)
-    return _function(spec, policy)
+    return _function(spec, policy, debug)
 
 
 def _random(spec: KernelSpec) -> PolicySource:
@@ -117,7 +122,7 @@ def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
     )
 
 
-def _function(spec: KernelSpec, act: Any) -> PolicySource:
+def _function(spec: KernelSpec, act: Any, debug: bool) -> PolicySource:
     call = "act_(observation_row(observations, i), {}generators[i])"
     line = call.format("action_row(actions, i), ") if spec.action.shape else f"actions[i] = {call.format('')}"
     text = f"""
@@ -126,7 +131,8 @@ def choose(m, observations, actions, generators, inputs, scratch):
     for i in range(m):
         {line}
 """
-    return PolicySource(text, fingerprint([act]), functions={"act_": act}, is_drawing=True, is_checked=True)
+    key = fingerprint([act], has_places=debug)
+    return PolicySource(text, key, functions={"act_": act}, is_drawing=True, is_checked=True)
 
 
 def _hash(*arrays: Any) -> str:

@@ -148,7 +148,7 @@ def run_rollout(
     if isinstance(policy, (np.ndarray, list, tuple)):
         given = _check_actions(batch, fused, policy, num_steps)
     else:
-        chooser = policy_source(spec, policy)
+        chooser = policy_source(spec, policy, debug=fused.program.debug)
     if out is None:
         slabs = Slabs(spec, plan.outputs, num_steps, num_envs)
     elif out.slabs.form == (spec, num_steps, num_envs):

@@ -163,14 +163,16 @@ def compile_rollout(
     from envfleet.kernels import numba_cpu, rng
 
     source = RolloutSource(program.plan, has_own_params=has_own_params, policy=policy)
-    module: types.ModuleType = load_module(spec, source.rollout_text(program.module.__name__), "rollout")
+    text = source.rollout_text(program.module.__name__)
+    module: types.ModuleType = load_module(spec, text, "rollout", debug=program.debug)
+    make_function = numba_cpu.make_checked_function if program.debug else numba_cpu.make_function
     loops = vars(program.module)
     shared = ("observe_", "observation_row", "action_row", "new_state", "advance", "renew", "check")
     dtypes = {name: value for name, value in loops.items() if name.startswith("dtype_")}
     module.__dict__.update({name: loops[name] for name in shared} | dtypes)
     module.__dict__.update(
-        {name: numba_cpu.make_function(function) for name, function in policy.functions.items()},
-        seed_=numba_cpu.make_function(rng.seed),
+        {name: make_function(function) for name, function in policy.functions.items()},
+        seed_=make_function(rng.seed),
         dtype_rng=RNG_DTYPE,
         dtype_actions=np.dtype(spec.action.dtype),
         **policy.constants,

@@ -53,6 +53,20 @@ class Sorter(Kernel):
         out[0] = state.x
 
 
+class Cutter(Sorter):
+    """Assigns a float to an int, in code that a rehearsal does not reach."""
+
+    class State(Kernel.State):
+        x: float
+        n: int
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.x, state.n = 0.0, 0
+        if state.x > 1.0:
+            state.n = state.n + 0.5
+
+
 Compiler = Callable[[type[Kernel], bool, str], str]
 
 
@@ -113,3 +127,8 @@ def test_a_step_is_what_it_should_be(to_ptx: Compiler) -> None:
 def test_what_cannot_be_compiled_is_explained(to_ptx: Compiler) -> None:
     with pytest.raises(KernelError, match=r"Sorter cannot be compiled"):
         to_ptx(Sorter, False, "reset")
+
+
+def test_assignments_that_lose_a_part_are_refused(to_ptx: Compiler) -> None:
+    with pytest.raises(KernelError, match=r"`state\.n = state\.n \+ 0\.5`.* assigns .*float64 to the int64 field 'n'"):
+        to_ptx(Cutter, False, "reset")

@@ -1,0 +1,187 @@
+"""What a function refers to, and a hash of all of it: the key under which machine code is kept."""
+
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+import hashlib
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from envfleet.errors import KernelError
+
+_LIBRARIES = frozenset({"builtins", "cmath", "math", "numba", "numpy", "operator"})
+"""Packages whose members numba knows by name; what those do is told by the packages' versions."""
+
+OUTLINED = "is_outlined"
+"""Attribute of functions that are called rather than inlined."""
+
+_NUMBA_TYPES = "numba.core.types."
+_SCALARS = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
+_OF_CODE = (
+    *("co_code", "co_exceptiontable", "co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount"),
+    *("co_names", "co_varnames", "co_freevars", "co_cellvars"),
+)
+_OUTER = {"LOAD_GLOBAL": True, "LOAD_NAME": True, "LOAD_DEREF": False}  # whether it loads a global
+_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_BETWEEN = ("CACHE", "EXTENDED_ARG", "PUSH_NULL")
+
+
+def is_of_library(value: Any) -> bool:
+    """Whether a module, class, function or other object belongs to what numba knows by name."""
+    module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
+
+
+def references(function: Any) -> dict[str, Any]:
+    """What a function's names stand for: globals, its closure, and of modules the members that it names.
+
+    Returns:
+        Values by the path that the function writes, such as `"TABLE"` or `"geometry.area"`; builtins and names that
+            are not defined are left out.
+    """
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    found: dict[str, Any] = {}
+    for is_global, path in _paths(function.__code__):
+        name, *attributes = path
+        try:
+            value = function.__globals__[name] if is_global else cells[name].cell_contents
+        except (KeyError, ValueError):  # a builtin, a variable of the function itself, or a cell that is still empty
+            continue
+        for attribute in attributes:
+            if not isinstance(value, types.ModuleType) or is_of_library(value) or not hasattr(value, attribute):
+                break
+            name, value = f"{name}.{attribute}", getattr(value, attribute)
+        found[name] = value
+    return found
+
+
+@functools.lru_cache(maxsize=4096)  # as it is asked for again and again, and slow
+def _paths(code: types.CodeType) -> tuple[tuple[bool, tuple[str, ...]], ...]:
+    """Names that code takes from outside, each with the attributes that follow, and whether it is a global."""
+    found = {path for inner in code.co_consts if isinstance(inner, types.CodeType) for path in _paths(inner)}
+    is_global, path = False, tuple[str, ...]()
+    for instruction in dis.get_instructions(code):
+        if path and instruction.opname in _ATTRIBUTE:
+            path = (*path, instruction.argval)
+        elif instruction.opname not in _BETWEEN:
+            found.add((is_global, path))
+            is_global = _OUTER.get(instruction.opname, False)
+            path = (instruction.argval,) if instruction.opname in _OUTER else ()
+    return tuple(sorted(one for one in found if one[1]))
+
+
+def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) -> str:
+    """Hash all that decides the machine code of some functions: their code, and what it refers to, throughout.
+
+    Args:
+        functions: Which.
+        more: What else decides it.
+        has_places: Whether files and lines count, too, as in code that names them.
+
+    Raises:
+        KernelError: They refer to something whose changes would not be seen; names it and the function.
+    """
+    digest = hashlib.sha256()
+
+    def feed(label: bytes, num_parts: int = 0) -> None:
+        digest.update(f"{len(label)} {num_parts} ".encode() + label)
+
+    for path, value, number, num_parts in _walk(functions):
+        feed(_label(path, value) if number is None else f"as {number}".encode(), num_parts)
+        if has_places and isinstance(value, types.CodeType):
+            feed(f"{value.co_filename} {value.co_firstlineno} ".encode() + value.co_linetable)
+    for text in more:
+        feed(text.encode())
+    return digest.hexdigest()[:24]
+
+
+def reachable(function: Any) -> Iterator[types.FunctionType]:
+    """A function, and all that it comes to outside of the libraries, once each."""
+    for _, value, number, _ in _walk([function]):
+        if isinstance(value, types.FunctionType) and number is None and not is_of_library(value):
+            yield value
+
+
+def _walk(functions: Iterable[Any]) -> Iterator[tuple[str, Any, int | None, int]]:
+    """Values that functions come to, each before the values that it holds.
+
+    Yields:
+        Path, value, its number if it was met before and may hold itself, and how many values it holds.
+    """
+    numbers: dict[int, int] = {}
+    waiting: list[tuple[str, Any]] = [(function.__name__, function) for function in functions][::-1]
+    while waiting:
+        path, value = waiting.pop()
+        number = numbers.get(id(value))
+        parts = [] if number is not None else list(_parts(path, value))
+        if isinstance(value, (types.FunctionType, list, dict)):
+            numbers.setdefault(id(value), len(numbers))
+        yield path, value, number, len(parts)
+        waiting += reversed(parts)
+
+
+def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Values that a value holds, each with its path."""
+    if isinstance(value, types.CodeType):
+        yield from ((path, constant) for constant in value.co_consts)
+    elif isinstance(value, (tuple, list)):
+        names = getattr(value, "_fields", None) or range(len(value))
+        yield from ((f"{path}[{name!r}]", item) for name, item in zip(names, value, strict=True))
+    elif isinstance(value, (set, frozenset)):
+        yield from ((path, item) for item in sorted(value, key=repr))
+    elif isinstance(value, dict):
+        yield from ((path, key) for key in value)
+        yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, types.FunctionType) and not is_of_library(value):
+        code, defaults = value.__code__, value.__defaults__ or ()
+        where = f"{code.co_filename}:{code.co_firstlineno}, in {value.__name__}: it uses "
+        yield path, code
+        yield from ((f"{where}a default", default) for default in (*defaults, value.__kwdefaults__))
+        yield from ((where + name, held) for name, held in references(value).items())
+    else:
+        yield from ((f"{path}.{name}", getattr(value, name)) for name in _members(value))
+
+
+def _members(value: Any) -> tuple[str, ...]:
+    """Attributes that make up a value of another kind."""
+    if isinstance(value, enum.Enum):
+        return ("value",)
+    if isinstance(value, functools.partial):
+        return "func", "args", "keywords"
+    if isinstance(value, slice):
+        return "start", "stop", "step"
+    is_wrapper = hasattr(value, "__wrapped__") and not isinstance(value, type) and not is_of_library(value)
+    return ("__wrapped__",) if is_wrapper else ()
+
+
+def _label(path: str, value: Any) -> bytes:
+    """What a value is besides the values that it holds.
+
+    Raises:
+        KernelError: Nothing tells it from another value.
+    """
+    kind, data = type(value), b""
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        own: Any = value.dtype, value.shape
+        data = value.tobytes()
+    elif isinstance(value, types.CodeType):
+        own = [getattr(value, name) for name in _OF_CODE]
+    elif kind in _SCALARS or (kind.__module__.startswith(_NUMBA_TYPES) and is_of_library(value)):
+        own = value
+    elif is_of_library(value) and hasattr(value, "__name__"):
+        own = getattr(value, "__module__", ""), value.__name__
+    elif isinstance(value, types.FunctionType):
+        own = OUTLINED in vars(value), *references(value)
+    elif isinstance(value, (tuple, list, dict, set, frozenset)) or _members(value):
+        own = getattr(value, "_fields", None) or getattr(value, "name", None)
+    else:
+        raise KernelError(
+            f"{path}, a {kind.__qualname__}, and compiled code can hold none: use numbers, arrays, functions, and "
+            "tuples of these"
+        )
+    return f"{kind.__module__}.{kind.__qualname__} {own!r} ".encode() + data
