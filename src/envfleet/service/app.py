@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +26,7 @@ from envfleet.service.settings import Settings
 SETTINGS_VARIABLE = "ENVFLEET_SERVICE_SETTINGS"
 _UNTOLD = "the service failed to do this; its log says why"
 _log = logging.getLogger("envfleet.service")
+_BODY_CODES = {408: "too_slow", 413: "too_large"}
 _STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
 
 
@@ -48,6 +50,8 @@ def make_app(settings: Settings) -> FastAPI:
         title="envfleet",
         version=envfleet.__version__,
         description="Environments for many people. The calls under /api/v2 have MessagePack bodies.",
+        docs_url=None,  # pages with scripts of others, where the session's cookie is sent
+        redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
     )
@@ -67,6 +71,8 @@ def make_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(SQLAlchemyError, _refuse_for_now)
     app.add_exception_handler(TimeoutError, _refuse_for_now)
+    for status in _BODY_CODES:
+        app.add_exception_handler(status, _refuse_body)
     return app
 
 
@@ -99,6 +105,12 @@ async def _refuse_form(request: Request, error: Exception) -> JSONResponse:
     detail = describe(error.errors()) if isinstance(error, RequestValidationError) else str(error)
     service_of(request).metrics.denials.labels("invalid_argument").inc()
     return JSONResponse({"code": "invalid_argument", "detail": detail}, 422)
+
+
+async def _refuse_body(request: Request, error: Any) -> JSONResponse:
+    code = _BODY_CODES[error.status_code]
+    service_of(request).metrics.denials.labels(code).inc()
+    return JSONResponse({"code": code, "detail": error.detail}, error.status_code)
 
 
 async def _refuse_for_now(request: Request, error: Exception) -> JSONResponse:

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Path, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
 
-from envfleet.service.protocols.requests import bearer, service_of
+from envfleet.service.protocols.requests import TokenRoute, bearer, service_of
 from envfleet.service.protocols.schemas import CreateToken
 from envfleet.service.refusals import Stopping
 
-router = APIRouter(prefix="/api/v2/admin", tags=["admin"])
+router = APIRouter(prefix="/api/v2/admin", tags=["admin"], route_class=TokenRoute)
 operations = APIRouter(tags=["operations"])
 _TokenId = Annotated[int, Path(ge=1, lt=2**31)]
 

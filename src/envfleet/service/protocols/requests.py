@@ -1,4 +1,4 @@
-"""Requests and replies: whose they are, binary bodies, and routes for those."""
+"""Requests and replies: whose they are, binary bodies, and routes that read no body before its token is checked."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ BINARY: dict[str, Any] = {
 """Of calls whose body is packed."""
 
 
+def json_of(schema: type[Schema]) -> dict[str, Any]:
+    """Describe the JSON body of a call that reads it itself, in its turn; FastAPI would parse it on the event loop."""
+    content = {"schema": schema.model_json_schema(ref_template="#/components/schemas/{model}")}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
 def bearer(request: Request) -> str | None:
     """The token of a request."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -33,15 +39,15 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def read(schema: type[_S], body: bytes) -> _S:
-    """A request's body, checked.
+def read(schema: type[_S], body: bytes, *, is_json: bool = False) -> _S:
+    """Return a request's body, checked.
 
     Raises:
-        WireError: It is no MessagePack.
+        WireError: It is no MessagePack, if it has to be.
         InvalidArgument: It is something else than `schema` says.
     """
     try:
-        return schema.model_validate(unpack(body))
+        return schema.model_validate_json(body) if is_json else schema.model_validate(unpack(body))
     except ValidationError as error:
         raise InvalidArgument(describe(error.errors())) from error
 
@@ -61,6 +67,21 @@ def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Re
     """
     headers = {"Envfleet-Replayed": "1"} if is_stored else None
     return Response(body, status, headers, MEDIA_TYPE)
+
+
+class TokenRoute(APIRoute):
+    """A route of JSON calls: its token, in the header of either protocol, is checked before a body is read."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            if request.method == "POST":
+                await service_of(request).identify(bearer(request) or request.headers.get("user-token"))
+            return await handle(request)
+
+        return answer
 
 
 class BinaryRoute(APIRoute):
