@@ -96,7 +96,9 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 def create(
     name: Annotated[str, typer.Argument(metavar="USER", help="Whose; a new name makes a user.")],
     *,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="Of a new user: participant or admin.")] = "participant",
+    role: Annotated[
+        str | None, typer.Option(metavar="ROLE", help="The user's: participant, if not given, or admin.")
+    ] = None,
     max_live_envs: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
     max_steps_per_day: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
     database: Database = DATABASE,

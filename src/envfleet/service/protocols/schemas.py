@@ -71,7 +71,7 @@ class CreateToken(Schema):
     """`POST /api/v2/admin/tokens`."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    role: Literal["participant", "admin"] = "participant"
+    role: Literal["participant", "admin"] | None = None
     max_live_envs: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     max_steps_per_day: Annotated[int, Field(ge=0, lt=2**53)] | None = None
 
