@@ -82,39 +82,37 @@ def from_environment() -> FastAPI:
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    code = getattr(error, "code", "error")
-    service_of(request).metrics.denials.labels(code).inc()
-    body = {"code": code, "detail": str(error)}
-    headers: dict[str, str] = {}
+    code, detail = getattr(error, "code", "error"), str(error)
     if isinstance(error, OutOfStep):
-        return JSONResponse({**body, "seq": error.seq}, error.status)
+        return _answer(request, error.status, code, detail, seq=error.seq)
     if isinstance(error, Refusal):
         if error.status == 500:
             _log.error("%s", error, exc_info=error.__cause__)
-        if error.retry_after_s is not None:
-            headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-        return JSONResponse(body, error.status, headers)
+        return _answer(request, error.status, code, detail, retry_after_s=error.retry_after_s)
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     if status == 500:  # participants are not told what an environment says of itself
         _log.error("a call failed", exc_info=error)
-        body["detail"] = _UNTOLD
-    return JSONResponse(body, status)
+        detail = _UNTOLD
+    return _answer(request, status, code, detail)
 
 
-async def _refuse_form(request: Request, error: Exception) -> JSONResponse:
-    detail = describe(error.errors()) if isinstance(error, RequestValidationError) else str(error)
-    service_of(request).metrics.denials.labels("invalid_argument").inc()
-    return JSONResponse({"code": "invalid_argument", "detail": detail}, 422)
+async def _refuse_form(request: Request, error: Any) -> JSONResponse:
+    return _answer(request, 422, "invalid_argument", describe(error.errors()))
 
 
 async def _refuse_body(request: Request, error: Any) -> JSONResponse:
-    code = _BODY_CODES[error.status_code]
-    service_of(request).metrics.denials.labels(code).inc()
-    return JSONResponse({"code": code, "detail": error.detail}, error.status_code)
+    return _answer(request, error.status_code, _BODY_CODES[error.status_code], error.detail)
 
 
 async def _refuse_for_now(request: Request, error: Exception) -> JSONResponse:
     _log.error("the database failed", exc_info=error)
-    service_of(request).metrics.denials.labels("stopping").inc()
     detail = f"the database does not answer ({type(error).__name__}): try again"
-    return JSONResponse({"code": "stopping", "detail": detail}, 503, {"Retry-After": "2"})
+    return _answer(request, 503, "stopping", detail, retry_after_s=2.0)
+
+
+def _answer(
+    request: Request, status: int, code: str, detail: str, *, retry_after_s: float | None = None, **more: Any
+) -> JSONResponse:
+    service_of(request).metrics.denials.labels(code).inc()
+    headers = None if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
+    return JSONResponse({"code": code, "detail": detail, **more}, status, headers)

@@ -76,9 +76,9 @@ def configure(app: FastAPI | str, **options: Any) -> uvicorn.Config:
         app: The application, or where it is made.
         **options: Others of uvicorn's.
     """
-    usual = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": _KEEP_ALIVE_S, "server_header": False}
-    options = {"log_level": "warning", "access_log": False, **usual, **options}
-    return uvicorn.Config(app, http=PatientConnection, ws="none", **options)
+    options = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": _KEEP_ALIVE_S, **options}
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    return uvicorn.Config(app, http=PatientConnection, ws="none", **quiet, **options)
 
 
 def _first_token(store: Store) -> str | None:

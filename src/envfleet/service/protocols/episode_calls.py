@@ -111,10 +111,6 @@ class EpisodeCalls:
             fleet = _checked(hosted, row)
             return {"observation": fleet.observations[row, -1].tolist(), **_flags(fleet, row)}
 
-    def score_of(self, limit: int) -> Callable[[], Reply]:
-        """What reads the user's score."""
-        return lambda: {"metrics": self._service.scores.metrics(TURBOFAN, self._identity.user_id, limit)}
-
     # ------------------------------------------------------------------ resetting
 
     def reset_one(self, asked: ResetEpisode) -> Reply:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 
+from envfleet.service.hosting.episode_fleet import TURBOFAN
 from envfleet.service.protocols.episode_calls import EpisodeCalls
 from envfleet.service.protocols.requests import TokenRoute, json_of, service_of
 from envfleet.service.protocols.schemas import (
@@ -98,4 +99,4 @@ async def score(token: str, request: Request, limit: Annotated[int, Query(ge=1, 
     """A user's score."""
     service = service_of(request)
     identity = await service.identify(token)
-    return await service.in_thread(EpisodeCalls(service, identity).score_of(limit))
+    return {"metrics": await service.in_thread(lambda: service.scores.metrics(TURBOFAN, identity.user_id, limit))}

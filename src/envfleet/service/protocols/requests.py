@@ -13,6 +13,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.packing.values import MEDIA_TYPE, unpack
 from envfleet.service.protocols.schemas import Schema
 from envfleet.service.service import Service
+from envfleet.service.users.auth import Identity
 
 _S = TypeVar("_S", bound=Schema)
 BINARY: dict[str, Any] = {
@@ -31,6 +32,16 @@ def bearer(request: Request) -> str | None:
     """The token of a request."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+async def caller(request: Request) -> tuple[Service, Identity]:
+    """Return the service, and who calls it.
+
+    Raises:
+        Unauthorized: The token is missing or unknown.
+    """
+    service = service_of(request)
+    return service, await service.identify(bearer(request))
 
 
 def service_of(request: Request) -> Service:

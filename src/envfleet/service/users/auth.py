@@ -61,7 +61,7 @@ class Tokens:
 
     def remembered(self, token: str) -> Identity | None:
         """Who a token belongs to, if that was checked moments ago."""
-        found = self._remembered.get(_digest(token))
+        found = self._remembered.get(digest_of(token))
         return found[1] if found is not None and found[0] > time.monotonic() else None
 
     def check(self, token: str) -> Identity:
@@ -70,7 +70,7 @@ class Tokens:
         Raises:
             Unauthorized: To nobody, or it was revoked: there is no difference.
         """
-        digest = _digest(token)
+        digest = digest_of(token)
         query = (
             sa.select(Token.id, Token.digest, User.id.label("user_id"), User.name, User.role)
             .add_columns(User.max_live_envs, User.max_steps_per_day)
@@ -176,14 +176,15 @@ class Tokens:
             return connection.execute(sa.select(Token.id).limit(1)).first() is not None
 
 
-def _digest(token: str) -> str:
-    # A token has 192 random bits: nothing slower than SHA-256 is needed against guessing.
+def digest_of(token: str) -> str:
+    """Return what the database keeps of a token, or of a session's id."""
+    # It has 192 random bits: nothing slower than SHA-256 is needed against guessing.
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _insert(connection: sa.Connection, user_id: int, now: float) -> str:
     token = _PREFIX + secrets.token_urlsafe(24)
-    values = {"user_id": user_id, "digest": _digest(token), "prefix": token[:7], "created_at": now}
+    values = {"user_id": user_id, "digest": digest_of(token), "prefix": token[:7], "created_at": now}
     connection.execute(sa.insert(Token).values(**values))
     return token
 
