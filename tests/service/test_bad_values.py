@@ -18,6 +18,7 @@ from tests.service.test_limits import leave_fleet
 
 from envfleet.envs.turbofan import turbofan
 from envfleet.errors import InvalidArgument
+from envfleet.packing.values import unpack
 from envfleet.service.offers import Option, make_offer
 from envfleet.service.refusals import Closed, EnvFailed, NotFound
 from envfleet.service.service import Service
@@ -93,6 +94,20 @@ def test_options_of_another_type_are_refused_by_name(ann: Caller, name: str, val
     refused = ann.post("/fleets", env=TURBOFAN, num_envs=1, options={name: value})
     assert refused.status_code == 422
     assert refused.json()["detail"] == f"options[{name!r}]={value!r}: pass {expected}"
+
+
+def test_an_environment_that_states_no_penalty_is_not_ranked(tmp_path: Path) -> None:
+    """Wherever rewards are negative, whoever leaves after one step would lead."""
+    with serve_here(make_settings(tmp_path)) as (http, service):
+        ann = Caller(http, service.tokens.create("ann"))
+        refused = ann.post("/fleets", env="CartPole-v1", num_envs=1, mode="ranked")
+        assert (refused.status_code, "service started with --abandon-penalty" in refused.text) == (422, True)
+        penalties = {name: env["abandon_penalty"] for name, env in unpack(ann.get("/envs").content)["envs"].items()}
+        assert penalties == {TURBOFAN: 150.0, "CartPole-v1": None, "envfleet/CartPole-v1": None}
+
+
+def test_a_service_states_penalties_where_environments_do_not() -> None:
+    assert [make_offer(name, abandon_penalty=7.0).abandon_penalty for name in (TURBOFAN, "CartPole-v1")] == [150.0, 7.0]
 
 
 def test_text_is_no_flag_of_an_engine_either() -> None:

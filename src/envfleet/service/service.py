@@ -54,7 +54,7 @@ class Service:
         self.store.migrate()
         self.tokens = Tokens(self.store)
         self.quotas = Quotas(self.store, settings)
-        self.scores = Scores(self.store)
+        self.scores = Scores(self.store, settings.offers)
         self.board = Board(self.scores)
         self.metrics = Metrics()
         self.is_ready = False

@@ -28,7 +28,7 @@ async def create_fleet(request: Request) -> Response:
     def work() -> bytes:
         asked = read(CreateFleet, body)
         offer = find_offer(service.settings.offers, asked.env)
-        offer.check(asked.num_envs, asked.options)
+        offer.check(asked.num_envs, asked.options, is_ranked=asked.mode == "ranked")
         user_id, key = identity.user_id, asked.key.hex()
         fleet = service.fleets.find_made(user_id, key)
         if fleet is None:  # a retry is not counted against the quota once more
@@ -143,6 +143,7 @@ async def envs(request: Request) -> Response:
             "options": sorted(offer.options),
             "max_num_envs": offer.max_num_envs,
             "max_episode_steps": offer.max_episode_steps,
+            "abandon_penalty": offer.abandon_penalty,
         }
         for offer in service.settings.offers
     }
