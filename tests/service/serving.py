@@ -41,6 +41,7 @@ def serve_here(settings: Settings) -> Iterator[tuple[httpx.Client, Service]]:
     app = make_app(settings)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # the client may be faster than the server's start
     server = uvicorn.Server(configure(app, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

@@ -61,7 +61,7 @@ def test_the_interface_is_described(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     assert "/api/v2/fleets/{fleet}/step" in paths
     assert "/api/v1/episode/vectorized_step" in paths
-    assert [http.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]  # they run scripts of others
+    assert [http.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]  # they load third-party scripts
 
 
 def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

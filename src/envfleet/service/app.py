@@ -50,7 +50,7 @@ def make_app(settings: Settings) -> FastAPI:
         title="envfleet",
         version=envfleet.__version__,
         description="Environments for many people. The calls under /api/v2 have MessagePack bodies.",
-        docs_url=None,  # pages with scripts of others, where the session's cookie is sent
+        docs_url=None,  # pages with third-party scripts, on the origin of the session's cookie
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,

@@ -79,7 +79,7 @@ class Offer(BaseModel):
     options: dict[str, Option] = Field(default_factory=dict)
     kwargs: dict[str, Any] = Field(default_factory=dict)
     readable: tuple[str, ...] = ()
-    abandon_penalty: float | None = None
+    abandon_penalty: float | None = Field(default=None, ge=0, lt=1e100)
 
     @property
     def hosting(self) -> Hosting:
