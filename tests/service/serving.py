@@ -21,6 +21,7 @@ import uvicorn
 
 from envfleet.service.app import make_app
 from envfleet.service.offers import make_offer
+from envfleet.service.run import configure
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
 
@@ -40,7 +41,8 @@ def serve_here(settings: Settings) -> Iterator[tuple[httpx.Client, Service]]:
     app = make_app(settings)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5))
+    listener.listen()  # the client may be faster than the server's start
+    server = uvicorn.Server(configure(app, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +18,7 @@ from tests.service.test_limits import leave_fleet
 
 from envfleet.envs.turbofan import turbofan
 from envfleet.errors import InvalidArgument
-from envfleet.service.gate import Gate
-from envfleet.service.metrics import Metrics
+from envfleet.packing.values import unpack
 from envfleet.service.offers import Option, make_offer
 from envfleet.service.refusals import Closed, EnvFailed, NotFound
 from envfleet.service.service import Service
@@ -98,6 +96,20 @@ def test_options_of_another_type_are_refused_by_name(ann: Caller, name: str, val
     assert refused.json()["detail"] == f"options[{name!r}]={value!r}: pass {expected}"
 
 
+def test_an_environment_that_states_no_penalty_is_not_ranked(tmp_path: Path) -> None:
+    """Wherever rewards are negative, whoever leaves after one step would lead."""
+    with serve_here(make_settings(tmp_path)) as (http, service):
+        ann = Caller(http, service.tokens.create("ann"))
+        refused = ann.post("/fleets", env="CartPole-v1", num_envs=1, mode="ranked")
+        assert (refused.status_code, "service started with --abandon-penalty" in refused.text) == (422, True)
+        penalties = {name: env["abandon_penalty"] for name, env in unpack(ann.get("/envs").content)["envs"].items()}
+        assert penalties == {TURBOFAN: 150.0, "CartPole-v1": None, "envfleet/CartPole-v1": None}
+
+
+def test_a_service_states_penalties_where_environments_do_not() -> None:
+    assert [make_offer(name, abandon_penalty=7.0).abandon_penalty for name in (TURBOFAN, "CartPole-v1")] == [150.0, 7.0]
+
+
 def test_text_is_no_flag_of_an_engine_either() -> None:
     with pytest.raises(InvalidArgument, match="logbook='no': pass True or False"):
         turbofan(10, logbook="no")  # type: ignore[arg-type]  # that is the test
@@ -106,26 +118,6 @@ def test_text_is_no_flag_of_an_engine_either() -> None:
 def test_an_option_is_sent_to_worker_processes_and_back() -> None:
     option = Option(choices=("a",))
     assert Option.model_validate_json(option.model_dump_json()) == option
-
-
-def test_a_body_that_trickles_is_not_waited_for_without_end() -> None:
-    sent: list[Any] = []
-
-    async def app(_: Any, receive: Any, __: Any) -> None:
-        while True:
-            await receive()
-
-    async def trickle() -> Any:
-        await asyncio.sleep(0.0)
-        return {"type": "http.request", "body": b"x", "more_body": True}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    gate = Gate(app, 2**60, Metrics(), whole_s=0.01)
-    asyncio.run(gate({"type": "http", "method": "POST", "path": "/", "headers": []}, trickle, send))
-    assert sent[0]["status"] == 408
-    assert "was not whole after 0.01 s: send less at a time" in sent[1]["body"].decode()
 
 
 @pytest.mark.parametrize("what", ["log", "version"])

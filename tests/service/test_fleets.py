@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from tests.service.serving import make_settings
 
 import envfleet
+from envfleet.envs.turbofan import ThresholdPolicy
 from envfleet.errors import InvalidArgument
 from envfleet.packing.values import unpack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry
@@ -30,6 +31,7 @@ from envfleet.service.users.auth import Identity, Tokens
 from envfleet.service.web.replay import Replays
 
 CARTPOLE, TURBOFAN = "CartPole-v1", "envfleet/Turbofan-v0"
+PENALTY = 150.0  # of an engine that is abandoned
 
 
 class Process:
@@ -40,7 +42,7 @@ class Process:
         self.store.migrate()
         self.journal = Journal(self.store)
         self.fleets = Fleets(self.store, self.journal, settings)
-        self.tokens, self.scores = Tokens(self.store), Scores(self.store)
+        self.tokens, self.scores = Tokens(self.store), Scores(self.store, settings.offers)
 
     def user(self, name: str) -> Identity:
         return self.tokens.check(self.tokens.create(name))
@@ -201,7 +203,35 @@ def test_fleets_left_alone_are_reaped_and_their_episodes_count(tmp_path: Path) -
             totals = dict(connection.execute(sa.select(Episode.outcome, Episode.total).where(Episode.is_ranked)).all())
         assert set(totals) == {"terminated", "abandoned"}
         assert totals["abandoned"] > 400  # what it had earned, which is not what it counts
-        assert board[0]["score"] == pytest.approx(totals["terminated"])
+        assert board[0]["score"] == pytest.approx((totals["terminated"] + totals["abandoned"] - PENALTY) / 2)
+
+
+def test_a_wrecked_episode_wrecks_nobody_elses_score(tmp_path: Path) -> None:
+    """Sixteen engines run when the fleet is closed, as in the guide, after somebody repaired until −900,000."""
+    with process(make_settings(tmp_path)) as here:
+        ann, bob = here.user("ann"), here.user("bob")
+        wreck = {"user_id": bob.user_id, "fleet_id": "f", "env": TURBOFAN, "is_ranked": True, "total": -900_000.0}
+        wreck |= {"started_at": 1.0, "ended_at": 9.0, "first_seq": 0, "last_seq": 1, "length": 1, "details": {}}
+        with here.store.engine.begin() as connection:
+            connection.execute(sa.insert(Episode).values(**wreck, env_index=0, outcome="truncated"))
+        fleet = here.create(ann, TURBOFAN, 16, "ranked", autoreset_mode="SAME_STEP", options={"step_size": 10})
+        mechanic, reply, finished = ThresholdPolicy(16), here.reset(ann, fleet), 0
+        while finished < 60:
+            reply = here.step(ann, fleet, reply["seq"], mechanic.act_batch(reply["observations"]))
+            mechanic.begin(reply["terminated"] | reply["truncated"])
+            finished += int((reply["terminated"] | reply["truncated"]).sum())
+        here.fleets.close_fleet(ann.user_id, fleet)
+        query = sa.select(Episode.outcome, Episode.total).where(Episode.user_id == ann.user_id)
+        with here.store.engine.connect() as connection:
+            totals: dict[str, list[float]] = {"terminated": [], "abandoned": []}
+            for outcome, total in connection.execute(query):
+                totals[outcome].append(total)
+        counted = [*totals["terminated"], *(total - PENALTY for total in totals["abandoned"])]
+        assert 0 < len(totals["abandoned"]) <= 16
+        assert len(counted) <= 100
+        score = here.scores.board(TURBOFAN)[0]
+        assert (score["user"], score["score"]) == ("ann", pytest.approx(np.mean(counted)))
+        assert score["score"] > 0.8 * np.mean(totals["terminated"])
 
 
 def test_scores_are_of_the_last_episodes_by_their_beginning(tmp_path: Path) -> None:
@@ -221,7 +251,7 @@ def test_scores_are_of_the_last_episodes_by_their_beginning(tmp_path: Path) -> N
                 (0, 3.0, 300.0, True, "truncated"),
                 (0, 4.0, 10_000.0, False, "terminated"),
                 (1, 1.0, 500.0, True, "terminated"),
-                (1, 2.0, 700.0, True, "abandoned"),  # counts as the worst that anybody finished
+                (1, 2.0, 700.0, True, "abandoned"),
                 (1, 0.0, -50.0, True, "abandoned"),
             )
         ]
@@ -231,10 +261,10 @@ def test_scores_are_of_the_last_episodes_by_their_beginning(tmp_path: Path) -> N
             connection.execute(sa.insert(Episode), [{**row, **rest, "first_seq": k} for k, row in enumerate(rows)])
         board = here.scores.board(TURBOFAN, limit=2)
         assert [(row["rank"], row["user"], row["score"], row["episodes"]) for row in board] == [
-            (1, "bob", 300.0, 2),
+            (1, "bob", (500.0 + 700.0 - PENALTY) / 2, 2),
             (2, "ann", 200.0, 2),
         ]
-        assert here.scores.board(TURBOFAN, limit=3)[1]["score"] == pytest.approx((500 + 100 - 50) / 3)
+        assert here.scores.board(TURBOFAN, limit=3)[1]["score"] == pytest.approx((500 + 700 - 50 - 2 * PENALTY) / 3)
         assert here.scores.board("CartPole-v1") == []
         assert [row["total"] for row in here.scores.episodes(users[1].user_id, limit=2)] == [-50.0, 700.0]
 

@@ -265,25 +265,3 @@ def test_json_bodies_are_limited_however_they_are_sent(narrow: tuple[httpx.Clien
         response = http.post("/api/v1/episode/vectorized_step", content=content, headers=headers)
         assert (response.status_code, response.json()["code"]) == (413, "too_large")
     assert http.post("/api/v1/episode/vectorized_step", content=b"[", headers=headers).status_code == 422
-
-
-def test_a_body_that_never_comes_is_not_waited_for(narrow: tuple[httpx.Client, Service]) -> None:
-    import asyncio
-
-    from envfleet.service.gate import Gate
-
-    service = narrow[1]
-    sent: list[Any] = []
-
-    async def app(_: Any, receive: Any, __: Any) -> None:
-        await receive()
-
-    async def never() -> Any:
-        await asyncio.sleep(60.0)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    gate = Gate(app, 4096, service.metrics, patience_s=0.01)
-    asyncio.run(gate({"type": "http", "method": "POST", "path": "/", "headers": []}, never, send))
-    assert sent[0]["status"] == 408

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import socket
+import stat
 from pathlib import Path
 
 import httpx
@@ -59,7 +61,7 @@ def test_the_interface_is_described(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     assert "/api/v2/fleets/{fleet}/step" in paths
     assert "/api/v1/episode/vectorized_step" in paths
-    assert http.get("/docs").status_code == 200
+    assert [http.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]  # they load third-party scripts
 
 
 def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +83,11 @@ def test_the_access_log_is_json_without_tokens(tmp_path: Path, capsys: pytest.Ca
     assert token not in text
 
 
+def told(result: Result) -> str:
+    """What a command says in its panel, on one line."""
+    return " ".join(result.stderr.replace("│", "").split())
+
+
 def test_tokens_by_command(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'service.db'}"
 
@@ -100,11 +107,52 @@ def test_tokens_by_command(tmp_path: Path) -> None:
     assert "ann" in listed
     assert token[:7] in listed
     assert token not in listed
+    promoted = run("token", "create", "ann", "--role", "admin")
+    assert (promoted.exit_code, "user 'ann' has role='participant'" in told(promoted)) == (2, True)
     assert run("token", "revoke", "1").exit_code == 0
+    revived = run("token", "rotate", "1")
+    assert (revived.exit_code, "token 1 was revoked" in told(revived)) == (2, True)
     missing = run("token", "revoke", "7")
     assert (missing.exit_code, "no token with id 7" in missing.stderr) == (2, True)
     many = run("serve", "--workers", "2")
     assert (many.exit_code, "PostgreSQL" in many.stderr) == (2, True)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def test_nobody_else_reads_the_files_of_sqlite(tmp_path: Path) -> None:
+    expected = {f"service.db{suffix}": 0o600 for suffix in ("", "-shm", "-wal")}
+    before = os.umask(0o022)
+    try:
+        for _ in range(2):
+            store = Store(f"sqlite:///{tmp_path / 'service.db'}")
+            store.migrate()
+            Tokens(store).create("ann")
+            assert modes(tmp_path) == expected
+            for path in tmp_path.iterdir():  # as they were made before
+                path.chmod(0o644)
+            again = Store(str(store.engine.url))
+            again.migrate()
+            assert modes(tmp_path) == expected
+            again.close()
+            store.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_database_that_others_read_and_is_not_ours_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "service.db").touch(0o644)
+
+    def chmod(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", chmod)
+    with pytest.raises(InvalidArgument, match=r"cannot be used: .*not permitted; check that .* is yours alone"):
+        Store(f"sqlite:///{tmp_path / 'service.db'}").migrate()
 
 
 def test_commands_say_which_database_cannot_be_reached() -> None:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from tests.service.serving import make_settings
-from tests.service.test_fleets import TURBOFAN, Process, process
+from tests.service.test_fleets import PENALTY, TURBOFAN, Process, process
 
 from envfleet.service.database.board import Board
 from envfleet.service.database.models import Episode
 from envfleet.service.database.scores import _board
+from envfleet.service.offers import make_offer
 
 OTHER = "CartPole-v1"
 
@@ -23,7 +24,8 @@ OTHER = "CartPole-v1"
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, list[dict[str, Any]]]]:
     rng = np.random.default_rng(0)
-    with process(make_settings(tmp_path_factory.mktemp("scores"))) as here:
+    offers = make_offer(TURBOFAN), make_offer(OTHER, backend="serial", abandon_penalty=7.5)
+    with process(make_settings(tmp_path_factory.mktemp("scores"), offers=offers)) as here:
         users = [here.user(name).user_id for name in ("ann", "bob", "joe", "nobody")]
         rows = [
             {
@@ -51,11 +53,11 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, li
 def expect(rows: list[dict[str, Any]], env: str, limit: int) -> dict[int, list[float]]:
     """What counts of each user, the newest first."""
     ranked = [{**row, "id": k} for k, row in enumerate(rows) if row["env"] == env and row["is_ranked"]]
-    worst = min(row["total"] for row in ranked if row["outcome"] != "abandoned")
+    penalty = {TURBOFAN: PENALTY, OTHER: 7.5}[env]
     found: dict[int, list[float]] = defaultdict(list)
     for row in sorted(ranked, key=lambda row: (row["started_at"], row["env_index"], row["id"]), reverse=True):
         if len(found[row["user_id"]]) < limit:
-            found[row["user_id"]].append(min(row["total"], worst) if row["outcome"] == "abandoned" else row["total"])
+            found[row["user_id"]].append(row["total"] - (penalty if row["outcome"] == "abandoned" else 0.0))
     return found
 
 

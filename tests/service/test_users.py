@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
 
-from envfleet.errors import EnvfleetError
+from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.packing.values import unpack
 from envfleet.service.database.store import Store
 from envfleet.service.refusals import QuotaSpent
@@ -45,6 +46,80 @@ def test_tokens_are_made_rotated_and_revoked_by_an_administrator(admin: Caller, 
     assert post("/99999/revoke").status_code == 422
     for path in ("/admin/tokens",):
         assert ann.get(path).json()["code"] == "forbidden"
+
+
+@pytest.fixture
+def tokens(database: str) -> Iterator[Tokens]:
+    store = Store(database)
+    store.migrate()
+    yield Tokens(store)
+    store.close()
+
+
+def test_the_last_administrator_is_not_revoked(tokens: Tokens) -> None:
+    first, other = (tokens.check(tokens.create(name, role="admin")).token_id for name in ("root", "ann"))
+    guest = tokens.check(tokens.create("guest")).token_id
+    tokens.revoke(first)
+    with pytest.raises(InvalidArgument, match=f"token {other} is the last of an administrator: create another"):
+        tokens.revoke(other)
+    tokens.revoke(first)  # it is revoked, so that nothing happens
+    tokens.revoke(guest)
+    other = tokens.check(tokens.rotate(other)).token_id
+    assert [row["id"] for row in tokens.list() if row["revoked_at"] is None] == [other]
+
+
+def test_of_two_administrators_revoked_at_once_one_stays(tokens: Tokens) -> None:
+    numbers = [tokens.check(tokens.create(f"root {k}", role="admin")).token_id for k in range(6)]
+
+    def is_revoked(number: int) -> bool:
+        try:
+            tokens.revoke(number)
+        except InvalidArgument:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(is_revoked, numbers)) == [False] + [True] * 5
+
+
+def test_rotating_revives_no_token(tokens: Tokens) -> None:
+    number = tokens.check(tokens.create("ann")).token_id
+    tokens.revoke(number)
+    with pytest.raises(InvalidArgument, match=f"token {number} was revoked: create a new one"):
+        tokens.rotate(number)
+    assert len(tokens.list()) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ({"role": "admin"}, "participant"),
+        ({"max_live_envs": 7}, "8"),
+        ({"max_steps_per_day": 7}, "None"),
+    ],
+)
+def test_a_token_changes_no_user(tokens: Tokens, asked: dict[str, Any], kept: str) -> None:
+    tokens.create("ann", max_live_envs=8)
+    with pytest.raises(InvalidArgument, match=rf"user 'ann' has .*{kept}.*which a new token does not change"):
+        tokens.create("ann", **asked)
+    assert len(tokens.list()) == 1
+    again = tokens.check(tokens.create("ann", role="participant", max_live_envs=8))
+    assert (again.role, again.max_live_envs) == ("participant", 8)
+    assert tokens.check(tokens.create("ann")) != again
+
+
+def test_calls_of_administrators_say_what_they_refuse(tmp_path: Path) -> None:
+    with serve_here(make_settings(tmp_path)) as (http, service):
+        root = Caller(http, service.tokens.create("root", role="admin"))
+        service.tokens.create("ann")
+        headers = {"Authorization": f"Bearer {root.token}"}
+        for path, body, told in (
+            ("/1/revoke", {}, "last of an administrator"),
+            ("", {"name": "ann", "role": "admin"}, "user 'ann' has role='participant'"),
+        ):
+            refused = http.post(f"/api/v2/admin/tokens{path}", json=body, headers=headers)
+            assert (refused.status_code, told in refused.json()["detail"]) == (422, True)
+        assert http.post("/api/v2/admin/tokens", json={"name": "root"}, headers=headers).status_code == 201
 
 
 def test_only_digests_of_tokens_are_kept(ann: Caller, service: Service) -> None:

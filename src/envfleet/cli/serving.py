@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,6 +58,10 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     retention_days: Annotated[
         float, typer.Option(metavar="N", min=0.01, help="How long closed fleets can be replayed.")
     ] = 30.0,
+    abandon_penalty: Annotated[
+        float | None,
+        typer.Option(metavar="X", min=0.0, help="Cost of an abandoned ranked episode where no other is stated."),
+    ] = None,
     has_private_scores: Annotated[
         bool, typer.Option("--no-public-scores", help="Show leaderboards to those who have a token, only.")
     ] = False,
@@ -77,7 +81,12 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 
         if workers > 1 and database.startswith("sqlite"):
             raise InvalidArgument(f"workers={workers} with {database}: pass a PostgreSQL database, or one worker")
-        limits = {"workers": workers_per_fleet, "step_timeout_s": step_timeout, "max_num_envs": max_num_envs}
+        limits: dict[str, Any] = {
+            "workers": workers_per_fleet,
+            "step_timeout_s": step_timeout,
+            "max_num_envs": max_num_envs,
+            "abandon_penalty": abandon_penalty,
+        }
         settings = Settings(
             database=database,
             offers=tuple(make_offer(name, backend=backend, has_pictures=has_pictures, **limits) for name in env),
@@ -96,7 +105,9 @@ def serve(  # noqa: PLR0913 (one parameter per option)
 def create(
     name: Annotated[str, typer.Argument(metavar="USER", help="Whose; a new name makes a user.")],
     *,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="Of a new user: participant or admin.")] = "participant",
+    role: Annotated[
+        str | None, typer.Option(metavar="ROLE", help="The user's: participant, if not given, or admin.")
+    ] = None,
     max_live_envs: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
     max_steps_per_day: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
     database: Database = DATABASE,

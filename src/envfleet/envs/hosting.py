@@ -19,12 +19,15 @@ class Hosting:
         readable: Attributes that participants may read.
         warm_options: Options of a kernel's fleets that are made once as a service starts, so that they are compiled.
         columns: What is counted of running episodes, with the dtype of each.
+        abandon_penalty: Reward taken from an abandoned episode in scores, at least what leaving it early could save:
+            0 where rewards are never negative. `None` if it is not known; then whoever hosts the environment decides.
     """
 
     limits: ClassVar[Mapping[str, int | None]] = {}
     readable: ClassVar[tuple[str, ...]] = ()
     warm_options: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     columns: ClassVar[Mapping[str, Any]] = {}
+    abandon_penalty: ClassVar[float | None] = None
 
     def make(self, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Any:
         """Make a fleet in a way of the environment's own; `None` for the usual way."""

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +26,7 @@ from envfleet.service.settings import Settings
 SETTINGS_VARIABLE = "ENVFLEET_SERVICE_SETTINGS"
 _UNTOLD = "the service failed to do this; its log says why"
 _log = logging.getLogger("envfleet.service")
+_BODY_CODES = {408: "too_slow", 413: "too_large"}
 _STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
 
 
@@ -48,6 +50,8 @@ def make_app(settings: Settings) -> FastAPI:
         title="envfleet",
         version=envfleet.__version__,
         description="Environments for many people. The calls under /api/v2 have MessagePack bodies.",
+        docs_url=None,  # pages with third-party scripts, on the origin of the session's cookie
+        redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
     )
@@ -67,6 +71,8 @@ def make_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(SQLAlchemyError, _refuse_for_now)
     app.add_exception_handler(TimeoutError, _refuse_for_now)
+    for status in _BODY_CODES:
+        app.add_exception_handler(status, _refuse_body)
     return app
 
 
@@ -76,33 +82,37 @@ def from_environment() -> FastAPI:
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    code = getattr(error, "code", "error")
-    service_of(request).metrics.denials.labels(code).inc()
-    body = {"code": code, "detail": str(error)}
-    headers: dict[str, str] = {}
+    code, detail = getattr(error, "code", "error"), str(error)
     if isinstance(error, OutOfStep):
-        return JSONResponse({**body, "seq": error.seq}, error.status)
+        return _answer(request, error.status, code, detail, seq=error.seq)
     if isinstance(error, Refusal):
         if error.status == 500:
             _log.error("%s", error, exc_info=error.__cause__)
-        if error.retry_after_s is not None:
-            headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-        return JSONResponse(body, error.status, headers)
+        return _answer(request, error.status, code, detail, retry_after_s=error.retry_after_s)
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     if status == 500:  # participants are not told what an environment says of itself
         _log.error("a call failed", exc_info=error)
-        body["detail"] = _UNTOLD
-    return JSONResponse(body, status)
+        detail = _UNTOLD
+    return _answer(request, status, code, detail)
 
 
-async def _refuse_form(request: Request, error: Exception) -> JSONResponse:
-    detail = describe(error.errors()) if isinstance(error, RequestValidationError) else str(error)
-    service_of(request).metrics.denials.labels("invalid_argument").inc()
-    return JSONResponse({"code": "invalid_argument", "detail": detail}, 422)
+async def _refuse_form(request: Request, error: Any) -> JSONResponse:
+    return _answer(request, 422, "invalid_argument", describe(error.errors()))
+
+
+async def _refuse_body(request: Request, error: Any) -> JSONResponse:
+    return _answer(request, error.status_code, _BODY_CODES[error.status_code], error.detail)
 
 
 async def _refuse_for_now(request: Request, error: Exception) -> JSONResponse:
     _log.error("the database failed", exc_info=error)
-    service_of(request).metrics.denials.labels("stopping").inc()
     detail = f"the database does not answer ({type(error).__name__}): try again"
-    return JSONResponse({"code": "stopping", "detail": detail}, 503, {"Retry-After": "2"})
+    return _answer(request, 503, "stopping", detail, retry_after_s=2.0)
+
+
+def _answer(
+    request: Request, status: int, code: str, detail: str, *, retry_after_s: float | None = None, **more: Any
+) -> JSONResponse:
+    service_of(request).metrics.denials.labels(code).inc()
+    headers = None if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
+    return JSONResponse({"code": code, "detail": detail, **more}, status, headers)

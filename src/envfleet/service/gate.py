@@ -1,24 +1,71 @@
-"""What every request passes: the limit of its size, the access log, and the figures."""
+"""Limits of time and size for every connection and request, the access log, and the figures."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import re
 import sys
 import time
-from typing import Any
+from typing import Any, ClassVar
 
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from envfleet.service.metrics import Metrics
 
 _access = logging.getLogger("envfleet.access")
 _METHODS = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"))
 _SECRET = re.compile(r"(?<=/user/)[^/]+|ef_[\w-]+")
+_SMALL_BYTES = 16 * 2**10
+_JSON_BYTES = 2 * 2**20  # of 20,000 episodes
+BATCHES = {
+    **{f"/api/v2/fleets/{{fleet}}/{call}": sys.maxsize for call in ("reset", "step", "save", "load")},
+    **{f"/api/v1/episode/vectorized_{call}": _JSON_BYTES for call in ("reset", "step")},
+}
+"""Maximum size of a body by route, below the service's own limit; bodies of all other routes are small."""
+
+
+class PatientConnection(H11Protocol):
+    """An HTTP connection that is closed if a request's line and headers do not arrive in time.
+
+    uvicorn waits for them without limit once their first byte is there. The unread rest of a refused request's body
+    has to arrive within the same time.
+
+    Attributes:
+        head_s: Seconds for line and headers.
+    """
+
+    head_s: ClassVar[float] = 20.0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._timer: asyncio.TimerHandle | None = None
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data; stop the timer if a request is complete up to its body, start it if the next one begins."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_timer()
+        elif self._timer is None and before.response_complete:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(self.head_s, self.timeout_keep_alive_handler)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Gate:
@@ -26,10 +73,10 @@ class Gate:
 
     Args:
         app: What is behind it.
-        max_body_bytes: Of a request.
+        max_body_bytes: Of any request; `BATCHES` lists the routes that may use all of it.
         metrics: To count in.
-        patience_s: How long to wait for the next piece of a body.
-        whole_s: How long to wait for all of it, however steadily it comes.
+        patience_s: Seconds to wait for the next piece of a body, and for the whole of a small one.
+        whole_s: Seconds to wait for the whole of a batch, however steadily it comes.
     """
 
     def __init__(
@@ -43,56 +90,44 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status, has_begun = time.perf_counter(), 500, False
-        received, is_whole = 0, False
-        refusal = self._too_large() if _declared_bytes(scope) > self._most else None
+        begun, status, received, is_whole = time.perf_counter(), 500, 0, False
 
-        async def count(message: Message) -> None:
-            nonlocal status, has_begun
-            if refusal is not None and not has_begun:
-                return  # whatever is made of half a body
+        async def watch(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                status, has_begun = message["status"], True
+                status = message["status"]
             await send(message)
 
         async def limit() -> Message:
-            nonlocal received, is_whole, refusal
+            nonlocal received, is_whole
+            most, whole_s = self._limits(scope)
+            _check_size(_declared_bytes(scope), most)  # nothing is read of a body that is too large
             try:
-                left_s = self._whole_s - (time.perf_counter() - begun)
+                left_s = begun + whole_s - time.perf_counter()
                 async with asyncio.timeout(None if is_whole else min(self._patience_s, left_s)):
                     message = await receive()
             except TimeoutError:
-                refusal = self._too_slow(left_s)
-                raise _BodyRefused from None
+                missed = f"the body paused for {self._patience_s:g} s or was not whole after {whole_s:g} s"
+                raise HTTPException(408, f"{missed}: send it again, or less at a time") from None
             received, is_whole = received + len(message.get("body", b"")), not message.get("more_body", False)
-            if received > self._most:
-                refusal = self._too_large()
-                raise _BodyRefused
+            _check_size(received, most)
             return message
 
         try:
-            if refusal is None:
-                with contextlib.suppress(_BodyRefused):
-                    await self._app(scope, limit, count)
-            if refusal is not None and not has_begun:
-                (refused_status, code, detail), refusal = refusal, None  # this answer passes
-                await JSONResponse({"code": code, "detail": detail}, refused_status)(scope, receive, count)
+            await self._app(scope, limit, watch)
         finally:
             self._note(scope, status, time.perf_counter() - begun)
 
-    def _too_slow(self, left_s: float) -> tuple[int, str, str]:
-        missed = f"nothing came of the body for {self._patience_s:g} s: send it again"
-        if left_s < self._patience_s:
-            missed = f"the body was not whole after {self._whole_s:g} s: send less at a time"
-        return 408, "too_slow", missed
-
-    def _too_large(self) -> tuple[int, str, str]:
-        return 413, "too_large", f"the body has more than {self._most} bytes: send less at a time"
+    def _limits(self, scope: Scope) -> tuple[int, float]:
+        """Return the bytes and the seconds that the body of a request may take; its route is known by now."""
+        most = BATCHES.get(_route(scope))
+        if most is None:
+            return min(_SMALL_BYTES, self._most), self._patience_s
+        return min(most, self._most), self._whole_s
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"  # a client may send any word
-        self._metrics.requests.labels(method, route, str(status)).inc()
+        self._metrics.requests.labels(method, _route(scope), str(status)).inc()
         if not _access.isEnabledFor(logging.INFO):
             return
         client: Any = scope.get("client") or ("",)
@@ -107,8 +142,13 @@ class Gate:
         _access.info("%s", json.dumps(line))
 
 
-class _BodyRefused(Exception):
-    """The rest of a body is not read."""
+def _check_size(size_bytes: int, most: int) -> None:
+    if size_bytes > most:
+        raise HTTPException(413, f"the body has more than {most:,} bytes, the limit of this call: send less at a time")
+
+
+def _route(scope: Scope) -> str:
+    return getattr(scope.get("route"), "path", "none")
 
 
 def _declared_bytes(scope: Scope) -> int:

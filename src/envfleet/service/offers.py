@@ -65,6 +65,7 @@ class Offer(BaseModel):
         kwargs: Arguments that the service gives.
         readable: Attributes of sub-environments that participants may read; nothing that tells of an episode's hidden
             state or of its luck.
+        abandon_penalty: See `Hosting`; without one there are no ranked episodes.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,6 +79,7 @@ class Offer(BaseModel):
     options: dict[str, Option] = Field(default_factory=dict)
     kwargs: dict[str, Any] = Field(default_factory=dict)
     readable: tuple[str, ...] = ()
+    abandon_penalty: float | None = Field(default=None, ge=0, lt=1e100)
 
     @property
     def hosting(self) -> Hosting:
@@ -104,7 +106,7 @@ class Offer(BaseModel):
         version = version_of(module)
         return module if version is None else f"{module} {version}"
 
-    def check(self, num_envs: int, options: Mapping[str, Any]) -> None:
+    def check(self, num_envs: int, options: Mapping[str, Any], *, is_ranked: bool = False) -> None:
         """Check what a participant asks for.
 
         Raises:
@@ -112,6 +114,11 @@ class Offer(BaseModel):
         """
         if not 1 <= num_envs <= self.max_num_envs:
             raise InvalidArgument(f"num_envs={num_envs}: {self.env} may have 1 to {self.max_num_envs} in a fleet here")
+        if is_ranked and self.abandon_penalty is None:
+            raise InvalidArgument(
+                f"mode='ranked': {self.env} has no penalty for abandoned episodes here, so that it is not ranked: pass "
+                "mode='training', or have the service started with --abandon-penalty"
+            )
         for name, value in options.items():
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
@@ -159,7 +166,8 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
         name: Its id; the namespace `envfleet/` may be left out.
         backend: That of `envfleet.make`, for environments that are no kernels.
         has_pictures: Whether participants may see its pictures.
-        **limits: Others of the offer's: `workers`, `step_timeout_s`, `max_num_envs`.
+        **limits: Others of the offer's: `workers`, `step_timeout_s`, `max_num_envs`, and `abandon_penalty` for
+            environments that state none.
 
     Raises:
         InvalidArgument: There is no such environment, or no such backend.
@@ -173,6 +181,8 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
     options |= {name: Option(most=most) for name, most in hosting.limits.items()}
     if has_pictures:
         options["render_mode"] = Option(choices=("rgb_array",))
+    if hosting.abandon_penalty is not None:
+        limits["abandon_penalty"] = hosting.abandon_penalty
     return Offer(
         env=env,
         backend=backend,

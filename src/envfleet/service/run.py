@@ -12,10 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 import uvicorn
+from fastapi import FastAPI
 
 from envfleet.errors import InvalidArgument
 from envfleet.service.app import SETTINGS_VARIABLE, make_app
 from envfleet.service.database.store import Store
+from envfleet.service.gate import PatientConnection
 from envfleet.service.offers import Offer
 from envfleet.service.settings import Settings
 from envfleet.service.users.auth import Tokens
@@ -56,22 +58,27 @@ def run(
         tell(f"Token of the administrator, shown this once: {token}")
         tell(f"For others: envfleet token create NAME --database {redacted(settings.database)}")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    options: dict[str, Any] = {
-        "log_level": "warning",
-        "access_log": False,
-        "timeout_graceful_shutdown": _GRACE_S,
-        "timeout_keep_alive": _KEEP_ALIVE_S,
-        "server_header": False,
-    }
     with listener:
         if workers == 1:
-            uvicorn.Server(uvicorn.Config(make_app(settings), **options)).run([listener])
+            uvicorn.Server(configure(make_app(settings))).run([listener])
             return
         os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
-        config = uvicorn.Config("envfleet.service.app:from_environment", factory=True, workers=workers, **options)
+        config = configure("envfleet.service.app:from_environment", factory=True, workers=workers)
         from uvicorn.supervisors import Multiprocess
 
         Multiprocess(config, [listener]).run()
+
+
+def configure(app: FastAPI | str, **options: Any) -> uvicorn.Config:
+    """Return the configuration of the web server.
+
+    Args:
+        app: The application, or where it is made.
+        **options: Others of uvicorn's.
+    """
+    options = {"timeout_graceful_shutdown": _GRACE_S, "timeout_keep_alive": _KEEP_ALIVE_S, **options}
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    return uvicorn.Config(app, http=PatientConnection, ws="none", **quiet, **options)
 
 
 def _first_token(store: Store) -> str | None:

@@ -19,7 +19,7 @@ from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
 from envfleet.service.hosting.fleets import Fleets
 from envfleet.service.metrics import Metrics
-from envfleet.service.refusals import Forbidden, Unauthorized
+from envfleet.service.refusals import Unauthorized
 from envfleet.service.settings import Settings
 from envfleet.service.users.auth import Identity, Tokens
 from envfleet.service.users.quotas import Quotas, Turns
@@ -54,7 +54,7 @@ class Service:
         self.store.migrate()
         self.tokens = Tokens(self.store)
         self.quotas = Quotas(self.store, settings)
-        self.scores = Scores(self.store)
+        self.scores = Scores(self.store, settings.offers)
         self.board = Board(self.scores)
         self.metrics = Metrics()
         self.is_ready = False
@@ -113,18 +113,6 @@ class Service:
             raise Unauthorized("there is no token: pass one as `Authorization: Bearer TOKEN`")
         known = self.tokens.remembered(token)
         return await self.in_thread(lambda: self.tokens.check(token)) if known is None else known
-
-    async def identify_admin(self, token: str | None) -> Identity:
-        """Who calls, if it is an administrator.
-
-        Raises:
-            Unauthorized: Nobody that is known.
-            Forbidden: Somebody else.
-        """
-        identity = await self.identify(token)
-        if identity.role != "admin":
-            raise Forbidden("only an administrator may do this: use a token with the role admin")
-        return identity
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run something that waits for the database, off the event loop."""

@@ -15,6 +15,7 @@ from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.web.playing import sell_at_once
 
+from envfleet.service.offers import make_offer
 from envfleet.service.service import Service
 from envfleet.service.web.sessions import WebSession
 
@@ -197,6 +198,15 @@ def test_the_board_is_sent_only_when_it_has_changed(visit: httpx.Client, ann: Ca
     first = visit.get("/board")
     again = visit.get("/board", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+
+
+def test_the_page_tells_what_an_abandoned_episode_costs(visit: httpx.Client, tmp_path: Path) -> None:
+    assert "An abandoned one counts what it earned, less 150." in visit.get("/").text
+    assert "Episodes of this environment are not ranked here." in visit.get("/?env=CartPole-v1").text
+    offers = (make_offer("CartPole-v1", backend="serial", abandon_penalty=0.0),)
+    with serve_here(make_settings(tmp_path, offers=offers)) as (http, service):
+        assert "An abandoned one counts what it earned." in http.get("/").text
+        Caller(http, service.tokens.create("ann")).create("CartPole-v1", mode="ranked")
 
 
 def test_a_leaderboard_that_is_not_public(tmp_path: Path) -> None:

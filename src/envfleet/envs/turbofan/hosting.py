@@ -23,6 +23,7 @@ class EngineHosting(Hosting):
     readable: ClassVar[tuple[str, ...]] = ("profit", "repair_cost", "failure_cost", "sale_value")
     warm_options: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"step_size": LONG_BLOCK})
     columns: ClassVar[Mapping[str, Any]] = {"flights": np.int64, "repairs": np.int64}
+    abandon_penalty: ClassVar[float | None] = 150.0  # the most that a sale brings: selling always counts for more
 
     def make(self, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Any:
         """Make a fleet on one of the programs that all blocks share, unless it is that of this very block."""

@@ -82,7 +82,6 @@ class Episode(Base):
     __tablename__ = "episodes"
     __table_args__ = (
         Index("episodes_last_begun", "env", "is_ranked", "user_id", "started_at", "env_index"),
-        Index("episodes_finished", "env", "is_ranked", "outcome", "total"),
         Index("episodes_of_user", "user_id", "ended_at"),
         UniqueConstraint("fleet_id", "env_index", "first_seq"),  # so that two processes cannot both tell of one
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,9 +11,8 @@ from sqlalchemy.orm import aliased
 
 from envfleet.service.database.models import Episode, User
 from envfleet.service.database.store import Store
+from envfleet.service.offers import Offer
 
-ABANDONED = "abandoned"
-_FINISHED = ("terminated", "truncated")
 COUNTED = 100
 """Episodes of a user's of which a score is the mean, unless another number is asked for."""
 
@@ -26,10 +25,12 @@ class Scores:
 
     Args:
         store: The database.
+        offers: What abandoned episodes cost; without an offer, nothing.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, offers: Iterable[Offer]) -> None:
         self._engine = store.engine
+        self._penalties = {offer.env: offer.abandon_penalty or 0.0 for offer in offers}
 
     def board(self, env: str, limit: int = COUNTED) -> list[dict[str, Any]]:
         """All users with ranked episodes of an environment, the best first.
@@ -42,7 +43,7 @@ class Scores:
             `rank`, `user`, `score`, `best`, `episodes`, `last_episode_at`, of each.
         """
         with self._engine.connect() as connection:
-            rows = connection.execute(_board(env, limit, _worst(connection, env))).mappings().all()
+            rows = connection.execute(_board(env, limit, self._penalties.get(env, 0.0))).mappings().all()
         return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
 
     def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
@@ -84,14 +85,14 @@ class Scores:
 
     def _last(self, env: str, limit: int, user_id: int) -> Sequence[sa.RowMapping]:
         """A user's last ranked episodes, the newest first, with what they count in the column `counted`."""
+        counted = _counted(self._penalties.get(env, 0.0))
+        query = sa.select(Episode.ended_at, Episode.length, Episode.details, counted)
+        query = query.where(*_is_ranked(env), Episode.user_id == user_id).order_by(*_LAST_BEGUN).limit(limit)
         with self._engine.connect() as connection:
-            counted = _counted(_worst(connection, env))
-            query = sa.select(Episode.ended_at, Episode.length, Episode.details, counted)
-            query = query.where(*_is_ranked(env), Episode.user_id == user_id).order_by(*_LAST_BEGUN).limit(limit)
             return connection.execute(query).mappings().all()
 
 
-def _board(env: str, limit: int, worst: float | None) -> sa.Select[Any]:
+def _board(env: str, limit: int, penalty: float) -> sa.Select[Any]:
     """The query for the leaderboard.
 
     An index tells since when the last `limit` episodes of each user were begun, so that those before them are not
@@ -110,7 +111,7 @@ def _board(env: str, limit: int, worst: float | None) -> sa.Select[Any]:
     users = users.prefix_with("MATERIALIZED", dialect="postgresql")  # else it is asked for every episode
     is_late = sa.and_(Episode.user_id == users.c.id, Episode.started_at >= users.c.since, *_is_ranked(env))
     place = sa.func.row_number().over(partition_by=users.c.id, order_by=_LAST_BEGUN)
-    late = sa.select(users.c.name, Episode.ended_at, _counted(worst), place.label("place"))
+    late = sa.select(users.c.name, Episode.ended_at, _counted(penalty), place.label("place"))
     # From the outside, so that SQLite begins with the users and not with all episodes.
     last = late.select_from(users).outerjoin(Episode, is_late).subquery()
     return (
@@ -131,17 +132,9 @@ def _is_ranked(env: str) -> tuple[sa.ColumnExpressionArgument[bool], ...]:
     return Episode.env == env, Episode.is_ranked
 
 
-def _worst(connection: sa.Connection, env: str) -> float | None:
-    """The lowest return of an environment's ranked episodes that anybody finished."""
-    least = sa.select(sa.func.min(Episode.total)).where(*_is_ranked(env))
-    found = [connection.execute(least.where(Episode.outcome == each)).scalar() for each in _FINISHED]
-    return min((each for each in found if each is not None), default=None)
-
-
-def _counted(worst: float | None) -> sa.Label[float]:
-    """What an episode counts: its return; of one that was abandoned no more than the worst that was finished."""
-    is_spared = sa.and_(Episode.outcome == ABANDONED, Episode.total > worst) if worst is not None else sa.false()
-    return sa.case((is_spared, sa.literal(worst, sa.Float)), else_=Episode.total).label("counted")
+def _counted(penalty: float) -> sa.Label[float]:
+    """Return what an episode counts: what it earned, less the penalty if it was abandoned."""
+    return sa.case((Episode.outcome == "abandoned", Episode.total - penalty), else_=Episode.total).label("counted")
 
 
 def fleets_that_count() -> sa.Select[Any]:

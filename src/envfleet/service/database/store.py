@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import re
 import time
 from pathlib import Path
@@ -65,11 +67,12 @@ class Store:
             InvalidArgument: The database cannot be reached, or not with this name and password.
         """
         try:
+            self._close_to_others()
             self._migrate()
-        except sa.exc.OperationalError as error:
+        except (sa.exc.OperationalError, OSError) as error:
             raise InvalidArgument(
-                f"the database {self.engine.url.render_as_string(hide_password=True)} cannot be used: {error.orig}; "
-                f"{self._advice()}"
+                f"the database {self.engine.url.render_as_string(hide_password=True)} cannot be used: "
+                f"{getattr(error, 'orig', error)}; {self._advice()}"
             ) from error
 
     @property
@@ -96,7 +99,17 @@ class Store:
         folder = self.file.absolute().parent
         if not folder.is_dir():
             return f"the folder {folder} does not exist: make it, or pass another --database"
-        return f"check that {self.file.absolute()} is a file that may be read and written"
+        return f"check that {self.file.absolute()} is a file that may be read and written, and is yours alone"
+
+    def _close_to_others(self) -> None:
+        """Let nobody but the owner read SQLite's files; it gives those beside the first the same mode."""
+        if self.file is None:
+            return
+        os.close(os.open(self.file, os.O_CREAT | os.O_RDWR, 0o600))
+        for path in (Path(f"{self.file}{suffix}") for suffix in ("", "-wal", "-shm")):
+            with contextlib.suppress(FileNotFoundError):  # the last connection that closes removes two of them
+                if path.stat().st_mode & 0o077:
+                    path.chmod(0o600)
 
     def _migrate(self) -> None:
         from alembic import command

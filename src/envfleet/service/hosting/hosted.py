@@ -218,10 +218,10 @@ class HostedFleet:
         """End all episodes that run, as the fleet is closed; returns them."""
         return self.meter.abandon(np.arange(self.config.num_envs), seq=self.seq, at=at)
 
-    def describe(self, *, has_spaces: bool = True) -> dict[str, Any]:
-        """What the protocol calls `FLEET`."""
+    def describe(self) -> dict[str, Any]:
+        """Return what the protocol calls `FLEET`."""
         fleet, config = self.fleet, self.config
-        described = {
+        return {
             "fleet": self.fleet_id,
             **config.model_dump(exclude={"kind"}),
             "max_episode_steps": self._limit(),
@@ -230,11 +230,9 @@ class HostedFleet:
             "episode_ids": np.asarray(fleet.episode_ids, np.int64),
             "returns": self.meter.columns["returns"],
             "lengths": self.meter.columns["lengths"],
+            "observation_space": space_to_plain(fleet.single_observation_space),
+            "action_space": space_to_plain(fleet.single_action_space),
         }
-        if has_spaces:
-            described["observation_space"] = space_to_plain(fleet.single_observation_space)
-            described["action_space"] = space_to_plain(fleet.single_action_space)
-        return described
 
     def _limit(self) -> int | None:
         given: int | None = self.config.options.get("max_episode_steps")

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Path, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
 
-from envfleet.service.protocols.requests import bearer, service_of
+from envfleet.service.protocols.requests import TokenRoute, caller, service_of
 from envfleet.service.protocols.schemas import CreateToken
-from envfleet.service.refusals import Stopping
+from envfleet.service.refusals import Forbidden, Stopping
+from envfleet.service.service import Service
 
-router = APIRouter(prefix="/api/v2/admin", tags=["admin"])
+router = APIRouter(prefix="/api/v2/admin", tags=["admin"], route_class=TokenRoute)
 operations = APIRouter(tags=["operations"])
 _TokenId = Annotated[int, Path(ge=1, lt=2**31)]
 
@@ -20,24 +21,21 @@ _TokenId = Annotated[int, Path(ge=1, lt=2**31)]
 @router.get("/tokens")
 async def list_tokens(request: Request) -> dict[str, Any]:
     """All tokens, by their first characters."""
-    service = service_of(request)
-    await service.identify_admin(bearer(request))
+    service = await _administered(request)
     return {"tokens": await service.in_thread(service.tokens.list)}
 
 
 @router.post("/tokens", status_code=201)
 async def create_token(asked: CreateToken, request: Request) -> dict[str, Any]:
     """Make a token, and its user if need be. It is shown this once."""
-    service = service_of(request)
-    await service.identify_admin(bearer(request))
+    service = await _administered(request)
     return {"token": await service.in_thread(lambda: service.tokens.create(**asked.model_dump()))}
 
 
 @router.post("/tokens/{token_id}/revoke")
 async def revoke_token(token_id: _TokenId, request: Request) -> dict[str, Any]:
     """Make a token worthless."""
-    service = service_of(request)
-    await service.identify_admin(bearer(request))
+    service = await _administered(request)
     await service.in_thread(lambda: service.tokens.revoke(token_id))
     return {}
 
@@ -45,9 +43,21 @@ async def revoke_token(token_id: _TokenId, request: Request) -> dict[str, Any]:
 @router.post("/tokens/{token_id}/rotate")
 async def rotate_token(token_id: _TokenId, request: Request) -> dict[str, Any]:
     """Revoke a token and make another for the same user."""
-    service = service_of(request)
-    await service.identify_admin(bearer(request))
+    service = await _administered(request)
     return {"token": await service.in_thread(lambda: service.tokens.rotate(token_id))}
+
+
+async def _administered(request: Request) -> Service:
+    """Return the service, if an administrator calls it.
+
+    Raises:
+        Unauthorized: The token is missing or unknown.
+        Forbidden: It is somebody else's.
+    """
+    service, identity = await caller(request)
+    if identity.role != "admin":
+        raise Forbidden("only an administrator may do this: use a token with the role admin")
+    return service
 
 
 @operations.get("/healthz")

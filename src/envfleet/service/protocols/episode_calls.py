@@ -17,6 +17,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.service.hosting.episode_fleet import MOST_FLIGHTS, TURBOFAN, EpisodeFleet, episode_fleet_config
 from envfleet.service.hosting.hosted import HostedFleet, Made
 from envfleet.service.offers import find_offer
+from envfleet.service.protocols.requests import read
 from envfleet.service.protocols.schemas import (
     CreateEpisodes,
     EpisodeConfig,
@@ -110,10 +111,6 @@ class EpisodeCalls:
             fleet = _checked(hosted, row)
             return {"observation": fleet.observations[row, -1].tolist(), **_flags(fleet, row)}
 
-    def score_of(self, limit: int) -> Callable[[], Reply]:
-        """What reads the user's score."""
-        return lambda: {"metrics": self._service.scores.metrics(TURBOFAN, self._identity.user_id, limit)}
-
     # ------------------------------------------------------------------ resetting
 
     def reset_one(self, asked: ResetEpisode) -> Reply:
@@ -129,8 +126,9 @@ class EpisodeCalls:
                 "info": {},
             }
 
-    def reset_many(self, asked: ResetEpisodes) -> Reply:
+    def reset_many(self, body: bytes) -> Reply:
         """Begin some anew; what cannot be is told in its place."""
+        asked = read(ResetEpisodes, body, is_json=True)
         seeds = asked.seeds or [None] * len(asked.episode_ids)
         if len(seeds) != len(asked.episode_ids):
             raise InvalidArgument(f"seeds has {len(seeds)} entries, expected {len(asked.episode_ids)}, as episode_ids")
@@ -167,9 +165,9 @@ class EpisodeCalls:
         inner = {**info, "total_reward": result["total"]}
         return {**reply, "info": {**info, "reason": result["reason"], "info": inner}}
 
-    def step_many(self, asked: StepEpisodes) -> Reply:
+    def step_many(self, body: bytes) -> Reply:
         """Decide for some engines; what cannot be done is told in its place."""
-        actions = asked.episode_actions
+        actions = read(StepEpisodes, body, is_json=True).episode_actions
         results: list[Reply] = [{}] * len(actions)
 
         def refuse(place: int, error: str, **more: Any) -> None:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 
+from envfleet.service.hosting.episode_fleet import TURBOFAN
 from envfleet.service.protocols.episode_calls import EpisodeCalls
-from envfleet.service.protocols.requests import service_of
+from envfleet.service.protocols.requests import TokenRoute, json_of, service_of
 from envfleet.service.protocols.schemas import (
     CreateEpisodes,
     EpisodeConfig,
@@ -20,7 +21,7 @@ from envfleet.service.protocols.schemas import (
 )
 
 VERSION = "0.4"
-router = APIRouter(prefix="/api/v1", tags=["episodes"])
+router = APIRouter(prefix="/api/v1", tags=["episodes"], route_class=TokenRoute)
 UserToken = Annotated[str | None, Header()]
 Reply = dict[str, Any]
 
@@ -81,16 +82,16 @@ async def step_episode(asked: StepEpisode, request: Request, user_token: UserTok
     return await _run(request, user_token, EpisodeCalls.step_one, asked)
 
 
-@router.post("/episode/vectorized_reset")
-async def reset_episodes(asked: ResetEpisodes, request: Request, user_token: UserToken = None) -> Reply:
+@router.post("/episode/vectorized_reset", openapi_extra=json_of(ResetEpisodes))
+async def reset_episodes(request: Request, user_token: UserToken = None) -> Reply:
     """Begin some episodes anew."""
-    return await _run(request, user_token, EpisodeCalls.reset_many, asked)
+    return await _run(request, user_token, EpisodeCalls.reset_many, await request.body())
 
 
-@router.post("/episode/vectorized_step")
-async def step_episodes(asked: StepEpisodes, request: Request, user_token: UserToken = None) -> Reply:
+@router.post("/episode/vectorized_step", openapi_extra=json_of(StepEpisodes))
+async def step_episodes(request: Request, user_token: UserToken = None) -> Reply:
     """Decide for some episodes."""
-    return await _run(request, user_token, EpisodeCalls.step_many, asked)
+    return await _run(request, user_token, EpisodeCalls.step_many, await request.body())
 
 
 @router.get("/user/{token}/score")
@@ -98,4 +99,4 @@ async def score(token: str, request: Request, limit: Annotated[int, Query(ge=1, 
     """A user's score."""
     service = service_of(request)
     identity = await service.identify(token)
-    return await service.in_thread(EpisodeCalls(service, identity).score_of(limit))
+    return {"metrics": await service.in_thread(lambda: service.scores.metrics(TURBOFAN, identity.user_id, limit))}

@@ -10,7 +10,7 @@ from envfleet.packing.values import pack, shrink
 from envfleet.service.database.scores import COUNTED
 from envfleet.service.hosting.hosted import FleetConfig, check_rows
 from envfleet.service.offers import find_offer
-from envfleet.service.protocols.requests import BINARY, BinaryRoute, bearer, read, reply_with, service_of
+from envfleet.service.protocols.requests import BINARY, BinaryRoute, caller, read, reply_with, service_of
 from envfleet.service.protocols.schemas import CreateFleet, FleetCall, LoadRows, ResetFleet, SaveRows, StepFleet
 from envfleet.service.service import Service
 from envfleet.service.users.auth import Identity
@@ -22,14 +22,13 @@ scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])
 @router.post("/fleets", openapi_extra=BINARY, status_code=201, response_class=Response)
 async def create_fleet(request: Request) -> Response:
     """Make a fleet."""
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
     body = await request.body()  # of somebody who may send one
 
     def work() -> bytes:
         asked = read(CreateFleet, body)
         offer = find_offer(service.settings.offers, asked.env)
-        offer.check(asked.num_envs, asked.options)
+        offer.check(asked.num_envs, asked.options, is_ranked=asked.mode == "ranked")
         user_id, key = identity.user_id, asked.key.hex()
         fleet = service.fleets.find_made(user_id, key)
         if fleet is None:  # a retry is not counted against the quota once more
@@ -45,8 +44,7 @@ async def create_fleet(request: Request) -> Response:
 @router.get("/fleets", response_class=Response)
 async def list_fleets(request: Request) -> Response:
     """The open fleets of the token's user."""
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
     rows = await service.in_thread(lambda: service.store.open_fleets(identity.user_id))
     shown = [{"fleet": row["id"], **FleetConfig.model_validate(row["config"]).model_dump()} for row in rows]
     return reply_with(pack({"fleets": shown}))
@@ -55,8 +53,7 @@ async def list_fleets(request: Request) -> Response:
 @router.get("/fleets/{fleet}", response_class=Response)
 async def get_fleet(fleet: str, request: Request) -> Response:
     """A fleet as it stands."""
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
 
     def work() -> bytes:
         with service.fleets.use(identity.user_id, fleet) as hosted:
@@ -85,8 +82,7 @@ async def load_rows(fleet: str, request: Request) -> Response:
 
 async def _call(fleet: str, request: Request, verb: str, schema: type[FleetCall]) -> Response:
     """Have a fleet do something; the fields of the body are those of the event."""
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
     body = await request.body()  # of somebody who may send one
 
     def work() -> tuple[bytes, bool]:
@@ -102,8 +98,7 @@ async def _call(fleet: str, request: Request, verb: str, schema: type[FleetCall]
 @router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
 async def step_fleet(fleet: str, request: Request) -> Response:
     """Step a fleet, or some rows of it."""
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
     body = await request.body()  # of somebody who may send one
     reply, is_stored = await service.run(identity, "step", lambda: _step(service, identity, fleet, body))
     return reply_with(reply, is_stored=is_stored)
@@ -126,8 +121,7 @@ def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tupl
 @router.post("/fleets/{fleet}/close", response_class=Response)
 async def close_fleet(fleet: str, request: Request) -> Response:
     """Close a fleet; its running episodes are abandoned."""
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
     await service.run(identity, "close", lambda: service.fleets.close_fleet(identity.user_id, fleet))
     return reply_with(pack({}))
 
@@ -135,8 +129,7 @@ async def close_fleet(fleet: str, request: Request) -> Response:
 @router.get("/me", response_class=Response)
 async def me(request: Request) -> Response:
     """Who the token belongs to, and what is used of the quotas."""
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
     quota = await service.in_thread(lambda: service.quotas.used(identity))
     return reply_with(pack({"user": identity.name, "role": identity.role, "quota": quota}))
 
@@ -144,13 +137,13 @@ async def me(request: Request) -> Response:
 @router.get("/envs", response_class=Response)
 async def envs(request: Request) -> Response:
     """The environments that can be had."""
-    service = service_of(request)
-    await service.identify(bearer(request))
+    service, _ = await caller(request)
     shown = {
         offer.env: {
             "options": sorted(offer.options),
             "max_num_envs": offer.max_num_envs,
             "max_episode_steps": offer.max_episode_steps,
+            "abandon_penalty": offer.abandon_penalty,
         }
         for offer in service.settings.offers
     }
@@ -162,7 +155,7 @@ async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, l
     """The leaderboard of an environment."""
     service = service_of(request)
     if not service.settings.has_public_scores:
-        await service.identify(bearer(request))
+        await caller(request)
     offer = find_offer(service.settings.offers, env)
     rows = await service.in_thread(lambda: service.board.rows(offer.env, limit))
     return {"env": offer.env, "limit": limit, "scores": rows}

@@ -1,4 +1,4 @@
-"""Requests and replies: whose they are, binary bodies, and routes for those."""
+"""Requests and replies: whose they are, binary bodies, and routes that read no body before its token is checked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.packing.values import MEDIA_TYPE, unpack
 from envfleet.service.protocols.schemas import Schema
 from envfleet.service.service import Service
+from envfleet.service.users.auth import Identity
 
 _S = TypeVar("_S", bound=Schema)
 BINARY: dict[str, Any] = {
@@ -21,10 +22,26 @@ BINARY: dict[str, Any] = {
 """Of calls whose body is packed."""
 
 
+def json_of(schema: type[Schema]) -> dict[str, Any]:
+    """Describe the JSON body of a call that reads it itself, in its turn; FastAPI would parse it on the event loop."""
+    content = {"schema": schema.model_json_schema(ref_template="#/components/schemas/{model}")}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
 def bearer(request: Request) -> str | None:
     """The token of a request."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+async def caller(request: Request) -> tuple[Service, Identity]:
+    """Return the service, and who calls it.
+
+    Raises:
+        Unauthorized: The token is missing or unknown.
+    """
+    service = service_of(request)
+    return service, await service.identify(bearer(request))
 
 
 def service_of(request: Request) -> Service:
@@ -33,15 +50,15 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def read(schema: type[_S], body: bytes) -> _S:
-    """A request's body, checked.
+def read(schema: type[_S], body: bytes, *, is_json: bool = False) -> _S:
+    """Return a request's body, checked.
 
     Raises:
-        WireError: It is no MessagePack.
+        WireError: It is no MessagePack, if it has to be.
         InvalidArgument: It is something else than `schema` says.
     """
     try:
-        return schema.model_validate(unpack(body))
+        return schema.model_validate_json(body) if is_json else schema.model_validate(unpack(body))
     except ValidationError as error:
         raise InvalidArgument(describe(error.errors())) from error
 
@@ -61,6 +78,21 @@ def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Re
     """
     headers = {"Envfleet-Replayed": "1"} if is_stored else None
     return Response(body, status, headers, MEDIA_TYPE)
+
+
+class TokenRoute(APIRoute):
+    """A route of JSON calls: its token, in the header of either protocol, is checked before a body is read."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            if request.method == "POST":
+                await service_of(request).identify(bearer(request) or request.headers.get("user-token"))
+            return await handle(request)
+
+        return answer
 
 
 class BinaryRoute(APIRoute):

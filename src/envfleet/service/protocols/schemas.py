@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SEED = 2**62
 _MOST_EPISODES = 2**17  # of a call
+_Batch = Field(fail_fast=True)  # one error is enough: those of all entries would take longer than the call
 
 Key = Annotated[bytes, Field(min_length=8, max_length=64)]
 Count = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
@@ -43,7 +44,7 @@ class ResetFleet(FleetCall):
     """`POST /api/v2/fleets/{fleet}/reset`."""
 
     rows: Any = None
-    seeds: Seed | list[Seed | None] | None = None
+    seeds: Seed | Annotated[list[Seed | None], _Batch] | None = None
 
 
 class StepFleet(FleetCall):
@@ -63,14 +64,14 @@ class LoadRows(FleetCall):
     """`POST /api/v2/fleets/{fleet}/load`; of each state the number that `save` told, and the place in it."""
 
     rows: Any = None
-    states: list[tuple[Count, Count]]
+    states: Annotated[list[tuple[Count, Count]], _Batch]
 
 
 class CreateToken(Schema):
     """`POST /api/v2/admin/tokens`."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    role: Literal["participant", "admin"] = "participant"
+    role: Literal["participant", "admin"] | None = None
     max_live_envs: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     max_steps_per_day: Annotated[int, Field(ge=0, lt=2**53)] | None = None
 
@@ -113,11 +114,11 @@ class StepEpisode(Schema):
 class ResetEpisodes(Schema):
     """`POST /api/v1/episode/vectorized_reset`."""
 
-    episode_ids: Annotated[list[EpisodeId], Field(max_length=_MOST_EPISODES)]
-    seeds: list[Annotated[int, Field(ge=0, lt=MAX_SEED)] | None] | None = None
+    episode_ids: Annotated[list[EpisodeId], _Batch, Field(max_length=_MOST_EPISODES)]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=MAX_SEED)] | None], _Batch] | None = None
 
 
 class StepEpisodes(Schema):
     """`POST /api/v1/episode/vectorized_step`."""
 
-    episode_actions: Annotated[list[StepEpisode], Field(max_length=_MOST_EPISODES)]
+    episode_actions: Annotated[list[StepEpisode], _Batch, Field(max_length=_MOST_EPISODES)]

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from envfleet.errors import InvalidArgument, ResetNeeded, StepTimeout, WorkerDied
 from envfleet.packing.values import pack
 from envfleet.service.hosting.hosted import HostedFleet
-from envfleet.service.protocols.requests import BinaryRoute, bearer, reply_with, service_of
+from envfleet.service.protocols.requests import BinaryRoute, caller, reply_with
 from envfleet.service.refusals import failed
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
@@ -31,8 +31,7 @@ async def get_frames(fleet: str, request: Request) -> Response:
 
 
 async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
-    service = service_of(request)
-    identity = await service.identify(bearer(request))
+    service, identity = await caller(request)
 
     def work() -> bytes:
         with service.fleets.use(identity.user_id, fleet) as hosted:

@@ -9,6 +9,7 @@ import re
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -60,7 +61,7 @@ class Tokens:
 
     def remembered(self, token: str) -> Identity | None:
         """Who a token belongs to, if that was checked moments ago."""
-        found = self._remembered.get(_digest(token))
+        found = self._remembered.get(digest_of(token))
         return found[1] if found is not None and found[0] > time.monotonic() else None
 
     def check(self, token: str) -> Identity:
@@ -69,7 +70,7 @@ class Tokens:
         Raises:
             Unauthorized: To nobody, or it was revoked: there is no difference.
         """
-        digest = _digest(token)
+        digest = digest_of(token)
         query = (
             sa.select(Token.id, Token.digest, User.id.label("user_id"), User.name, User.role)
             .add_columns(User.max_live_envs, User.max_steps_per_day)
@@ -96,7 +97,7 @@ class Tokens:
         self,
         name: str,
         *,
-        role: str = "participant",
+        role: str | None = None,
         max_live_envs: int | None = None,
         max_steps_per_day: int | None = None,
     ) -> str:
@@ -104,47 +105,59 @@ class Tokens:
 
         Args:
             name: The user's.
-            role: Of a new user; an existing user keeps hers.
-            max_live_envs: Limit of a new user, instead of the service's.
+            role: The user's; a new one is a participant if it is not given.
+            max_live_envs: The user's limit, instead of the service's.
             max_steps_per_day: Likewise.
 
         Returns:
             The token, which cannot be shown again.
 
         Raises:
-            InvalidArgument: A name or role that cannot be.
+            InvalidArgument: A name or role that cannot be, or the user exists with another role or limit.
         """
         if not _NAME.fullmatch(name):
             raise InvalidArgument(f"name={name!r}: pass 1 to 100 characters without slashes and line breaks")
-        if role not in ROLES:
+        if role not in (None, *ROLES):
             raise InvalidArgument(f"role={role!r}: pass one of {', '.join(ROLES)}")
+        asked = {"role": role, "max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
+        asked = {field: value for field, value in asked.items() if value is not None}
         now = time.time()
         with self._engine.begin() as connection:
-            user_id = connection.execute(sa.select(User.id).where(User.name == name)).scalar()
-            if user_id is None:
-                values = {"name": name, "role": role, "created_at": now}
-                limits = {"max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
-                user_id = connection.execute(sa.insert(User).values(**values, **limits).returning(User.id)).scalar_one()
-            return _insert(connection, user_id, now)
+            user = connection.execute(sa.select(User.__table__).where(User.name == name)).mappings().first()
+            if user is None:
+                values = {"role": ROLES[0], **asked, "name": name, "created_at": now}
+                user = connection.execute(sa.insert(User).values(**values).returning(User.__table__)).mappings().one()
+            _check_user(user, asked)
+            return _insert(connection, user["id"], now)
 
     def revoke(self, token_id: int) -> None:
         """Make a token worthless; nothing happens if it is.
 
         Raises:
-            InvalidArgument: There is no such token.
+            InvalidArgument: There is no such token, or no administrator would have one any more.
         """
+        admins = sa.select(User.id).where(User.role == "admin")
+        left = sa.select(Token.id).where(Token.user_id.in_(admins), Token.revoked_at.is_(None))
         with self._engine.begin() as connection:
-            _revoke(connection, token_id)
+            connection.execute(admins.with_for_update())  # one revocation at a time, or each would find the other's
+            revoked = _revoke(connection, token_id)
+            if revoked and revoked[1] == "admin" and connection.execute(left).first() is None:
+                raise InvalidArgument(
+                    f"token {token_id} is the last of an administrator: create another, then revoke this one"
+                )
         self.forget()
 
     def rotate(self, token_id: int) -> str:
         """Revoke a token and make another for the same user; returns it.
 
         Raises:
-            InvalidArgument: There is no such token.
+            InvalidArgument: There is no such token, or it was revoked.
         """
         with self._engine.begin() as connection:
-            token = _insert(connection, _revoke(connection, token_id), time.time())
+            revoked = _revoke(connection, token_id)
+            if revoked is None:
+                raise InvalidArgument(f"token {token_id} was revoked: create a new one for its user")
+            token = _insert(connection, revoked[0], time.time())
         self.forget()
         return token
 
@@ -163,22 +176,33 @@ class Tokens:
             return connection.execute(sa.select(Token.id).limit(1)).first() is not None
 
 
-def _digest(token: str) -> str:
-    # A token has 192 random bits: nothing slower than SHA-256 is needed against guessing.
+def digest_of(token: str) -> str:
+    """Return what the database keeps of a token, or of a session's id."""
+    # It has 192 random bits: nothing slower than SHA-256 is needed against guessing.
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _insert(connection: sa.Connection, user_id: int, now: float) -> str:
     token = _PREFIX + secrets.token_urlsafe(24)
-    values = {"user_id": user_id, "digest": _digest(token), "prefix": token[:7], "created_at": now}
+    values = {"user_id": user_id, "digest": digest_of(token), "prefix": token[:7], "created_at": now}
     connection.execute(sa.insert(Token).values(**values))
     return token
 
 
-def _revoke(connection: sa.Connection, token_id: int) -> int:
-    user_id: int | None = connection.execute(sa.select(Token.user_id).where(Token.id == token_id)).scalar()
-    if user_id is None:
+def _check_user(user: sa.RowMapping, asked: Mapping[str, Any]) -> None:
+    for field, value in asked.items():
+        if user[field] != value:
+            raise InvalidArgument(
+                f"{field}={value!r}: user {user['name']!r} has {field}={user[field]!r}, which a new token does not "
+                "change: pass the same or none, or choose another name"
+            )
+
+
+def _revoke(connection: sa.Connection, token_id: int) -> tuple[int, str] | None:
+    """Revoke a token; returns its user's id and role, or `None` if it had been revoked before."""
+    owner = sa.select(Token.user_id, User.role).join(User, User.id == Token.user_id).where(Token.id == token_id)
+    found = connection.execute(owner).first()
+    if found is None:
         raise InvalidArgument(f"there is no token with id {token_id}: `envfleet token list` shows them")
-    revoked = sa.update(Token).where(Token.id == token_id, Token.revoked_at.is_(None)).values(revoked_at=time.time())
-    connection.execute(revoked)
-    return user_id
+    revoking = sa.update(Token).where(Token.id == token_id, Token.revoked_at.is_(None)).values(revoked_at=time.time())
+    return (found.user_id, found.role) if connection.execute(revoking).rowcount else None

@@ -60,10 +60,8 @@ async def rotate_token(token_id: _TokenId, request: Request, csrf: _Csrf = "") -
     visitor, service = await _admin_who_sent(request, csrf), site_of(request).service
 
     def rotate() -> tuple[str, str]:
-        row = next((row for row in service.tokens.list() if row["id"] == token_id and row["revoked_at"] is None), None)
-        if row is None:
-            raise InvalidArgument(f"token {token_id} is revoked already, or there is none: create a new one")
-        return service.tokens.rotate(token_id), row["user"]
+        token = service.tokens.rotate(token_id)
+        return token, service.tokens.check(token).name
 
     try:
         token, name = await service.in_thread(rotate)

@@ -44,4 +44,4 @@ async def _read(request: Request, env: str | None) -> tuple[Visitor | None, dict
         raise SignInNeeded
     offer = settings.offers[0] if env is None else find_offer(settings.offers, env)
     rows = await site.service.in_thread(lambda: site.service.board.rows(offer.env))
-    return visitor, {"env": offer.env, "rows": rows}
+    return visitor, {"env": offer.env, "rows": rows, "penalty": offer.abandon_penalty}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import hmac
 import secrets
 import time
@@ -14,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from envfleet.service.database.models import Base, Token, User
 from envfleet.service.database.store import Store
 from envfleet.service.refusals import Forbidden
-from envfleet.service.users.auth import Identity
+from envfleet.service.users.auth import Identity, digest_of
 
 LIFETIME_S = 12 * 3600.0
 _MOST_CHARACTERS = 100
@@ -70,7 +69,7 @@ class Sessions:
     def begin(self, identity: Identity) -> str:
         """Begin a session of whoever a token belongs to; returns its id, which only the browser keeps."""
         session_id, now = secrets.token_urlsafe(32), time.time()
-        values = {"digest": _digest(session_id), "token_id": identity.token_id, "expires_at": now + LIFETIME_S}
+        values = {"digest": digest_of(session_id), "token_id": identity.token_id, "expires_at": now + LIFETIME_S}
         with self._engine.begin() as connection:
             connection.execute(sa.delete(WebSession).where(WebSession.expires_at < now))
             connection.execute(sa.insert(WebSession).values(**values))
@@ -86,7 +85,7 @@ class Sessions:
             .select_from(WebSession)
             .join(Token, Token.id == WebSession.token_id)
             .join(User, User.id == Token.user_id)
-            .where(WebSession.digest == _digest(session_id), WebSession.expires_at > time.time())
+            .where(WebSession.digest == digest_of(session_id), WebSession.expires_at > time.time())
             .where(Token.revoked_at.is_(None))
         )
         with self._engine.connect() as connection:
@@ -96,13 +95,9 @@ class Sessions:
     def end(self, session_id: str) -> None:
         """End a session; nothing happens if there is none."""
         with self._engine.begin() as connection:
-            connection.execute(sa.delete(WebSession).where(WebSession.digest == _digest(session_id)))
-
-
-def _digest(session_id: str) -> str:
-    return hashlib.sha256(session_id.encode("utf-8", "surrogateescape")).hexdigest()
+            connection.execute(sa.delete(WebSession).where(WebSession.digest == digest_of(session_id)))
 
 
 def _csrf(session_id: str) -> str:
     """A secret of the session's that does not tell its id."""
-    return hmac.new(session_id.encode("utf-8", "surrogateescape"), b"csrf", hashlib.sha256).hexdigest()
+    return hmac.new(session_id.encode("utf-8", "surrogateescape"), b"csrf", "sha256").hexdigest()

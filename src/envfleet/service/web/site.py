@@ -74,6 +74,8 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             try:
+                if request.method == "POST" and self.path != "/sign-in":
+                    await require_visitor(request)  # before the form is read
                 response = await handle(request)
             except SignInNeeded:
                 response = RedirectResponse(f"/sign-in?after={request.url.path}", 303)

@@ -111,19 +111,3 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["fleet_id"], ["fleets.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("fleet_id"),
     )
-
-
-def downgrade() -> None:
-    """Drop them."""
-    op.drop_table("snapshots")
-    op.drop_table("events")
-    op.drop_table("usage")
-    op.drop_index(op.f("ix_tokens_user_id"), table_name="tokens")
-    op.drop_table("tokens")
-    op.drop_index("fleets_open", table_name="fleets")
-    op.drop_index("fleets_by_user", table_name="fleets")
-    op.drop_table("fleets")
-    op.drop_index("episodes_ranked", table_name="episodes")
-    op.drop_index("episodes_of_user", table_name="episodes")
-    op.drop_table("episodes")
-    op.drop_table("users")

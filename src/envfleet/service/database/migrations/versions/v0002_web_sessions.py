@@ -19,8 +19,3 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["token_id"], ["tokens.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("digest"),
     )
-
-
-def downgrade() -> None:
-    """Drop it."""
-    op.drop_table("web_sessions")

@@ -15,10 +15,3 @@ def upgrade() -> None:
     )
     op.create_index("episodes_finished", "episodes", ["env", "is_ranked", "outcome", "total"], unique=False)
     op.drop_index("episodes_ranked", table_name="episodes")
-
-
-def downgrade() -> None:
-    """Drop them."""
-    op.create_index("episodes_ranked", "episodes", ["env", "is_ranked", "user_id", "started_at"], unique=False)
-    op.drop_index("episodes_finished", table_name="episodes")
-    op.drop_index("episodes_last_begun", table_name="episodes")
