@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test programs lint types imports docs check bench clean
+.PHONY: help demo test quick programs lint types imports docs check bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,13 @@ demo: $(READY) ## Train a hockey player for a minute, and see what it has learne
 test: $(READY) programs ## Run all tests
 	@$(PYTEST) --ignore tests/ray --ignore tests/rllib
 	@$(PYTEST) tests/ray tests/rllib  # apart: processes cannot fork safely once Ray was in them
+
+# What most changes of the fleet would break; every module is tested by `make test`.
+quick: $(READY) ## Check style, and test the heart of the fleet (less than a minute)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/pytest -n 3 --dist worksteal -k "not same_step and not disabled" tests/unit/fleet tests/unit/test_make.py \
+		tests/unit/workers/test_memory.py tests/unit/workers/test_replay.py tests/conformance/test_backends.py \
+		tests/fault/test_raising.py tests/fault/test_deaths.py
 
 programs:
 	@tests/service/programs.sh

@@ -1,9 +1,10 @@
-"""Fixtures for every suite: the backends to test on, a warm nursery, and a check that nothing leaks."""
+"""Fixtures for every suite: the backends to test on, and a check that nothing leaks."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import os
 import signal
@@ -11,14 +12,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import HealthCheck, settings
+from tests.fleets import KINDS
+
+from envfleet.registry import BACKENDS as REGISTERED
 
 # How long an example takes says nothing on a machine that is busy with something else.
 settings.register_profile("envfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,19 +33,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE_S = 5.0
-LONGEST = ("test_examples.py", "test_head_lost.py", "test_simulator.py", "test_policies.py", "test_chaos.py")
+LONGEST = (
+    "test_examples.py",
+    "test_head_lost.py",
+    "test_simulator.py",
+    "test_policies.py",
+    "test_chaos.py",
+    "test_machine.py",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """A backend with a number of workers; calling it makes a fleet on it."""
+    """A backend with a number of workers; calling it makes a fleet on it. `"adopted"` adopts Gymnasium's own."""
 
-    name: Any  # one of the names make() knows
+    name: Any  # one of the names make() knows, or "adopted"
     workers: int | None = None
 
     def __call__(self, env_fns: Any, **options: Any) -> Any:
         import envfleet
 
+        if self.name == "adopted":
+            recorded = options.pop("record_episodes", False)
+            return envfleet.adopt(SyncVectorEnv(env_fns, **options), record_episodes=recorded)
         workers = None if self.workers is None else min(self.workers, options.get("num_envs") or len(env_fns))
         return envfleet.make(env_fns, backend=self.name, **{"workers": workers, **options})
 
@@ -50,29 +64,46 @@ class Backend:
 
     @property
     def has_processes(self) -> bool:
-        return self.name == "process"
+        return "step_timeout_s" in REGISTERED[self.name].options
 
 
-SERIAL = Backend("serial")
-BACKENDS = (SERIAL, *(Backend(name, workers) for name in ("thread", "process") for workers in (1, 2, 3)))
-ONE_OF_EACH = (SERIAL, Backend("thread", 2), Backend("process", 2))
+# A cluster takes its own fixtures, and a process that Ray was in cannot fork safely: tests/ray has that backend.
+_PYTHON = [one for one in REGISTERED.values() if "shared" in one.options and one.name != "ray"]
+SERIAL, ADOPTED = Backend("serial"), Backend("adopted")
+SPREAD = [one.name for one in _PYTHON if "workers" in one.options]
+BACKENDS = (SERIAL, *(Backend(name, workers) for name in SPREAD for workers in (1, 2, 3)))
+ONE_OF_EACH = (SERIAL, *(Backend(name, 2) for name in SPREAD))
 
 
 @pytest.fixture(params=ONE_OF_EACH, ids=str)
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """One of each backend, with two workers."""
-    return request.param
-
-
-@pytest.fixture(params=BACKENDS, ids=str)
-def every_backend(request: pytest.FixtureRequest) -> Backend:
-    """Every backend with one, two and three workers."""
+    """One of each backend of Python sub-environments, with two workers."""
     return request.param
 
 
 @pytest.fixture(params=tuple(AutoresetMode), ids=lambda mode: mode.name.lower())
 def autoreset_mode(request: pytest.FixtureRequest) -> AutoresetMode:
     return request.param
+
+
+@pytest.fixture(scope="module")
+def make_remote_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """CartPole that lives in a service of this process; called as those of `tests.fleets.KINDS`."""
+    from tests.service.serving import make_settings, serve_here
+
+    import envfleet
+
+    with serve_here(make_settings(tmp_path_factory.mktemp("service"))) as (client, service):
+        url, token = str(client.base_url).rstrip("/"), service.tokens.create("ann")
+        yield functools.partial(envfleet.connect, url, "CartPole-v1", token=token)
+
+
+@pytest.fixture(params=[*KINDS, "remote"])
+def make_fleet(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """CartPole on every kind of fleet, called with `num_envs`, `autoreset_mode` and `max_episode_steps`."""
+    if request.param == "remote":
+        return request.getfixturevalue("make_remote_fleet")
+    return KINDS[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -111,27 +142,33 @@ class Resources:
 
 
 def take_stock() -> Resources:
-    """List what this process holds at this moment."""
+    """List what this process holds at this moment, but for the fork server, which lives as long as the program."""
+    from envfleet.workers.transports.launch import server
+
+    pid = None if server._process is None else server._process.pid
+    fd = None if server._control is None else server._control.fileno()
     return Resources(
-        children=frozenset(_children()),
+        children=frozenset(_children(pid)),
         threads=frozenset(f"{thread.name} ({thread.ident})" for thread in threading.enumerate()),
         shared_memory=frozenset(_shared_memory()),
-        descriptors=frozenset(_descriptors()),
+        descriptors=frozenset(_descriptors(str(fd))),
     )
 
 
-def _children() -> Iterator[str]:
+def _children(server_pid: int | None) -> Iterator[str]:
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            yield f"{child.pid} {' '.join(child.cmdline())[:120]}"
+            if child.pid != server_pid:
+                yield f"{child.pid} {' '.join(child.cmdline())[:120]}"
 
 
-def _descriptors() -> Iterator[str]:
+def _descriptors(server_fd: str) -> Iterator[str]:
     """Pipes, sockets, anonymous and deleted files; a library that opens a file for itself is no business of ours."""
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             target = str(fd.readlink())
-            if not target.startswith("/") or target.startswith("/memfd:") or target.endswith("(deleted)"):
+            is_ours = not target.startswith("/") or target.startswith("/memfd:") or target.endswith("(deleted)")
+            if is_ours and fd.name != server_fd:
                 yield f"{fd.name} -> {target}"
 
 
@@ -154,17 +191,8 @@ def _folders(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["SB3_LOGDIR"] = str(tmp_path_factory.mktemp("sb3"))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _warm_nursery(_folders: None) -> Iterator[None]:
-    """Keep the process that starts workers, so that a fleet of processes starts in milliseconds."""
-    from envfleet.transports.launch import hold_nursery
-
-    with hold_nursery():
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _nothing_leaks(_warm_nursery: None) -> Iterator[None]:
+def _nothing_leaks(_folders: None) -> Iterator[None]:
     """After each test module: no process, thread, name in shared memory or descriptor that was not there before."""
     gc.collect()
     gc.freeze()  # what is here stays; or every collection, and there are hundreds, takes half a second

@@ -12,11 +12,11 @@ from importlib.metadata import version
 from gymnasium.vector import AutoresetMode
 
 from envfleet import errors
-from envfleet.core.fleet import Fleet
-from envfleet.core.sending import Batch
-from envfleet.core.stats import FleetStats, Plan, WorkerStats
 from envfleet.envs.registration import register_all as _register_all
-from envfleet.make import connect, make
+from envfleet.fleet.engine import Batch
+from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.stats import FleetStats, Plan
+from envfleet.make import adopt, connect, make
 
 __version__ = version("envfleet")
 
@@ -28,8 +28,8 @@ __all__ = [
     "Fleet",
     "FleetStats",
     "Plan",
-    "WorkerStats",
     "__version__",
+    "adopt",
     "connect",
     "errors",
     "make",

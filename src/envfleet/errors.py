@@ -1,19 +1,19 @@
-"""Every error envfleet raises on purpose; `Failure`, the value that some of them carry, is `envfleet.failure`'s.
+"""Every error envfleet raises on purpose, and `Failure`, the value that some of them carry.
 
-A user's mistake is an `InvalidArgument` (also a `ValueError`). What goes wrong while a fleet runs is one of the other
+A user's mistake is an `InvalidArgument` (also a `ValueError`). Problems while a fleet runs are the other
 children of `EnvfleetError`. Each class has a stable `code`, which survives a change of wording or a trip over a wire.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import pickle
 import signal
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium.error
-
-from envfleet.failure import Failure as Failure  # noqa: PLC0414  # offered here, too
 
 
 class EnvfleetError(Exception):
@@ -37,6 +37,12 @@ class UnknownEnv(InvalidArgument, gymnasium.error.UnregisteredEnv):
     """No environment is registered under the id given; the message names those that are near."""
 
     code = "unknown_env"
+
+
+class ActionsNotBatched(InvalidArgument, TypeError):
+    """Actions were given that are no batch, such as one number for all sub-environments."""
+
+    code = "actions_not_batched"
 
 
 class SpacesDiffer(InvalidArgument):
@@ -91,8 +97,8 @@ class MissingDependency(EnvfleetError, ImportError):
     code = "missing_dependency"
 
 
-class FleetClosed(EnvfleetError):
-    """The fleet was used after `close()`, or after `split()`, when only its parts may be."""
+class FleetClosed(EnvfleetError, gymnasium.error.ClosedEnvironmentError):
+    """The fleet was used after `close()`."""
 
     code = "fleet_closed"
 
@@ -103,16 +109,22 @@ class FleetBroken(EnvfleetError):
     code = "fleet_broken"
 
 
-class CallPending(EnvfleetError):
+class CallPending(EnvfleetError, gymnasium.error.AlreadyPendingCallError):
     """A call was made while an earlier `send` still waits for its `recv`."""
 
     code = "call_pending"
 
+    def __init__(self, message: str, name: str = "step") -> None:
+        super().__init__(message, name)
 
-class NothingPending(EnvfleetError):
+
+class NothingPending(EnvfleetError, gymnasium.error.NoAsyncCallError):
     """`recv` was called with nothing sent."""
 
     code = "nothing_pending"
+
+    def __init__(self, message: str, name: str = "step") -> None:
+        super().__init__(message, name)
 
 
 class ResetNeeded(EnvfleetError, gymnasium.error.ResetNeeded):
@@ -165,6 +177,76 @@ class OutOfMemory(EnvfleetError, MemoryError):
     code = "out_of_memory"
 
 
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A failure of one sub-environment, as plain values that always pickle.
+
+    Attributes:
+        env_index: The sub-environment's index in the fleet.
+        worker: The worker's index.
+        verb: What it was doing: `"make"`, `"reset"`, `"step"`, `"close"`, …
+        type_name: Qualified name of the original exception's type.
+        message: The original exception's text.
+        traceback: The formatted remote traceback, from where the sub-environment's own code begins; empty if the
+            fleet found out itself what is wrong with what the sub-environment returned.
+        pid: Process that ran the sub-environment.
+        seed: Seed that it was last reset with, in this episode or an earlier one, if there was one.
+        step: Steps taken in the running episode before the failing call.
+        action: `repr` of the last action, shortened, or `None`.
+        pickled: The original exception, pickled, where it survives the trip.
+        replay: What `envfleet replay` needs, or `None`.
+        no_replay: Why there is none, where there could be.
+        error: The original exception itself, where it was raised in this process; does not pickle along.
+    """
+
+    env_index: int
+    worker: int
+    verb: str
+    type_name: str
+    message: str
+    traceback: str
+    pid: int
+    seed: int | None = None
+    step: int | None = None
+    action: str | None = None
+    pickled: bytes | None = None
+    replay: bytes | None = None
+    no_replay: str | None = None
+    error: BaseException | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "error": None}
+
+    def original(self) -> BaseException | None:
+        """Return the exception as it was raised; `None` if it came from elsewhere and did not survive pickling."""
+        if self.error is not None or self.pickled is None:
+            return self.error
+        try:
+            error = pickle.loads(self.pickled)
+        except Exception:  # noqa: BLE001  # whatever a foreign __reduce__ may raise; the failure's text says it all
+            return None
+        return error if isinstance(error, BaseException) else None
+
+    @property
+    def place(self) -> str:
+        """Description of what it was doing in which episode."""
+        episode = "" if self.step is None else f", step {self.step} of its episode"
+        seed = "" if self.seed is None else f", last seeded with {self.seed}"
+        action = "" if self.action is None else f", last action {self.action}"
+        return f"{self.verb}{episode}{seed}{action}"
+
+    def summary(self) -> str:
+        """Return one line that says what failed where."""
+        where = f"sub-environment {self.env_index} (worker {self.worker}, pid {self.pid})"
+        return f"{where} failed in {self.place}: {self.type_name}: {self.message}"
+
+    def how_to_repeat(self, replay_file: str | None) -> str:
+        """Return how to run it again, or why that is impossible; empty outside episodes."""
+        if replay_file is not None:
+            return f"To run it again in this process: envfleet replay {replay_file}"
+        return "" if self.no_replay is None else f"There is no file to run it again: {self.no_replay}."
+
+
 class SubEnvError(EnvfleetError):
     """One or more sub-environments raised.
 
@@ -179,7 +261,7 @@ class SubEnvError(EnvfleetError):
     code = "sub_env_error"
 
     def __init__(self, failures: Sequence[Failure], replay_file: str | None = None) -> None:
-        self.failures = tuple(failures)
+        self.failures = tuple(sorted(failures, key=lambda failure: failure.env_index))
         self.replay_file = replay_file
         first = self.failures[0]
         self.env_index, self.worker, self.verb = first.env_index, first.worker, first.verb
@@ -187,13 +269,14 @@ class SubEnvError(EnvfleetError):
         lines = [*(failure.summary() for failure in self.failures), *([again] if again else [])]
         where = [f"Traceback in worker {first.worker}:\n{first.traceback}"] if first.traceback else []
         super().__init__("\n".join([*lines, *where]))
+        self.__cause__ = first.original()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.failures, self.replay_file)
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Say in words how a process ended.
+    """Describe how a process ended.
 
     >>> describe_exit(-9)
     'killed by SIGKILL, often out of memory'
@@ -225,11 +308,9 @@ class WorkerDied(EnvfleetError):
         env_indices: The sub-environments it held.
         exitcode: As `subprocess`: negative is a signal; `None` if unknown.
         pid: Its process.
-        how: What is known of its end beyond the exit code, or in place of it.
-        failures: What is known of the sub-environment it was running when it died: one `Failure`, or none.
-        env_index: Index of that sub-environment, or `None`.
-        replay_file: Path of the file that `envfleet replay` runs again in this process, or `None`.
-        is_repaired: Whether another worker has taken its place.
+        env_index: The sub-environment it was running, or `None`.
+        rows: Index, steps and last seed of each of its sub-environments, in words.
+        how: How it ended, in place of the exit code.
     """
 
     code = "worker_died"
@@ -241,102 +322,57 @@ class WorkerDied(EnvfleetError):
         exitcode: int | None,
         pid: int | None = None,
         *,
+        env_index: int | None = None,
+        rows: str = "",
         how: str | None = None,
-        failures: Sequence[Failure] = (),
-        replay_file: str | None = None,
     ) -> None:
-        self.worker, self.env_indices, self.exitcode = worker, tuple(env_indices), exitcode
-        self.pid, self.how = pid, how
-        self.is_repaired = False
-        self.blame(failures, replay_file)
-        super().__init__(self.summary)
-
-    def blame(self, failures: Sequence[Failure], replay_file: str | None) -> None:
-        """Add what is known of the sub-environment it was running."""
-        self.failures, self.replay_file = tuple(failures), replay_file
-        self.env_index = failures[0].env_index if failures else None
-
-    def __str__(self) -> str:
-        advice = "" if self.is_repaired else '\nPass on_failure="restart" to have lost workers rebuilt.'
-        return f"{self.summary}{advice}"
-
-    @property
-    def cause(self) -> str:
-        """How it ended, in words."""
-        return self.how or describe_exit(self.exitcode)
+        self.worker, self.env_indices, self.exitcode, self.pid = worker, tuple(env_indices), exitcode, pid
+        self.env_index, self.rows, self.how = env_index, rows, how
+        super().__init__(f'{self.summary}\nPass on_failure="restart" to have lost workers rebuilt.')
 
     @property
     def summary(self) -> str:
         """What happened, without advice."""
-        running = "".join(f", while running sub-environment {one.env_index} in {one.place}" for one in self.failures)
-        again = "".join(f"\n{one.how_to_repeat(self.replay_file)}" for one in self.failures).rstrip()
-        return (
-            f"worker {self.worker} (pid {self.pid}) {self.cause}{running}; "
-            f"it held sub-environments {list(self.env_indices)}{again}"
-        )
+        running = "" if self.env_index is None else f", while running sub-environment {self.env_index}"
+        held = f"; it held sub-environments {list(self.env_indices)}"
+        cause = self.how or describe_exit(self.exitcode)
+        return f"worker {self.worker} (pid {self.pid}) {cause}{running}{held}{f': {self.rows}' if self.rows else ''}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rebuild = functools.partial(type(self), how=self.how, failures=self.failures, replay_file=self.replay_file)
+        rebuild = functools.partial(type(self), env_index=self.env_index, rows=self.rows, how=self.how)
         return rebuild, (self.worker, self.env_indices, self.exitcode, self.pid)
-
-    def because(self, how: str) -> WorkerDied:
-        """The same, with more words for how it ended."""
-        return WorkerDied(self.worker, self.env_indices, self.exitcode, self.pid, how=how)
 
 
 class StepTimeout(EnvfleetError, TimeoutError):
-    """A sub-environment overran `step_timeout_s`.
+    """A sub-environment overran `step_timeout_s`; its worker was ended.
 
     Attributes:
         worker: The worker's index.
         env_index: The sub-environment that was running.
         timeout_s: The deadline it overran.
         stack: The worker's Python stack at that moment.
-        failures: What is known of that sub-environment: one `Failure`, or none.
-        replay_file: Path of the file that `envfleet replay` runs again in this process, or `None`.
+        rows: Index, steps and last seed of each of the worker's sub-environments, in words.
     """
 
     code = "step_timeout"
 
-    def __init__(
-        self,
-        worker: int,
-        env_index: int,
-        timeout_s: float,
-        stack: str,
-        failures: Sequence[Failure] = (),
-        replay_file: str | None = None,
-    ) -> None:
-        self.worker, self.env_index, self.timeout_s, self.stack = worker, env_index, timeout_s, stack
-        self.blame(failures, replay_file)
-        super().__init__(self.summary)
-
-    def blame(self, failures: Sequence[Failure], replay_file: str | None) -> None:
-        """Add what is known of the sub-environment."""
-        self.failures, self.replay_file = tuple(failures), replay_file
-
-    def __str__(self) -> str:
-        return f'{self.summary}\nPass on_failure="restart" to have it rebuilt, or raise step_timeout_s.'
+    def __init__(self, worker: int, env_index: int, timeout_s: float, stack: str, rows: str = "") -> None:
+        self.worker, self.env_index, self.timeout_s, self.stack, self.rows = worker, env_index, timeout_s, stack, rows
+        super().__init__(
+            f'{self.summary}\nPass on_failure="restart" to have its worker replaced, or raise step_timeout_s.'
+        )
 
     @property
     def summary(self) -> str:
         """What happened, without advice."""
-        place = "".join(f" in {one.place}" for one in self.failures)
-        again = "".join(f"{one.how_to_repeat(self.replay_file)}\n" for one in self.failures).lstrip()
+        held = f" It held {self.rows}." if self.rows else ""
         return (
-            f"sub-environment {self.env_index} (worker {self.worker}) ran longer than "
-            f"step_timeout_s={self.timeout_s:g}{place}.\n{again}Where it was:\n{self.stack}"
+            f"sub-environment {self.env_index} ran longer than step_timeout_s={self.timeout_s:g}, so worker "
+            f"{self.worker} was ended.{held}\nWhere it was:\n{self.stack}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (
-            self.worker,
-            self.env_index,
-            self.timeout_s,
-            self.stack,
-            self.failures,
-            self.replay_file,
-        )
+        return type(self), (self.worker, self.env_index, self.timeout_s, self.stack, self.rows)
 
 
 class WorkersUnplaced(EnvfleetError, TimeoutError):

@@ -1,51 +1,50 @@
-"""The front doors: `make` turns an environment into a fleet, `connect` finds one behind a service."""
+"""The front door: `make`, `connect` and `adopt` return a `Fleet`."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal
 
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envfleet.core.arguments import check_choice, check_seconds, check_whole
-from envfleet.core.fleet import Fleet
-from envfleet.errors import MissingDependency
-from envfleet.making.fleets import make_fleet
-from envfleet.making.options import Options, read_autoreset_mode
-from envfleet.making.registered import find_callable
-from envfleet.making.sources import EnvSource, count_envs
+from envfleet.errors import EnvfleetError, InvalidArgument, MissingDependency
+from envfleet.fleet.checks import check_choice, check_seconds, check_whole
+from envfleet.fleet.engine import Engine
+from envfleet.fleet.fleet import Fleet
+from envfleet.machine import whole_cores
+from envfleet.options import Options, read_autoreset_mode, read_options
+from envfleet.registry import BACKENDS, COMMON, resolve
+from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, refuse_retired
 
-if TYPE_CHECKING:
-    from envfleet.kernels.fleet import KernelFleet
-    from envfleet.kernels.kernel import Kernel
-    from envfleet.remote.fleet import RemoteFleet
+TRIAL_S = 0.03
+"""How long one round of one candidate is stepped."""
 
-Backend = Literal["auto", "serial", "thread", "process", "ray"]
+ROUNDS = 3
 
+CHEAP_STEP_S = 50e-6
+"""A step of the whole fleet in one thread that takes less than this is not worth a trial of processes: asking them and
+waiting for them costs about as much."""
 
-@overload
-def make(
-    env: str | EnvSpec | type[Kernel],
-    num_envs: int | None = None,
-    *,
-    backend: Literal["kernel"],
-    device: Literal["cpu", "cuda"] = "cpu",
-    debug: bool = False,
-    workers: int | None = None,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    copy: bool = True,
-    seed: int | None = None,
-    **env_kwargs: Any,
-) -> KernelFleet: ...
+SLOW_STEP_S = 0.1
+"""A step of the whole fleet in one thread that takes longer than this goes to processes untried: a trial would keep the
+caller waiting, and what processes cost is small beside it."""
+
+NOT_REPEATED_S = 10 * TRIAL_S
+"""A first step that takes longer than this is not repeated to measure it better."""
+
+MARGIN = 1.1
+"""By how much processes must win, since they also cost memory and start-up."""
 
 
-@overload
-def make(
+def make(  # the front door: every option is keyword-only
     env: EnvSource,
     num_envs: int | None = None,
     *,
-    backend: Backend = "auto",
+    backend: str = "auto",
+    device: str = "cpu",
     workers: int | None = None,
     envs_per_worker: int | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -55,90 +54,59 @@ def make(
     max_restarts: int = 10,
     step_timeout_s: float | None = None,
     start_timeout_s: float = 300.0,
-    start_method: Literal["forkserver", "spawn", "fork"] | None = None,
     ray_options: Mapping[str, Any] | None = None,
     seed: int | None = None,
     shared: Mapping[str, Any] | None = None,
     recycle_episodes: int | None = None,
-    recycle_bytes: int | None = None,
-    spares: bool = False,
-    record_episodes: bool = True,
+    record_episodes: bool = False,
+    final_infos: bool = True,
     observation_mode: Literal["same", "different"] = "same",
-    **env_kwargs: Any,
-) -> Fleet: ...
-
-
-def make(
-    env: EnvSource,
-    num_envs: int | None = None,
-    *,
-    backend: Backend | Literal["kernel"] = "auto",
-    device: Literal["cpu", "cuda"] = "cpu",
     debug: bool = False,
-    workers: int | None = None,
-    envs_per_worker: int | None = None,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    copy: bool = True,
-    batch_size: int | None = None,
-    on_failure: Literal["raise", "restart"] = "raise",
-    max_restarts: int = 10,
-    step_timeout_s: float | None = None,
-    start_timeout_s: float = 300.0,
-    start_method: Literal["forkserver", "spawn", "fork"] | None = None,
-    ray_options: Mapping[str, Any] | None = None,
-    seed: int | None = None,
-    shared: Mapping[str, Any] | None = None,
-    recycle_episodes: int | None = None,
-    recycle_bytes: int | None = None,
-    spares: bool = False,
-    record_episodes: bool = True,
-    observation_mode: Literal["same", "different"] = "same",
     **env_kwargs: Any,
-) -> Fleet | KernelFleet:
+) -> Fleet:
     """Make a fleet: many copies of an environment as one `gymnasium.vector.VectorEnv`.
 
     Args:
         env: A Gymnasium id or `EnvSpec` (with `**env_kwargs`), a callable that returns an environment, or
             `"module:name"` of one, a callable that takes a seed and returns one, a list of callables, one per
             sub-environment, or a kernel.
-        num_envs: How many; may be left out for a list, or if `workers` and `envs_per_worker` are given.
+        num_envs: How many. Can be left out for a list, or if `workers` and `envs_per_worker` are given.
         backend: `"serial"` (in this thread), `"thread"`, `"process"` (worker processes over shared memory), `"ray"`
-            (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only: returns a `KernelFleet`), or
-            `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others it measures
-            whether `"serial"` or `"process"` is faster here, and builds that one anew. `fleet.plan` says why.
-        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`. Besides it and `debug`, that backend takes `workers`,
-            `autoreset_mode`, `copy`, `seed` and `env_kwargs`. Options that mean nothing with the backend that is named
-            are refused.
-        debug: With a kernel, compile code that checks every index: one outside its array raises `KernelIndexError`,
-            which names the line, the index and the size, where code without checks reads and writes other memory.
-            Slower; on the CPU only.
+            (workers placed on a Ray cluster), `"kernel"` (compiled code, for kernels only), the name of a backend that
+            you registered, or `"auto"`: `"kernel"` for a kernel, unless an option asks for more than it has; for others
+            it measures whether `"serial"` or `"process"` is faster here. `fleet.plan` says why. Options that mean
+            nothing with the backend that is named are refused.
+        device: Where `"kernel"` runs: `"cpu"` or `"cuda"`.
         workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster.
-        envs_per_worker: Sub-environments of each.
+        envs_per_worker: Sub-environments of each; they are lost together if their worker dies.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
         copy: Whether returned arrays are the caller's own. If not, they are views, valid until the next-but-one call.
         batch_size: Rows that `recv` waits for; all by default.
-        on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, dies or hangs ends its episode as
-            truncated with `infos["env_error"]` and is rebuilt; the others do not notice.
+        on_failure: `"raise"`, or `"restart"`: a sub-environment that raises, and all of a worker that dies or overruns
+            `step_timeout_s`, end their episodes as truncated with `infos["env_error"]` and are rebuilt; the others do
+            not notice.
         max_restarts: Restarts allowed within any hour.
-        step_timeout_s: Seconds a sub-environment may take for one step or reset; `None` for as long as it takes.
-        start_timeout_s: Seconds in which all sub-environments must be built; with `"serial"` not limited, because that
-            builds them in the caller's own thread, which Ctrl-C interrupts.
-        start_method: How worker processes start: `"forkserver"` (default on Linux), `"spawn"` (default elsewhere) or
-            `"fork"` (fast, but unsafe once there are threads or CUDA). None of them imports the main module again.
+        step_timeout_s: Seconds a sub-environment may take for one step or reset before its worker is ended; needs
+            workers that can be ended (`"process"`, `"ray"`).
+        start_timeout_s: Seconds in which all sub-environments must be built; with `"serial"` and `"thread"` not
+            limited, because those build them in this process.
         ray_options: With `"ray"`, what each worker asks for: `num_cpus`, `num_gpus`, `resources`, `memory`,
-            `placement_group`, `scheduling_strategy`, `runtime_env`, as Ray has them; `max_restarts` of one worker;
-            `shared_memory=False` to have no worker use the driver's memory; `place_timeout_s` (60).
+            `scheduling_strategy`, `runtime_env`, as Ray's actors take them; `shared_memory=False` to have no worker use
+            the driver's memory; `place_timeout_s` (60).
         seed: Given to callables that take one (sub-environment `i` gets `seed + i`). The seeds of sub-environments that
-            are restarted or recycled, and of spares, derive from it. `None` draws one.
+            are rebuilt derive from it. `None` draws one.
         shared: Large read-only arrays by name, in memory once for all workers. Callables get those that they name among
             their keyword arguments.
-        recycle_episodes: Replace a worker process after it ended this many episodes, so that leaks do not add up.
-        recycle_bytes: Replace a worker process once it holds more memory than this.
-        spares: Keep a second copy of every sub-environment, reset in the background and seeded from `seed`, for
-            environments whose reset is slow.
-        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends; with a
-            kernel it does anyway.
+        recycle_episodes: Replace a worker process after it ended this many episodes, so that leaks do not add up; the
+            generator of its sub-environment goes on. Needs `envs_per_worker=1`.
+        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends, as
+            Gymnasium's `RecordEpisodeStatistics` does.
+        final_infos: Whether infos hold `final_obs` and `final_info` (`SAME_STEP`); `fleet.final_observations` always
+            works.
         observation_mode: `"different"` allows observation spaces of one shape and dtype with different bounds.
+        debug: With `"kernel"` on the CPU, whether every index is checked: one outside its array raises
+            `KernelIndexError`, which names the line, the index and the size, where code without checks reads and writes
+            other memory. Slower.
         **env_kwargs: For `gymnasium.make`, if `env` is an id or a spec; of a kernel, its parameters.
 
     Returns:
@@ -160,33 +128,149 @@ def make(
         array([1., 1.])
         >>> fleet.close()
     """
-    if isinstance(env, str):
-        env = find_callable(env) or env
-    options = Options(
-        backend=backend,
-        device=device,
-        debug=debug,
-        workers=workers,
-        envs_per_worker=envs_per_worker,
-        autoreset_mode=autoreset_mode,
-        copy=copy,
-        batch_size=batch_size,
-        on_failure=on_failure,
-        max_restarts=max_restarts,
-        step_timeout_s=step_timeout_s,
-        start_timeout_s=start_timeout_s,
-        start_method=start_method,
-        ray_options=ray_options,
-        seed=seed,
-        shared=shared,
-        recycle_episodes=recycle_episodes,
-        recycle_bytes=recycle_bytes,
-        spares=spares,
-        record_episodes=record_episodes,
-        observation_mode=observation_mode,
-    ).checked()
-    num_envs = count_envs(env, num_envs, options.workers, options.envs_per_worker)
-    return make_fleet(env, num_envs, options, env_kwargs)
+    given = locals()
+    refuse_retired(env_kwargs)
+    names = [field.name for field in dataclasses.fields(Options) if field.name in given]
+    options = read_options(**{name: given[name] for name in names})
+    return Fleet(make_engine(env, num_envs, options, env_kwargs), options.batch_size)
+
+
+def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwargs: Mapping[str, Any]) -> Engine:
+    """Make the engine of a fleet from options; `make` explains arguments and exceptions."""
+    check_choice("backend", options.backend, ("auto", *BACKENDS))
+    source = (find_callable(env) or env) if isinstance(env, str) else env
+    num_envs = count_envs(source, num_envs, options.workers, options.envs_per_worker)
+    if options.batch_size is not None and options.batch_size > num_envs:
+        raise InvalidArgument(f"batch_size={options.batch_size}: pass a whole number from 1 to num_envs={num_envs}")
+    blueprint = Blueprint(source, num_envs, options, env_kwargs)
+    if options.backend == "auto":
+        return _choose(blueprint)
+    _refuse_meaningless(options)
+    return _build(blueprint, options.backend, "as asked for")
+
+
+def _build(blueprint: Blueprint, backend: str, reason: str) -> Engine:
+    options = dataclasses.replace(blueprint.options, backend=backend)
+    engine: Engine = resolve(BACKENDS[backend].build)(dataclasses.replace(blueprint, options=options), reason)
+    return engine
+
+
+def _refuse_meaningless(options: Options) -> None:
+    """Refuse options that the backend could only ignore."""
+    backend = BACKENDS[options.backend]
+    for name, value in options.given().items():
+        if name in COMMON or name in backend.options or (name == "workers" and value == 1):
+            continue
+        if name == "step_timeout_s":
+            raise InvalidArgument(
+                f"step_timeout_s={value:g} with backend={backend.name!r}, whose workers cannot be ended by force: pass "
+                'backend="process" or "ray"'
+            )
+        users = [one.name for one in BACKENDS.values() if name in one.options]
+        advice = f"pass backend={users[0]!r} or leave it out" if len(users) == 1 else "leave it out"
+        raise InvalidArgument(
+            f"{name}={value!r} means nothing with backend={backend.name!r}, which steps sub-environments "
+            f"{backend.steps}: {advice}"
+        )
+
+
+def _choose(blueprint: Blueprint) -> Engine:
+    """Build the engine that suits best, or that a short trial finds faster."""
+    given = blueprint.options.given().keys() - COMMON
+    if blueprint.is_kernel and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
+        return _build(blueprint, "kernel", "auto: it is a kernel")
+    for name in given & {"device", "debug", "ray_options"}:
+        raise InvalidArgument(
+            f"{name}={blueprint.options.given()[name]!r} means nothing here: leave it out, or name the backend"
+        )
+    needs = given & (BACKENDS["process"].options - BACKENDS["thread"].options)
+    if needs:
+        return _build(blueprint, "process", f"auto: {min(needs)} needs processes")
+    reason = _reason_against_trials(blueprint)
+    backend, rates = "serial", dict[str, float]()
+    if reason is None:
+        serial = Fleet(_build(blueprint, "serial", "a trial"))
+        try:
+            with serial:
+                backend, reason = _compare(serial, blueprint, rates)
+        except EnvfleetError as error:
+            reason = f"the trial with random actions failed: {str(error).splitlines()[0]}"
+    engine = _build(blueprint, backend, f"auto: {reason}")
+    plan = dataclasses.replace(engine.traits.plan, trials=tuple(rates.items()))
+    engine.traits = dataclasses.replace(engine.traits, plan=plan)
+    return engine
+
+
+def _reason_against_trials(blueprint: Blueprint) -> str | None:
+    if os.name != "posix":
+        return "worker processes need POSIX"
+    if blueprint.num_envs < 2:
+        return "there is one sub-environment"
+    if whole_cores() < 2:
+        return "there is one usable core"
+    each = blueprint.options.envs_per_worker or 1
+    return "there is one worker" if blueprint.options.workers == 1 or each >= blueprint.num_envs else None
+
+
+def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:
+    """Return the backend to use, and why; write into `rates` what was measured, in sub-environment steps per second."""
+    num_envs, serial_s = serial.num_envs, _begin(serial)
+    if serial_s < NOT_REPEATED_S:
+        serial_s = _step_s(serial)
+    rates["serial"] = num_envs / serial_s
+    if serial_s > SLOW_STEP_S:
+        return "process", f"one step of all takes {serial_s:.2g} s in one thread, too long to try both"
+    if serial_s < CHEAP_STEP_S:
+        micros = f"{serial_s * 1e6:.0f} µs"
+        return "serial", f"one step of all takes {micros} in one thread, too short for processes to help"
+    with Fleet(_build(blueprint, "process", "a trial")) as process:
+        _begin(process)
+        rounds = [(_step_s(process), _step_s(serial)) for _ in range(ROUNDS)]
+        name = process.plan.describe()
+    process_s, serial_s = sorted(rounds, key=lambda times: times[1] / times[0])[ROUNDS // 2]
+    rates.update({"serial": num_envs / serial_s, name: num_envs / process_s})
+    gain = serial_s / process_s
+    return ("process" if gain > MARGIN else "serial"), f"{name} stepped {gain:.2f} × as fast as serial"
+
+
+def _begin(fleet: Fleet) -> float:
+    """Begin episodes and take a first step, which may load or compile something; returns its seconds."""
+    fleet.reset()  # without a seed: a trial must not make later episodes predictable
+    actions = fleet.action_space.sample()
+    start_s = time.perf_counter()
+    _step(fleet, actions)
+    return time.perf_counter() - start_s
+
+
+def _step_s(fleet: Fleet) -> float:
+    """Return the seconds of one step of the whole fleet with random actions; at least two steps are taken."""
+    actions = fleet.action_space.sample()
+    steps, start_s = 0, time.perf_counter()
+    while steps < 2 or time.perf_counter() - start_s < TRIAL_S:
+        _step(fleet, actions)
+        steps += 1
+    return (time.perf_counter() - start_s) / steps
+
+
+def _step(fleet: Fleet, actions: Any) -> None:
+    fleet.step(actions)
+    if fleet.autoreset_mode is AutoresetMode.DISABLED and fleet.terminated_indices:
+        fleet.reset_envs(fleet.terminated_indices)
+
+
+def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> Fleet:
+    """Make a fleet of an existing vector environment, which it owns from then on.
+
+    Args:
+        vector_env: Any `gymnasium.vector.VectorEnv`: EnvPool's, ale-py's, one with a `vector_entry_point`.
+        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
+
+    Returns:
+        The fleet; it autoresets as the vector environment does. Sub-environments cannot be stepped apart or saved.
+    """
+    from envfleet.adopted import AdoptedEngine
+
+    return Fleet(AdoptedEngine(vector_env, record_episodes=record_episodes))
 
 
 def connect(
@@ -198,10 +282,11 @@ def connect(
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     mode: Literal["training", "ranked"] = "training",
     batch_size: int | None = None,
+    record_episodes: bool = False,
     timeout_s: float = 60.0,
     patience_s: float = 120.0,
     **options: Any,
-) -> RemoteFleet:
+) -> Fleet:
     """Make a fleet that lives behind a service (`envfleet serve`), and is used as one that lives here.
 
     Args:
@@ -213,6 +298,7 @@ def connect(
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.
         mode: `"ranked"`: episodes count on the service's leaderboard, and it draws the seeds.
         batch_size: Rows that `recv` waits for; all by default.
+        record_episodes: Whether `infos["episode"]` tells return and length of each episode on the step it ends.
         timeout_s: Seconds to wait for an answer before a request is sent again. A repeated step is never made twice.
         patience_s: Seconds after which a call that was not answered raises. A service may be restarted meanwhile.
         **options: Arguments of the environment that the service allows, such as `step_size=10`.
@@ -227,7 +313,7 @@ def connect(
         MissingDependency: `envfleet[client]` is not installed.
     """
     try:
-        from envfleet.remote.connecting import connect_fleet
+        from envfleet.remote.connecting import connect_engine
     except ModuleNotFoundError as error:
         raise MissingDependency(f"connect() needs {error.name}: pip install 'envfleet[client]'") from error
     check_choice("mode", mode, ("training", "ranked"))
@@ -236,13 +322,14 @@ def connect(
     num_envs = count_envs(env, num_envs, None, None)
     if batch_size is not None:
         batch_size = check_whole("batch_size", batch_size, 1, num_envs, most_name="num_envs")
-    return connect_fleet(
+    engine = connect_engine(
         [url] if isinstance(url, str) else list(url),
         num_envs,
         {"env": env, "mode": mode, "options": options},
         token=token,
         autoreset_mode=read_autoreset_mode(autoreset_mode),
-        batch_size=batch_size,
+        record_episodes=record_episodes,
         timeout_s=timeout_s,
         patience_s=patience_s,
     )
+    return Fleet(engine, batch_size)

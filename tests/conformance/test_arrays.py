@@ -76,6 +76,21 @@ def test_arrays_outlive_the_fleet(backend: Backend) -> None:
     assert np.isfinite(observations.sum())
 
 
+@pytest.mark.parametrize("is_partial", [False, True])
+@pytest.mark.parametrize("env", ENVS)
+def test_views_hold_while_the_next_step_is_under_way(backend: Backend, env: str, is_partial: bool) -> None:
+    """A step of some rows must not write into what the step before returned."""
+    rows = [1] if is_partial else None
+    with backend([ENVS[env]] * NUM_ENVS, copy=False) as fleet:
+        fleet.reset(seed=0)
+        for step in range(4):
+            returned = fleet.step(np.full(NUM_ENVS, step % 3))[:4]
+            snapshot = copy.deepcopy(returned)
+            fleet.send(np.full(len(rows) if rows else NUM_ENVS, (step + 1) % 3), rows)
+            fleet.recv()
+            assert not mismatches(snapshot, returned)
+
+
 @pytest.mark.parametrize(("copy_mode", "batch_size"), [(True, NUM_ENVS), (False, NUM_ENVS - 1)])
 def test_batches_are_copies(backend: Backend, copy_mode: bool, batch_size: int) -> None:
     """Unless it is of the whole fleet with copy=False: then it follows the rule for views."""

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.conftest import BACKENDS, SERIAL, Backend
+from tests.conftest import ADOPTED, BACKENDS, SERIAL, Backend
 
 from envfleet.testing import CASES, CHECKS, Case, ConformanceError, CountingEnv, check_backend
 from envfleet.testing.checks import Trial, check_rollout
@@ -34,9 +34,16 @@ def test_conforms_without_copies(backend: Backend, autoreset_mode: AutoresetMode
     check_backend(backend, cases=FEW, num_envs=4, num_steps=5, autoreset_modes=[autoreset_mode], copy_modes=[False])
 
 
-def test_auto_conforms(autoreset_mode: AutoresetMode) -> None:
+def test_auto_conforms() -> None:
     """What is measured to decide on a backend leaves no trace."""
-    check_backend(Backend("auto"), cases=FEW, autoreset_modes=[autoreset_mode], copy_modes=[True], skip=CHECKS[1:])
+    check_backend(Backend("auto"), cases=FEW, copy_modes=[True], skip=CHECKS[1:])
+
+
+def test_an_adopted_vector_environment_conforms(autoreset_mode: AutoresetMode) -> None:
+    """But for what it does to infos itself, and to the metadata of its environments."""
+    own = {"infos-mixed", "infos-ragged", "metadata", "send_recv"}
+    cases = [case for case in CASES if not case.is_aliasing]
+    check_backend(ADOPTED, cases=cases, autoreset_modes=[autoreset_mode], copy_modes=[True], skip=own)
 
 
 def test_one_sub_environment(backend: Backend) -> None:
@@ -123,18 +130,11 @@ def _make(env_id: str, index: int) -> gymnasium.Env[Any, Any]:
 @pytest.mark.parametrize("mode", tuple(AutoresetMode), ids=lambda mode: mode.name.lower())
 def test_same_trajectories_everywhere(mode: AutoresetMode) -> None:
     """One run on each backend and worker count: equal to the bit, with no reference in between."""
-    runs = {str(backend): _trajectory(backend, mode) for backend in BACKENDS}
+    runs = {str(backend): _trajectory(backend, mode) for backend in (*BACKENDS, ADOPTED)}
     first, *others = runs
     for name in others:
         for step, (one, other) in enumerate(zip(runs[first], runs[name], strict=True)):
             np.testing.assert_array_equal(one, other, err_msg=f"{first} against {name}, step {step}")
-
-
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
-def test_start_methods(start_method: str) -> None:
-    mode = AutoresetMode.NEXT_STEP
-    found = _trajectory(Backend("process", 2), mode, start_method=start_method)
-    np.testing.assert_array_equal(np.concatenate(found[1:]), np.concatenate(_trajectory(SERIAL, mode)[1:]))
 
 
 def test_a_hundred_sub_environments() -> None:

@@ -30,21 +30,8 @@ def make_sync(kernel: type[Kernel], num_envs: int, autoreset_mode: Mode, **param
     return SyncVectorEnv([functools.partial(make_env, kernel, **params)] * num_envs, autoreset_mode=autoreset_mode)
 
 
-class PlainInfos(gym.vector.VectorWrapper):
-    """Infos as an ordinary dict."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        observations, infos = self.env.reset(**kwargs)
-        return observations, dict(infos)
-
-    def step(self, actions: Any) -> Any:
-        *values, infos = self.env.step(actions)
-        return *values, dict(infos)
-
-
 def make_serial(kernel: type[Kernel], num_envs: int, autoreset_mode: Mode, **params: Any) -> Any:
-    options: dict[str, Any] = {"autoreset_mode": autoreset_mode, "record_episodes": False, **params}
-    return PlainInfos(envfleet.make(kernel, num_envs, backend="serial", **options))
+    return envfleet.make(kernel, num_envs, backend="serial", autoreset_mode=autoreset_mode, **params)
 
 
 def make_fleet(kernel: type[Kernel], num_envs: int, autoreset_mode: Mode = Mode.NEXT_STEP, **more: Any) -> Any:

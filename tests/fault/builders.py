@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from tests.conftest import Backend
 
-from envfleet.testing import CountingEnv, FaultyEnv
-from envfleet.testing.faults import When
+from envfleet.testing.envs import CountingEnv
+from envfleet.testing.faults import FaultyEnv, When
+
+if TYPE_CHECKING:  # workers import this module, and shall not import pytest
+    from tests.conftest import Backend
 
 NUM_ENVS = 4
 FAULTY = 1
@@ -23,11 +26,11 @@ COUNTING = {"length": 4, "vary": True, "ends": "alternate"}
 
 
 class StuckEnv(CountingEnv):
-    """Stays in its n-th step until there is a file, whatever is raised into it."""
+    """Stays in its n-th step until there is a file."""
 
-    def __init__(self, release: Path, nth: int) -> None:
-        super().__init__(50)
-        self.release, self.steps_left = release, nth
+    def __init__(self, release: Path | str, nth: int) -> None:
+        super().__init__(10**6)
+        self.release, self.steps_left = Path(release), nth
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps_left -= 1
@@ -37,8 +40,26 @@ class StuckEnv(CountingEnv):
 
     def _stay(self) -> None:
         while not self.release.exists():
-            with contextlib.suppress(BaseException):
-                time.sleep(0.005)
+            time.sleep(0.005)
+
+
+class ThirdTimeLuckyEnv(CountingEnv):
+    """The first is lost in its first step, the second hangs while it is built, the third is sound."""
+
+    def __init__(self, folder: Path, is_worker_lost: bool) -> None:
+        super().__init__(50)
+        self.is_worker_lost = is_worker_lost
+        self.number = len(list(folder.iterdir()))
+        (folder / str(self.number)).touch()
+        if self.number == 1:
+            time.sleep(3600)
+
+    def step(self, action: Any) -> Any:
+        if self.number == 0:
+            if self.is_worker_lost:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("lost")
+        return super().step(action)
 
 
 def build(index: int, faulty: tuple[int, ...], fault: str, when: When, options: dict[str, Any]) -> FaultyEnv:

@@ -66,7 +66,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait for a condition; an error if it never comes true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.005)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -199,15 +199,14 @@ def test_actions_outside_a_discrete_space_are_refused_and_do_no_harm(backend: Ba
         assert fleet.get_attr("steps") == (2, 2, 2)
 
 
-def test_actions_outside_the_space_of_a_part(backend: Backend) -> None:
-    """A part of a worker's rows is stepped in another way than the whole."""
-    with backend([functools.partial(_StrictEnv, spaces.Discrete(2))] * 2) as fleet:
+def test_actions_outside_the_space_of_some(backend: Backend) -> None:
+    """Some of a worker's rows are stepped in another way than all of them."""
+    with backend([functools.partial(_StrictEnv, spaces.Discrete(2))] * 3) as fleet:
         fleet.reset(seed=0)
-        part, _ = fleet.split(2)
-        part.reset()
         with pytest.raises(InvalidArgument, match="7 in row 0"):
-            part.step(np.array([7]))
-        part.step(np.array([1]))
+            fleet.send(np.array([7]), [1])
+        fleet.send(np.array([1]), [1])
+        assert fleet.recv().env_indices.tolist() == [1]
 
 
 class _StrictEnv(CountingEnv):
@@ -312,6 +311,50 @@ def test_what_cannot_travel_is_refused_without_harm(backend: Backend) -> None:
         fleet.set_attr("length", 5)
         fleet.reset(seed=0)
         assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
+
+
+class _OneWay:
+    """Pickles, and does not unpickle."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise LookupError("no way back")
+
+
+class _OneWayEnv(CountingEnv):
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, {**info, "odd": _OneWay()} if action == 3 else info
+
+    def odd(self) -> Any:
+        return _OneWay()
+
+
+def test_what_does_not_unpickle_is_refused_in_words(backend: Backend) -> None:
+    """Neither a worker nor the fleet's process fails of it; where nothing is pickled it is passed on."""
+    with backend([_OneWayEnv] * 3) as fleet:
+        fleet.reset(seed=0)
+        calls: tuple[tuple[Callable[[], Any], str], ...] = (
+            (lambda: fleet.call("render", _OneWay()), "cannot be read in worker 0 .*no way back"),
+            (lambda: fleet.call("odd"), "worker 0 reported .*cannot be read in this process .*no way back"),
+            (lambda: fleet.step(np.array([0, 3, 0])), "worker 0 reported of sub-environments .*no way back"),
+            (lambda: fleet.reset(options={"odd": _OneWay()}), "cannot be read in worker 0 .*no way back"),
+        )
+        for call, words in calls:
+            refusal: Any = pytest.raises(EnvfleetError, match=words)
+            with refusal if backend.has_processes else contextlib.suppress(SubEnvError):
+                call()
+            fleet.reset(seed=0)
+        assert fleet.step(np.zeros(3, int))[0][:, 0].tolist() == [1, 1, 1]
+        assert fleet.stats().restarts == 0
+
+
+def test_a_callable_that_workers_cannot_read() -> None:
+    with pytest.raises(InvalidArgument, match=r"cannot be read in worker 0 .*no way back"):
+        Backend("process", 2)([functools.partial(CountingEnv, cast("Any", _OneWay()))] * 2)
 
 
 def test_steps_before_the_first_reset_and_after_the_end(backend: Backend) -> None:

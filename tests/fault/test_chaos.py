@@ -55,7 +55,9 @@ class ChaosMachine(RuleBasedStateMachine):
     def build(self, backend: Backend, mode: AutoresetMode, copy: bool) -> None:
         self.backend, self.mode = backend, mode
         self.model = ModelFleet([BombEnv] * NUM_ENVS, mode)
-        options: dict[str, Any] = {"autoreset_mode": mode, "copy": copy, "step_timeout_s": 0.4, "batch_size": 2}
+        options: dict[str, Any] = {"autoreset_mode": mode, "copy": copy, "batch_size": 2}
+        if backend.has_processes:
+            options["step_timeout_s"] = 0.4
         self.fleet = backend([BombEnv] * NUM_ENVS, on_failure="restart", max_restarts=1000, **options)
         self.fleet.reset(seed=0)
         self.model.reset(EVERYONE, EVERYONE)
@@ -95,7 +97,7 @@ class ChaosMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.in_flight)
     @rule(index=st.integers(0, NUM_ENVS - 1), bomb=st.sampled_from(["raise", "kill", "hang"]))
     def arm(self, index: int, bomb: str) -> None:
-        if bomb == "kill" and not self.backend.has_processes:
+        if not self.backend.has_processes:
             bomb = "raise"
         try:
             bombs = list(self.fleet.get_attr("bomb"))

@@ -17,8 +17,8 @@ from tests.conftest import Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, env_fns_with, receive_often, reset_and_step
 from tests.fault.programs import is_running, wait_gone, wait_until
 
-from envfleet.core import fleet_base
-from envfleet.errors import FleetBroken, SubEnvError, WorkerDied
+from envfleet.errors import FleetBroken, WorkerDied
+from envfleet.fleet import fleet as fleet_module
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.faults import When
 
@@ -45,6 +45,8 @@ def test_worker_ends_itself(fault: str, when: When) -> None:
         assert (error.worker, error.env_indices, error.exitcode) == (0, (0, 1), exitcode)
         assert error.env_index == FAULTY
         assert words in str(error)
+        assert "0 at step 0, last seeded with 0; 1 at step 0, last seeded with 1" in str(error) or when == "reset"
+        assert 'Pass on_failure="restart"' in str(error)
         with pytest.raises(FleetBroken) as broken:
             fleet.step(actions(1))
         assert broken.value.__cause__ is error
@@ -159,7 +161,7 @@ def test_close_while_a_step_is_under_way(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """close() does not wait for a hang, and takes what timeout it is given."""
-    monkeypatch.setattr(fleet_base, "CLOSE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(fleet_module, "CLOSE_TIMEOUT_S", 3600.0)
     marker = tmp_path / "there"
     fleet = PROCESS(env_fns_with("hang", once=str(marker)))
     fleet.reset(seed=0)
@@ -170,7 +172,7 @@ def test_close_while_a_step_is_under_way(
 
 def test_close_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sub-environment that does not come back from its close(): waited for as long as was said, and no longer."""
-    monkeypatch.setattr(fleet_base, "CLOSE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(fleet_module, "CLOSE_TIMEOUT_S", 3600.0)
     for backend, env_fn in ((PROCESS, functools.partial(FaultyEnv, "hang", "close")), (Backend("thread", 2), _HeldEnv)):
         fleet = backend([CountingEnv, env_fn])
         fleet.reset(seed=0)
@@ -219,14 +221,6 @@ def test_forgotten_fleet_is_given_back() -> None:
         del fleet
         gc.collect()
     assert not wait_gone(pids)
-
-
-def test_system_exit_in_a_worker_is_no_death() -> None:
-    """sys.exit() is an exception like any other; the worker lives to tell."""
-    with PROCESS(env_fns_with("sys_exit")) as fleet:
-        fleet.reset(seed=0)
-        with pytest.raises(SubEnvError, match="SystemExit"):
-            fleet.step(actions(0))
 
 
 def test_large_messages_both_ways_at_once() -> None:

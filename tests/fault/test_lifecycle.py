@@ -1,11 +1,10 @@
-"""What keeps long runs alive: recycling, spares, shared data, saved states, replay files."""
+"""What keeps long runs alive: recycling, shared data, saved states, replay files."""
 
 from __future__ import annotations
 
 import functools
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,21 +19,22 @@ import envfleet
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.testing import CountingEnv, FaultyEnv
 from envfleet.testing.envs import LockedEnv, SavableEnv
+from envfleet.workers.replay import replay
 
 pytestmark = pytest.mark.timeout(60)
 
 # ------------------------------------------------------------------------------------------------ recycling
 
 
-def test_recycling_changes_no_trajectory(backend: Backend, autoreset_mode: AutoresetMode) -> None:
+PROCESS = Backend("process", NUM_ENVS)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.name.lower())
+def test_recycling_changes_no_trajectory(mode: AutoresetMode) -> None:
     """Workers are replaced at episode ends; observations, rewards and flags are those of a run without."""
-    if not backend.has_processes:
-        with pytest.raises(InvalidArgument, match="process"):
-            backend([CountingEnv], recycle_episodes=2)
-        return
     env_fns = [functools.partial(CountingEnv, 2 + index) for index in range(NUM_ENVS)]
-    expected, _ = run(Backend("serial"), env_fns, 20, autoreset_mode)
-    found, _ = run(backend, env_fns, 20, autoreset_mode, recycle_episodes=2)
+    expected, _ = run(Backend("serial"), env_fns, 20, mode)
+    found, _ = run(PROCESS, env_fns, 20, mode, recycle_episodes=2)
     for index in range(NUM_ENVS):
         lengths = [[int(row[0][0]) for row in rows[index]] for rows in (expected, found)]
         assert lengths[0] == lengths[1]
@@ -43,7 +43,7 @@ def test_recycling_changes_no_trajectory(backend: Backend, autoreset_mode: Autor
 
 def test_recycling_replaces_processes() -> None:
     env_fns = [functools.partial(CountingEnv, 3)] * NUM_ENVS
-    with Backend("process", 2)(env_fns, recycle_episodes=2) as fleet:
+    with PROCESS(env_fns, recycle_episodes=2) as fleet:
         fleet.reset(seed=0)
         before = [worker.pid for worker in fleet.stats().workers]
         for step in range(30):
@@ -53,24 +53,10 @@ def test_recycling_replaces_processes() -> None:
         assert fleet.stats().restarts == 0  # nothing failed
 
 
-class _LeakyEnv(CountingEnv):
-    def __init__(self) -> None:
-        super().__init__(3)
-        self.hoard: list[Any] = []
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.hoard.append(np.ones(5_000_000))  # 40 MB that nobody frees
-        return super().step(action)
-
-
-def test_recycling_by_memory() -> None:
-    with Backend("process", 1)([_LeakyEnv], recycle_bytes=300_000_000) as fleet:
-        fleet.reset(seed=0)
-        pid, steps = fleet.stats().workers[0].pid, 0
-        while fleet.stats().workers[0].pid == pid and steps < 30:
-            fleet.step(np.zeros(1, int))
-            steps += 1
-        assert fleet.stats().workers[0].pid != pid
+def test_recycling_between_episodes_only() -> None:
+    for options in ({"autoreset_mode": "SAME_STEP"}, {"workers": 2}):
+        with pytest.raises(InvalidArgument, match=r"only be replaced between episodes, so pass envs_per_worker=1 and"):
+            PROCESS([CountingEnv] * NUM_ENVS, recycle_episodes=2, **options)
 
 
 def test_each_is_closed_once(backend: Backend, tmp_path: Path) -> None:
@@ -80,37 +66,6 @@ def test_each_is_closed_once(backend: Backend, tmp_path: Path) -> None:
         assert fleet.stats().restarts >= 3
     built, closed = (len(list(tmp_path.glob(f"{what}-*"))) for what in ("built", "closed"))
     assert built == closed >= 6
-
-
-# ------------------------------------------------------------------------------------------------ spares
-
-
-class _TellingEnv(CountingEnv):
-    """Tells which thread resets it."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = super().reset(seed=seed, options=options)
-        return observation, info | {"thread": threading.current_thread().name}
-
-
-def test_spares_hide_slow_resets(backend: Backend) -> None:
-    """No reset but the first is waited for by a step, unless its spare is not ready."""
-    env_fns = [functools.partial(_TellingEnv, 3)] * 2
-    with backend(env_fns, spares=True, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
-        fleet.reset(seed=0)
-        for _ in range(3):
-            for _ in range(3):
-                infos = fleet.step(np.zeros(2, int))[4]
-            assert infos["thread"].tolist() == ["envfleet-spares"] * 2
-
-
-def test_spares_are_closed(tmp_path: Path) -> None:
-    with Backend("process", 1)([functools.partial(_TallyEnv, str(tmp_path))] * 2, spares=True) as fleet:
-        fleet.reset(seed=0)
-        for _ in range(8):
-            fleet.step(np.zeros(2, int))
-    built, closed = (len(list(tmp_path.glob(f"{what}-*"))) for what in ("built", "closed"))
-    assert built == closed >= 2
 
 
 class _TallyEnv(CountingEnv):
@@ -248,8 +203,6 @@ def test_no_state_to_be_had(backend: Backend) -> None:
 
 def test_replay_file(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names a file that runs the failing episode again, with no fleet around it."""
-    from envfleet.core.replay import replay
-
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
     env_fns = env_fns_with("raise", nth=4, length=50, vary=False)
     with backend(env_fns) as fleet, pytest.raises(SubEnvError) as caught:
@@ -267,8 +220,6 @@ def test_replay_file(backend: Backend, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_replay_of_a_later_episode(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode nobody seeded is replayed from the generator's state."""
-    from envfleet.core.replay import replay
-
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
     env_fns = [functools.partial(_UnluckyEnv, index == FAULTY) for index in range(2)]
     with backend(env_fns) as fleet, pytest.raises(SubEnvError) as caught:

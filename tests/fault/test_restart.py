@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import ONE_OF_EACH, SERIAL, Backend
 from tests.fault.builders import FAULTY, NUM_ENVS, actions, assert_rows_equal, env_fns_with, run, step_often
+from tests.fault.programs import wait_until
 
 from envfleet.errors import EnvfleetError, RestartBudgetSpent, SubEnvError, WorkerDied
-from envfleet.testing import FaultyEnv, once_marker
+from envfleet.testing import CountingEnv, FaultyEnv, once_marker
+from envfleet.testing.envs import SpaceEnv
 from envfleet.testing.faults import When
 
 pytestmark = pytest.mark.timeout(60)
@@ -125,7 +130,7 @@ def test_the_last_step_stands_whatever_becomes_of_the_autoreset(
     env_fns = env_fns_with(
         fault, "reset", nth=2, once=once_marker(str(tmp_path)), length=2, vary=False, ends="terminated"
     )
-    rows, all_infos = run(SERIAL, env_fns, 4, autoreset_mode, on_failure="restart")
+    rows, all_infos = run(SERIAL, env_fns, 4, autoreset_mode, on_failure="restart", record_episodes=True)
     is_same = autoreset_mode == AutoresetMode.SAME_STEP
     assert [row[1:] for row in rows[FAULTY]][:2] == [row[1:] for row in healthy_pairs(autoreset_mode)[:2]]
     assert rows[FAULTY][1][2:] == (True, False)
@@ -219,7 +224,7 @@ def test_send_and_recv(backend: Backend, fault: str, tmp_path: Path) -> None:
 def test_statistics_of_the_lost_episode(backend: Backend, tmp_path: Path) -> None:
     """The episode that was lost is reported as one that ended, with the return it had."""
     env_fns = env_fns_with("raise", nth=3, once=once_marker(str(tmp_path)), length=50, vary=False)
-    _, all_infos = run(backend, env_fns, 4, AutoresetMode.NEXT_STEP, on_failure="restart")
+    _, all_infos = run(backend, env_fns, 4, AutoresetMode.NEXT_STEP, on_failure="restart", record_episodes=True)
     infos = all_infos[2]
     assert infos["_episode"].tolist() == [index == FAULTY for index in range(NUM_ENVS)]
     assert infos["episode"]["l"][FAULTY] == 3
@@ -242,23 +247,6 @@ def test_a_call_is_lost_but_not_the_fleet(call: str) -> None:
         assert truncated.tolist() == [True, True, False, False]
         assert infos["_restarted"].tolist() == [True, True, False, False]
         assert observations[2:, 0].tolist() == [1, 1]
-
-
-def test_a_part_that_fails_leaves_the_other_alone(backend: Backend, tmp_path: Path) -> None:
-    """Two parts in flight: a restart in one is no business of the other's."""
-    env_fns = env_fns_with("raise", once=once_marker(str(tmp_path)), length=50, vary=False)
-    with backend(env_fns, on_failure="restart") as fleet:
-        first, second = fleet.split(2)
-        first.reset(seed=0)
-        second.reset(seed=0)
-        first.send(actions(0)[:2])
-        second.send(actions(0)[2:])
-        assert second.recv(timeout_s=20).observations[:, 0].tolist() == [1, 1]
-        assert first.recv(timeout_s=20).truncated.tolist() == [False, True]
-        second.send(actions(1)[2:])
-        first.send(actions(1)[:2])
-        assert first.recv(timeout_s=20).observations[:, 0].tolist() == [2, 0]
-        assert second.recv(timeout_s=20).observations[:, 0].tolist() == [2, 2]
 
 
 def test_shared_data_reaches_the_rebuilt_one(backend: Backend) -> None:
@@ -287,3 +275,118 @@ def test_a_fault_in_every_one(backend: Backend) -> None:
         assert infos["_restarted"].all()
         assert fleet.step(actions(2))[0][:, 0].tolist() == [0] * NUM_ENVS
         assert fleet.step(actions(3))[0][:, 0].tolist() == [1] * NUM_ENVS
+
+
+# ---------------------------------------------------------------------------------- two things at once, processes only
+
+
+class _GatedEnv(CountingEnv):
+    """Waits in its resets, but for the first, until there is a file; steps stay while the action is 3."""
+
+    def __init__(self, gate: Path, is_gated: bool) -> None:
+        super().__init__(50)
+        self.gate, self.is_gated, self.resets = gate, is_gated, 0
+
+    def reset(self, **options: Any) -> Any:
+        self.resets += 1
+        if self.is_gated and self.resets > 1:
+            self._stay()
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        if action == 3:
+            self._stay()
+        return super().step(action)
+
+    def _stay(self) -> None:
+        self.gate.with_suffix(".there").touch()
+        wait_until(self.gate.exists)
+
+
+@contextlib.contextmanager
+def open_once_replaced(fleet: Any, worker: int, gate: Path) -> Iterator[None]:
+    """Kill a worker as soon as somebody stands before the gate, and open that once another has taken its place."""
+
+    def act() -> None:
+        wait_until(gate.with_suffix(".there").exists)
+        pid = fleet.stats().workers[worker].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: fleet.stats().workers[worker].pid != pid)
+        gate.touch()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield
+    thread.join()
+
+
+def gated(gate: Path, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Any:
+    env_fns = [functools.partial(_GatedEnv, gate, index == 0) for index in range(NUM_ENVS)]
+    return Backend("process", 2)(env_fns, on_failure="restart", autoreset_mode=mode)
+
+
+def test_a_death_that_is_seen_while_others_are_reset(tmp_path: Path) -> None:
+    """Rows that the dead worker had under way are answered as lost; waiting for them went on for ever."""
+    gate = tmp_path / "gate"
+    with gated(gate) as fleet:
+        fleet.reset(seed=0)
+        fleet.send(np.array([3]), [2])
+        with open_once_replaced(fleet, 1, gate):
+            fleet.reset_envs([0])
+        batch = fleet.recv(timeout_s=20)
+        assert batch.env_indices.tolist() == [2]
+        assert batch.truncated.tolist() == [True]
+        assert "SIGKILL" in batch.infos["env_error"][0]
+        truncated, infos = fleet.step(np.zeros(NUM_ENVS, int))[3:]
+        assert truncated.tolist() == [False, False, False, True]  # the other one of that worker
+        assert infos["_restarted"].tolist() == truncated.tolist()
+
+
+def test_a_death_after_a_reset_that_waits_for_others(autoreset_mode: AutoresetMode, tmp_path: Path) -> None:
+    """What the dead worker had reset already is reset again, and nobody is told of a loss."""
+    gate = tmp_path / "gate"
+    with gated(gate, autoreset_mode) as fleet:
+        fleet.reset(seed=0)
+        with open_once_replaced(fleet, 1, gate):
+            first, _ = fleet.reset(seed=7)
+        observations, _, _, truncated, infos = fleet.step(np.zeros(NUM_ENVS, int))
+        with SERIAL([functools.partial(CountingEnv, 50)] * NUM_ENVS) as healthy:
+            np.testing.assert_array_equal(first[:, [0, 2]], healthy.reset(seed=7)[0][:, [0, 2]])
+            np.testing.assert_array_equal(observations[:, [0, 2]], healthy.step(np.zeros(NUM_ENVS, int))[0][:, [0, 2]])
+        assert not truncated.any()
+        assert "env_error" not in infos
+
+
+def test_infos_of_a_lost_row_are_those_of_its_loss(tmp_path: Path) -> None:
+    """Numbers that its worker had reported before it died in the same step are no news of a step that never was."""
+    env_fns = env_fns_with("sigkill", nth=3, once=once_marker(str(tmp_path)), length=50, vary=False)
+    _, all_infos = run(Backend("process", 2), env_fns, 5, AutoresetMode.NEXT_STEP, on_failure="restart")
+    for step, infos in enumerate(all_infos):
+        given = np.zeros(NUM_ENVS, bool) if step != 2 else np.array([True, True, False, False])
+        assert infos.get("_env_error", np.zeros(NUM_ENVS, bool)).tolist() == given.tolist()
+        if step == 2:
+            assert infos["_draw"].tolist() == [False, False, True, True]
+            assert infos["draw"][:2].tolist() == [0, 0]
+
+
+def test_final_observations_of_lost_rows_that_are_objects(tmp_path: Path) -> None:
+    """The last observation of a lost episode is the last that was returned, whatever its space."""
+    env_fns = [functools.partial(_FatalTextEnv, index == 0, once_marker(str(tmp_path))) for index in range(2)]
+    with Backend("process", 2)(env_fns, on_failure="restart", autoreset_mode="SAME_STEP") as fleet:
+        fleet.reset(seed=0)
+        for _ in range(2):
+            before = fleet.step(("a", "a"))[0]
+        _, _, _, truncated, infos = fleet.step(("die", "a"))
+        assert truncated.tolist() == [True, False]
+        assert infos["final_obs"][0] == before[0]
+
+
+class _FatalTextEnv(SpaceEnv):
+    def __init__(self, is_faulty: bool, once: str) -> None:
+        super().__init__("text", "text", 2)
+        self.is_faulty, self.once = is_faulty, once
+
+    def step(self, action: Any) -> Any:
+        if self.is_faulty and action == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)

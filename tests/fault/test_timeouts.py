@@ -1,25 +1,25 @@
-"""A sub-environment that overruns step_timeout_s: told with its stack, replaced on request, never mixed up."""
+"""A sub-environment that overruns step_timeout_s: told with its stack, its worker replaced on request."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import os
 import signal
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.conftest import Backend
+from tests.conftest import SERIAL, Backend
 from tests.fault.builders import (
     FAULTY,
     NUM_ENVS,
     StuckEnv,
+    ThirdTimeLuckyEnv,
     actions,
     assert_rows_equal,
     env_fns_with,
@@ -29,237 +29,180 @@ from tests.fault.builders import (
 )
 from tests.fault.programs import wait_until
 
-from envfleet.core import dispatch
-from envfleet.errors import FleetBroken, StartTimeout, StepTimeout
+from envfleet.errors import FleetBroken, InvalidArgument, StartTimeout, StepTimeout
 from envfleet.testing import CountingEnv, FaultyEnv, once_marker
 from envfleet.testing.faults import When
-from envfleet.transports.process import ProcessTransport
-from envfleet.transports.thread import ThreadTransport
+from envfleet.workers import crew
 
 pytestmark = pytest.mark.timeout(60)
 
 PROCESS = Backend("process", 2)
-TIMEOUT_S = 0.3
-SOFT = ("hang", "spin")  # Python can interrupt these
-HARD = ("stubborn", "native_loop")  # only the end of the process ends these
+TIMEOUT_S = 0.4
+WHERE = {"hang": "_act_up", "spin": "_spin", "native_loop": "_native_loop", "native_sleep": "_native_sleep"}
 
 
-def hanging(fault: str, backend: Backend, when: When = "step", **options: Any) -> list[Any]:
-    # A thread cannot be ended, so there a hang is bounded; one that shuts out interrupts must outlast the grace.
-    is_short = fault in SOFT and when != "constructor"
-    duration_s = 60.0 if backend.name != "thread" else 0.9 if is_short else 1.7
-    return env_fns_with(fault, when, duration_s=duration_s, **options)
+@pytest.mark.parametrize("name", ["serial", "thread"])
+def test_needs_workers_that_can_be_ended(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"step_timeout_s=1 with backend='{name}', whose workers cannot be ended"):
+        Backend(name)([CountingEnv], step_timeout_s=1)
 
 
-@pytest.mark.parametrize("when", ["step", "reset"])
-@pytest.mark.parametrize("fault", SOFT)
-def test_tells_who_and_where(backend: Backend, fault: str, when: When) -> None:
-    fleet = backend(hanging(fault, backend, when), step_timeout_s=TIMEOUT_S)
-    try:
+@pytest.mark.parametrize(("fault", "when"), [*((fault, "step") for fault in WHERE), ("hang", "reset")])
+def test_tells_who_and_where(fault: str, when: When) -> None:
+    """Whatever it does: in Python, in C that holds the interpreter's lock, in C that a signal would cut short."""
+    with PROCESS(env_fns_with(fault, when), step_timeout_s=TIMEOUT_S) as fleet:
         start = time.monotonic()
         with pytest.raises(StepTimeout) as caught:
             reset_and_step(fleet)
         assert time.monotonic() - start >= TIMEOUT_S
         error = caught.value
-        assert (error.env_index, error.timeout_s) == (FAULTY, TIMEOUT_S)
-        assert "_act_up" in error.stack
-        assert "_act_up" in str(error)
-        assert "on_failure" in str(error)
-        with pytest.raises(FleetBroken):
+        assert (error.worker, error.env_index, error.timeout_s) == (0, FAULTY, TIMEOUT_S)
+        assert WHERE[fault] in error.stack
+        for clue in (error.stack, f"sub-environment {FAULTY} ran longer", 'on_failure="restart"', "last seeded with 1"):
+            assert clue in str(error) or (when == "reset" and "seeded" in clue)
+        with pytest.raises(FleetBroken) as broken:
             fleet.step(actions(1))
-    finally:
-        fleet.close()
+        assert broken.value.__cause__ is error
 
 
-@pytest.mark.parametrize("fault", HARD)
-def test_stuck_beyond_interrupts(fault: str) -> None:
-    """One that swallows every exception, and one that loops in C with the interpreter lock held."""
-    fleet = PROCESS(hanging(fault, PROCESS), step_timeout_s=TIMEOUT_S)
-    try:
+def test_a_call_may_not_hang_either() -> None:
+    env_fns = [functools.partial(FaultyEnv, "hang" if index else None, "render") for index in range(2)]
+    with PROCESS(env_fns, step_timeout_s=TIMEOUT_S) as fleet:
         fleet.reset(seed=0)
-        with pytest.raises(StepTimeout) as caught:
-            fleet.step(actions(0))
-        assert caught.value.env_index == FAULTY
-        assert fault in caught.value.stack  # by faulthandler, which needs no interpreter lock
-    finally:
-        fleet.close()
+        with pytest.raises(StepTimeout, match="sub-environment 1"):
+            fleet.call("render")
 
 
-def test_a_deadline_is_each_sub_environments_own(backend: Backend) -> None:
+def test_a_deadline_is_each_sub_environments_own() -> None:
     """Four slow ones after one another overrun together what none overruns alone."""
-    env_fns = [functools.partial(FaultyEnv, "slow", nth=0, duration_s=0.15)] * NUM_ENVS
-    with backend(env_fns, step_timeout_s=0.4) as fleet:
-        fleet.reset(seed=0)
-        for step in range(2):
-            fleet.step(actions(step))
+    env_fns = [functools.partial(FaultyEnv, "slow", nth=0, duration_s=0.2)] * NUM_ENVS
+    with Backend("process", 1)(env_fns, step_timeout_s=0.6) as fleet:
+        reset_and_step(fleet, 2)
 
 
-@pytest.mark.parametrize("backend", [Backend("thread", 2), PROCESS], ids=str)
-def test_no_deadline_while_nothing_runs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_deadline_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However late it becomes between two calls."""
     late_s = 0.0
-    monkeypatch.setattr(dispatch, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + late_s))
-    with backend([CountingEnv] * NUM_ENVS, step_timeout_s=60) as fleet:
+    clock = {"monotonic": lambda: time.monotonic() + late_s, "perf_counter_ns": time.perf_counter_ns}
+    monkeypatch.setattr(crew, "time", types.SimpleNamespace(**clock))
+    with PROCESS([CountingEnv] * NUM_ENVS, step_timeout_s=60) as fleet:
         fleet.reset(seed=0)
         late_s += 100
+        fleet.engine._crew.attend()
         fleet.step(actions(0))
         fleet.send(actions(1))
         fleet.recv()
         late_s += 100
+        fleet.engine._crew.attend()
         fleet.step(actions(2))
 
 
-def test_a_short_deadline_is_not_mistaken(backend: Backend) -> None:
+def test_a_short_deadline_is_not_mistaken() -> None:
     """Thousands of quick steps under a deadline: none is taken for a slow one."""
-    with backend([functools.partial(CountingEnv, 50)] * NUM_ENVS, step_timeout_s=0.5) as fleet:
-        fleet.reset(seed=0)
-        for step in range(1000):
-            fleet.step(actions(step % 5))
-
-
-def test_a_timer_of_the_callers_survives(backend: Backend) -> None:
-    """A script's own alarm still comes while and after a fleet watches over its deadline."""
-    with _alarm_in(0.05) as rung, backend([CountingEnv] * 2, step_timeout_s=5) as fleet:
-        fleet.reset(seed=0)
-        end = time.monotonic() + 30.0
-        while not rung and time.monotonic() < end:
-            fleet.step(np.zeros(2, int))
-        assert rung
-
-
-@contextlib.contextmanager
-def _alarm_in(delay_s: float) -> Iterator[list[int]]:
-    """Set an alarm; gives back pytest-timeout's own afterwards."""
-    rung: list[int] = []
-    handler = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
-    left_s, _ = signal.setitimer(signal.ITIMER_REAL, delay_s)
-    try:
-        yield rung
-    finally:
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, left_s)
+    with PROCESS([functools.partial(CountingEnv, 50)] * NUM_ENVS, step_timeout_s=0.5) as fleet:
+        reset_and_step(fleet, 1000)
 
 
 # ------------------------------------------------------------------------------------------------ with restart
 
 
-@pytest.mark.parametrize("fault", ["spin", "hang", "stubborn", "native_loop"])
-def test_restart(
-    backend: Backend, fault: str, autoreset_mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The stuck one ends truncated and is rebuilt; the neighbours' rows are those of a run without it."""
-    if backend.name != "process" and (fault == "native_loop" or (backend.name == "serial" and fault == "stubborn")):
-        pytest.skip("nothing can end it but itself")
-    if fault in HARD and autoreset_mode != AutoresetMode.NEXT_STEP:
-        pytest.skip("the end of a worker is the same in every mode")
-    is_interrupted = fault == "spin" or (fault == "hang" and backend.name != "thread")  # which hears none while asleep
-    if is_interrupted:  # however long a busy machine takes to let it hear
-        monkeypatch.setattr(dispatch, "INTERRUPT_GRACE_S", 30.0)
-    env_fns = hanging(fault, backend, nth=3, once=once_marker(str(tmp_path)))
-    rows, all_infos = run(
-        backend, env_fns, 12, autoreset_mode, step_timeout_s=TIMEOUT_S, on_failure="restart", max_restarts=3
-    )
-    expected, _ = run(Backend("serial"), env_fns_with("raise", faulty=()), 12, autoreset_mode)
-    hit = [infos for infos in all_infos if "restarted" in infos]
-    assert len(hit) == 1
-    lost = set(np.flatnonzero(hit[0]["_restarted"]).tolist())
-    assert FAULTY in lost
-    if is_interrupted:
-        assert lost == {FAULTY}
-    assert lost <= {0, 1}  # a worker that must be given up takes its own group along, and no other
-    for index in set(range(NUM_ENVS)) - lost:
+MODES = [("hang", mode) for mode in AutoresetMode] + [(fault, AutoresetMode.NEXT_STEP) for fault in [*WHERE][1:]]
+
+
+@pytest.mark.parametrize(("fault", "autoreset_mode"), MODES)
+def test_restart(fault: str, autoreset_mode: AutoresetMode, tmp_path: Path) -> None:
+    """All rows of its worker are truncated together and rebuilt; the others are those of a run without it."""
+    env_fns = env_fns_with(fault, nth=3, once=once_marker(str(tmp_path)))
+    options: dict[str, Any] = {"step_timeout_s": TIMEOUT_S, "on_failure": "restart", "max_restarts": 1}
+    rows, all_infos = run(PROCESS, env_fns, 12, autoreset_mode, **options)
+    expected, _ = run(SERIAL, env_fns_with("raise", faulty=()), 12, autoreset_mode)
+    (hit,) = [step for step, infos in enumerate(all_infos) if "restarted" in infos]
+    infos = all_infos[hit]
+    assert infos["_restarted"].tolist() == [True, True, False, False]
+    for index in (0, 1):
+        assert WHERE[fault] in infos["env_error"][index]
+        assert "on_failure" not in infos["env_error"][index]
+        assert rows[index][hit][1:] == (0.0, False, True)  # never a good step
+    for index in (2, 3):
         assert_rows_equal(expected[index], rows[index], f"sub-environment {index}")
 
 
-def test_late_replies_are_dropped_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reply of the abandoned step must not be taken for a later step's."""
-    monkeypatch.setattr(dispatch, "INTERRUPT_GRACE_S", 0.05)
-    release = tmp_path / "release"
-    env_fns = [functools.partial(StuckEnv, release, nth=1), CountingEnv]
-    with Backend("thread", 2)(env_fns, step_timeout_s=0.1, on_failure="restart") as fleet:
-        fleet.reset(seed=0)
-        left_behind = fleet._engine.transport._workers[0].thread
-        truncated = fleet.step(np.zeros(2, int))[3]
-        assert truncated[0]
-        fleet._engine.dispatcher._step_timeout_s = 60.0  # on a busy machine, others may be late, too
-        release.touch()
-        left_behind.join()
-        for count in range(4):
-            observations, rewards, *_ = fleet.step(np.zeros(2, int))
-            assert observations[0, 0] == rewards[0] == count
-
-
-def test_send_and_recv(backend: Backend) -> None:
-    with backend(hanging("hang", backend), step_timeout_s=TIMEOUT_S, batch_size=1) as fleet:
+def test_send_and_recv() -> None:
+    with PROCESS(env_fns_with("hang"), step_timeout_s=TIMEOUT_S, batch_size=1) as fleet:
         fleet.reset(seed=0)
         with pytest.raises(StepTimeout) as caught:
             receive_often(fleet)
         assert caught.value.env_index == FAULTY
 
 
-def test_others_that_keep_coming_hide_no_overrun() -> None:
+@pytest.mark.parametrize("on_failure", ["raise", "restart"])
+def test_others_that_keep_coming_hide_no_overrun(on_failure: str) -> None:
     """With a batch smaller than the fleet something always comes; time is kept all the same."""
-    env_fns = env_fns_with("hang", num_envs=3, duration_s=8.0)
-    with Backend("process", 3)(env_fns, step_timeout_s=0.2, batch_size=1) as fleet:
+    env_fns = env_fns_with("hang", num_envs=3, nth=1, ends="terminated", vary=False, length=10**6)
+    options: dict[str, Any] = {"step_timeout_s": 0.2, "batch_size": 1, "on_failure": on_failure}
+    with Backend("process", 3)(env_fns, **options) as fleet:
         fleet.reset(seed=0)
         fleet.send(actions(0, 3))
-        with pytest.raises(StepTimeout):
-            _step_until_it_arrives(fleet)
+        try:
+            batch = _receive_until(fleet, FAULTY)
+        except StepTimeout:
+            assert on_failure == "raise"
+        else:
+            assert batch.truncated.tolist() == [True]
 
 
-def _step_until_it_arrives(fleet: Any) -> None:
-    index = None
-    while index != FAULTY:
-        index = int(fleet.recv(timeout_s=20).env_indices[0])
-        fleet.send(actions(0, 1), [index])
+def test_others_that_keep_coming_hide_no_death() -> None:
+    env_fns = [functools.partial(StuckEnv, "never" if index == FAULTY else "", 1) for index in range(3)]
+    with Backend("process", 3)(env_fns, batch_size=1, on_failure="restart") as fleet:
+        fleet.reset(seed=0)
+        fleet.send(actions(0, 3))
+        _receive_until(fleet, 0)
+        os.kill(fleet.stats().workers[FAULTY].pid, signal.SIGKILL)
+        assert "SIGKILL" in _receive_until(fleet, FAULTY).infos["env_error"][0]
 
 
-@pytest.mark.parametrize("transport", [ThreadTransport, ProcessTransport], ids=lambda transport: transport.name)
-def test_constructor_that_hangs(transport: type, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _receive_until(fleet: Any, index: int) -> Any:
+    while True:
+        batch = fleet.recv(timeout_s=20)
+        if batch.env_indices[0] == index:
+            return batch
+        fleet.send(actions(0, 1), batch.env_indices)
+
+
+# ------------------------------------------------------------------------------------------------ building, stacks
+
+
+def test_constructor_that_hangs() -> None:
     """Gymnasium waits for ever, and says nothing."""
-    marker, await_built = tmp_path / "there", transport._await_built  # type: ignore[attr-defined]  # of both
-
-    def await_built_once_it_hangs(*args: Any) -> Any:
-        wait_until(marker.exists)
-        return await_built(*args)
-
-    monkeypatch.setattr(transport, "_await_built", await_built_once_it_hangs)
-    if transport is ProcessTransport:
-        hangs: Any = functools.partial(FaultyEnv, "hang", "constructor", once=str(marker))
-    else:  # a thread cannot be ended
-        hangs = functools.partial(_HeldEnv, marker)
-    with pytest.raises(StartTimeout, match=r"_act_up|_hold"):
-        Backend(transport.name, 2)([hangs] * 2, start_timeout_s=0.01)  # type: ignore[attr-defined]  # of both
-    _HeldEnv.release.set()
+    with pytest.raises(StartTimeout, match=r"workers \[1\] did not finish .*start_timeout_s=0\.5(.|\n)*_act_up"):
+        PROCESS([CountingEnv, functools.partial(FaultyEnv, "hang", "constructor")], start_timeout_s=0.5)
 
 
-class _HeldEnv(CountingEnv):
-    """Is not built before it may be."""
+@pytest.mark.parametrize("is_worker_lost", [False, True])
+def test_constructor_that_hangs_when_it_is_rebuilt(is_worker_lost: bool, tmp_path: Path) -> None:
+    """It has the time of a start, not that of a step; and then it is replaced again."""
+    env_fns = [CountingEnv, functools.partial(ThirdTimeLuckyEnv, tmp_path, is_worker_lost)]
+    options: dict[str, Any] = {"on_failure": "restart", "start_timeout_s": 3.0, "step_timeout_s": 0.2}
+    with PROCESS(env_fns, **options) as fleet:
+        fleet.reset(seed=0)
+        infos = fleet.step(actions(0, 2))[4]
+        assert ("SIGKILL" if is_worker_lost else "start_timeout_s=3") in infos["env_error"][1]
+        assert [fleet.step(actions(step, 2))[1][1] > 0 for step in (1, 2)] == [False, True]
+        assert fleet.stats().restarts == 2 - (not is_worker_lost)
+        assert len(list(tmp_path.iterdir())) == 3
 
-    release = threading.Event()
 
-    def __init__(self, marker: Path) -> None:
-        super().__init__()
-        self._hold(marker)
-
-    def _hold(self, marker: Path) -> None:
-        marker.touch()
-        self.release.wait()
-
-
-def test_stacks_at_any_time(tmp_path: Path) -> None:
-    for backend in (Backend("thread", 2), PROCESS):
-        release = tmp_path / backend.name
-        env_fns = [functools.partial(StuckEnv, release, nth=1), CountingEnv]
-        with backend(env_fns) as fleet:
-            fleet.reset(seed=0)
-            assert set(fleet.stacks()) == {0, 1}
-            fleet.send(actions(0, 2))
-            wait_until(functools.partial(_is_stuck, fleet))
+def test_stacks_at_any_time(backend: Backend, tmp_path: Path) -> None:
+    """From another thread, of a worker that is in the middle of a step."""
+    release = tmp_path / "release"
+    env_fns = [functools.partial(StuckEnv, release, nth=1), CountingEnv]
+    with backend(env_fns) as fleet:
+        fleet.reset(seed=0)
+        assert set(fleet.stacks()) == set(range(fleet.plan.num_workers))
+        thread = threading.Thread(target=fleet.step, args=(np.zeros(2, int),))
+        thread.start()
+        wait_until(lambda: "_stay" in fleet.stacks()[0])
+        if fleet.plan.num_workers > 1:
             assert "_stay" not in fleet.stacks()[1]
-            release.touch()
-            fleet.recv(timeout_s=30)
-
-
-def _is_stuck(fleet: Any) -> bool:
-    return "_stay" in fleet.stacks()[0]
+        release.touch()
+        thread.join()

@@ -16,6 +16,8 @@ import ray
 from ray.cluster_utils import Cluster
 from tests.conftest import Backend, Resources, take_stock
 
+from envfleet.workers.transports.launch import server
+
 OBJECT_STORE_BYTES = 80_000_000
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
 HEAD = {**NODE, "include_dashboard": False, "resources": {"place": 2}}
@@ -36,16 +38,16 @@ class RayBackend(Backend):
         return super().__call__(env_fns, ray_options=asked, **options)
 
     def __str__(self) -> str:
-        return "shared-memory" if self.shared_memory else "actor-calls"
+        return "shared-memory" if self.shared_memory else "tcp"
 
 
 NEAR = RayBackend("ray", 2)
-REMOTE = RayBackend("ray", 2, shared_memory=False)
+FAR = RayBackend("ray", 2, shared_memory=False)
 
 
-@pytest.fixture(params=(NEAR, REMOTE), ids=str)
+@pytest.fixture(params=(NEAR, FAR), ids=str)
 def way(request: pytest.FixtureRequest) -> RayBackend:
-    """The Ray backend by shared memory, and by actor calls."""
+    """The Ray backend by shared memory, and over TCP."""
     return request.param
 
 
@@ -109,13 +111,25 @@ def _nothing_leaks(ray_cluster: Cluster) -> Iterator[None]:
 
 
 def actors() -> list[str]:
-    """The processes of envfleet's actors, wherever they run on this machine."""
+    """The processes of envfleet's actors and of their workers; not the fork server of this process, which stays."""
+    own = None if server._process is None else server._process.pid
     found = []
-    for child in psutil.Process().children(recursive=True):
+    for child in [one for one in psutil.Process().children(recursive=True) if one.pid != own]:
         with_name = " ".join(_command(child))
-        if "ray::RayWorker" in with_name or "ray::Watcher" in with_name:
+        if "ray::RayWorker" in with_name or "transports.forkserver" in with_name:
             found.append(f"{child.pid} {with_name}")
     return found
+
+
+def node_of(env: Any) -> int:
+    """The node on which a sub-environment runs, by the process id of its raylet."""
+    return int(os.environ["RAY_RAYLET_PID"])
+
+
+def raylet_of(node: Any) -> int:
+    """That process id; Ray types a node as what it is before the start."""
+    pid: int = node.all_processes["raylet"][0].process.pid
+    return pid
 
 
 def no_actor_stays() -> bool:

@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium as gym
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
-from tests.ray.conftest import NEAR, NODE, REMOTE, no_actor_stays
+from tests.ray.conftest import FAR, NEAR, NODE, no_actor_stays, node_of, raylet_of
 
 from envfleet.errors import WorkersUnplaced
 from envfleet.testing import CountingEnv
@@ -28,33 +27,28 @@ PORT = 23_719
 COUNTING = [functools.partial(CountingEnv, 1000)] * 2
 
 
-def group_and_node(env: gym.Env[Any, Any]) -> tuple[str | None, str]:
-    context = ray.get_runtime_context()
-    return context.get_placement_group_id(), context.get_node_id()
-
-
 def test_placement_group(ray_cluster: Cluster) -> None:
-    """Workers go into the bundles; one bundle is on either node, and holds one worker."""
-    head: Any = ray_cluster.head_node  # Ray types it as what it is before the start
+    """Workers go into the bundles, of which one is on either node and holds one worker; nothing else has room there."""
     other = ray_cluster.add_node(**NODE, resources={"place": 1})
     group = ray.util.placement_group([{"place": 1}] * 2, strategy="STRICT_SPREAD")
-    with NEAR(COUNTING, ray_options={"placement_group": group, "resources": {"place": 1}, "num_cpus": 0}) as fleet:
-        groups, nodes = zip(*fleet.call(group_and_node), strict=True)
-        assert set(groups) == {group.id.hex()}
-        assert set(nodes) == {head.node_id, other.node_id}
+    bundles = PlacementGroupSchedulingStrategy(group)
+    with NEAR(
+        COUNTING, ray_options={"scheduling_strategy": bundles, "resources": {"place": 1}, "num_cpus": 0}
+    ) as fleet:
+        assert set(fleet.call(node_of)) == {raylet_of(ray_cluster.head_node), raylet_of(other)}
     strategy = NodeAffinitySchedulingStrategy(other.node_id, soft=False)
-    with REMOTE(COUNTING, workers=1, ray_options={"scheduling_strategy": strategy}) as fleet:
-        assert {node for _, node in fleet.call(group_and_node)} == {other.node_id}
+    with FAR(COUNTING, workers=1, ray_options={"scheduling_strategy": strategy}) as fleet:
+        assert set(fleet.call(node_of)) == {raylet_of(other)}
     ray.util.remove_placement_group(group)
     ray_cluster.remove_node(other)
-    assert_unplaced({"scheduling_strategy": strategy}, f"the node {other.node_id}")
+    assert_unplaced({"scheduling_strategy": strategy}, other.node_id)
 
 
 def test_bundle_that_nobody_has() -> None:
-    """By the group, and by a strategy that names one of its bundles."""
+    """Any bundle of the group, and a certain one."""
     group = ray.util.placement_group([{"unobtainium": 1, "CPU": 1}])
-    words = "the bundles .*unobtainium.* PENDING"
-    assert_unplaced({"placement_group": group}, words)
+    words = r"a place in .*unobtainium.*PENDING"
+    assert_unplaced({"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}, words)
     assert_unplaced({"scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}, words)
     ray.util.remove_placement_group(group)
     assert no_actor_stays()

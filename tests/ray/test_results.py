@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 from typing import Any
 
 import gymnasium
@@ -10,15 +11,16 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL
-from tests.ray.conftest import NEAR, REMOTE, RayBackend
+from tests.ray.conftest import FAR, NEAR, RayBackend
 
 from envfleet.testing import CASES, CHECKS, CountingEnv, InfoEnv, check_backend
 from envfleet.testing.compare import mismatches
-from envfleet.transports.ray.placing import Placing
-from envfleet.transports.ray.rendezvous import Caller
+from envfleet.workers.transports.ray.transport import RayTransport
 
 NUM_ENVS = 5  # over two workers: an uneven split
 CHECKED = [case for case in CASES if case.name == "space-graph"]
+SKIPPED = {name for name in CHECKS if name not in ("rollout", "send_recv", "infos-changing", "infos-mixed")}
+MODES = tuple(AutoresetMode)
 
 
 def build(index: int) -> gymnasium.Env[Any, Any]:
@@ -37,7 +39,6 @@ def record(backend: Any, mode: AutoresetMode) -> list[Any]:
                     found.append(fleet.reset_envs(fleet.terminated_indices))
                 actions = rng.integers(2, size=NUM_ENVS)
                 observations, rewards, terminated, truncated, infos = fleet.step(actions)
-                infos.pop("episode", None)  # its times differ
                 found.append((observations, rewards, terminated, truncated, infos, fleet.episode_ids.copy()))
 
         found.append(fleet.reset(seed=3))
@@ -55,35 +56,36 @@ def record(backend: Any, mode: AutoresetMode) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.name.lower())
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name.lower())
 def test_identical_to_serial(way: RayBackend, mode: AutoresetMode) -> None:
     expected, found = record(SERIAL, mode), record(way, mode)
     assert mismatches(expected, found) == []
 
 
-def test_conforms(way: RayBackend) -> None:
-    """A part of the suite that says what a backend is: with Ray, which starts slowly, the whole takes minutes."""
-    skip = {name for name in CHECKS if name not in ("rollout", "send_recv")}
-    check_backend(way, cases=CHECKED, autoreset_modes=[AutoresetMode.NEXT_STEP], copy_modes=[False], skip=skip)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name.lower())
+def test_conforms(way: RayBackend, mode: AutoresetMode) -> None:
+    """What depends on the way data goes; with Ray, which starts slowly, the whole suite takes many minutes."""
+    copies = [mode is AutoresetMode.SAME_STEP]
+    check_backend(way, cases=CHECKED, autoreset_modes=[mode], copy_modes=copies, skip=SKIPPED)
 
 
 def test_two_ways_in_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that cannot reach the driver's memory goes by calls, beside one that can; several steps in flight."""
-    reach = Placing._welcome
+    """A worker that cannot reach the driver's memory is reached over TCP, beside one that can; rows in flight."""
+    welcome = RayTransport._welcome
 
-    def turn_away(self: Placing, caller: Caller) -> None:
-        if caller.worker == 1:
-            caller.connection.close()
+    def turn_away(self: RayTransport, ticket: int, peer: socket.socket, proof: bytes) -> None:
+        if ticket == 1 and peer.family == socket.AF_UNIX:
+            peer.close()
         else:
-            reach(self, caller)
+            welcome(self, ticket, peer, proof)
 
-    monkeypatch.setattr(Placing, "_welcome", turn_away)
+    monkeypatch.setattr(RayTransport, "_welcome", turn_away)
     env_fns = [functools.partial(CountingEnv, 50, vary=True)] * 4
     with NEAR(env_fns, batch_size=2) as fleet, SERIAL(env_fns) as serial:
-        assert "1 by shared memory, 1 by actor calls" in repr(fleet)
+        assert "1 by shared memory, 1 by TCP" in repr(fleet)
         ways = [worker.place for worker in fleet.stats().workers]
         assert ways[0] == "this machine, shared memory"
-        assert "actor calls (the driver turned it away)" in ways[1]
+        assert "TCP (ConnectionRefusedError: the owner closed)" in ways[1]
         np.testing.assert_array_equal(fleet.reset(seed=0)[0], serial.reset(seed=0)[0])
         actions = np.zeros(4, np.int64)
         expected = [serial.step(actions)[0] for _ in range(20)]
@@ -101,9 +103,9 @@ def test_two_ways_in_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shared_data_and_large_observations() -> None:
-    """Shared arrays are read-only copies on other nodes; what is large goes through the object store."""
+    """Shared arrays are read-only copies on other nodes."""
     table = np.arange(1000.0)
-    with REMOTE([_TableEnv] * 2, workers=1, shared={"table": table}) as fleet:
+    with FAR([_TableEnv] * 2, workers=1, shared={"table": table}) as fleet:
         observations, _ = fleet.reset(seed=0)
         assert observations.shape == (2, 500, 100)
         assert fleet.step(np.array([3, 999]))[1].tolist() == [3.0, 999.0]

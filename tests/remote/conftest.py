@@ -75,6 +75,6 @@ def say_busy(request: httpx.Request, ask: Callable[[], httpx.Response]) -> Answe
 
 def network_of(fleet: Any, part: int = 0) -> Network:
     """Put a network between a fleet and a service of its."""
-    http = fleet._exchange.shards[part].link._http
+    http = fleet.engine._queues[part].link._http
     http._transport = Network(http._transport)
     return http._transport

@@ -74,7 +74,7 @@ def reset_ended(local: Any, remote: Any, step: int) -> None:
 def test_trajectories_infos_and_counts_are_those_of_a_local_fleet(
     place: Place, env: str, mode: AutoresetMode, num_services: int
 ) -> None:
-    remote, local = make_both(place, env, mode, num_services)
+    remote, local = make_both(place, env, mode, num_services, record_episodes=True)
     with remote, local:
         for name in ("single_observation_space", "single_action_space", "observation_space", "action_space"):
             assert getattr(remote, name) == getattr(local, name)
@@ -114,7 +114,31 @@ def test_sending_and_receiving(place: Place) -> None:
             compare(local.step(np.zeros(NUM_ENVS, np.int64)), step)
             assert indices.tolist() == list(range(NUM_ENVS))
         assert step[0].shape == (NUM_ENVS, 10, 9)
-        assert remote.options == {"step_size": 10}
+        assert remote.engine.options == {"step_size": 10}
+
+
+def test_infos_describe_episodes_only_where_that_was_asked_for(place: Place) -> None:
+    for record in (False, True):
+        remote, local = make_both(place, "CartPole-v1", "NEXT_STEP", record_episodes=record, max_episode_steps=3)
+        with remote, local:
+            for fleet in (remote, local):
+                fleet.reset(seed=0)
+            for _ in range(3):
+                found, expected = remote.step(np.zeros(NUM_ENVS, np.int64)), local.step(np.zeros(NUM_ENVS, np.int64))
+            compare(expected, found)
+            assert ("episode" in found[-1]) is record
+
+
+def test_rollouts_are_those_of_a_local_fleet(place: Place) -> None:
+    remote, local = make_both(place, "CartPole-v1", "SAME_STEP", 2, max_episode_steps=4)
+    actions = np.random.default_rng(0).integers(0, 2, (10, NUM_ENVS))
+    with remote, local:
+        for fleet in (remote, local):
+            fleet.reset(seed=0)
+        found, expected = remote.rollout(actions, 10), local.rollout(actions, 10)
+        assert mismatches(expected.all_observations, found.all_observations) == []
+        assert mismatches(expected.episodes.observations, found.episodes.observations) == []
+        assert found.episodes.lengths.tolist() == expected.episodes.lengths.tolist() != []
 
 
 def test_what_is_returned_is_the_callers_own(place: Place) -> None:
@@ -151,7 +175,8 @@ def test_what_cannot_be_asked_is_said(place: Place) -> None:
             _ = fleet.final_observations
         assert "2 sub-environments" in repr(fleet)
         assert place.url in repr(fleet)
-        assert fleet.stats().requests >= 3  # made, reset and stepped; what cannot be was not even sent
+        stats: Any = fleet.stats()
+        assert stats.requests >= 3  # made, reset and stepped; what cannot be was not even sent
         assert fleet.plan.describe() == "remote, 1 worker × 2"
     fleet.close()
     with pytest.raises(FleetClosed):
@@ -171,7 +196,8 @@ def test_ranked_fleets_have_the_services_seeds(place: Place) -> None:
 def test_a_fleet_that_somebody_else_closes_says_so(place: Place) -> None:
     with envfleet.connect(place.url, "CartPole-v1", 1, token=place.token) as fleet:
         fleet.reset()
-        place.service.fleets.close_fleet(None, fleet.fleet_ids[0])
+        engine: Any = fleet.engine
+        place.service.fleets.close_fleet(None, engine.fleet_ids[0])
         with pytest.raises(FleetClosed, match="closed"):
             fleet.step([0])
 
@@ -179,7 +205,8 @@ def test_a_fleet_that_somebody_else_closes_says_so(place: Place) -> None:
 def test_a_fleet_that_somebody_else_steps_says_so(place: Place) -> None:
     with envfleet.connect(place.url, "CartPole-v1", 1, token=place.token) as fleet:
         fleet.reset(seed=0)
-        fleet._exchange.shards[0].seq = 7
+        engine: Any = fleet.engine
+        engine._queues[0].seq = 7
         with pytest.raises(ServiceRefused, match="somebody else") as caught:
             fleet.step([0])
         assert (caught.value.status, caught.value.reason) == (409, "out_of_step")

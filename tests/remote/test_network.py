@@ -14,10 +14,11 @@ import pytest
 from tests.remote.conftest import TURBOFAN, Network, Place, lose_reply, lose_request, network_of, say_busy
 
 import envfleet
-from envfleet.errors import FleetBroken, InvalidArgument, ServiceRefused, ServiceUnreachable, WireError
-from envfleet.packing.values import pack, unpack
+from envfleet.errors import CallPending, InvalidArgument, ServiceRefused, ServiceUnreachable, WireError
 from envfleet.remote import connecting
+from envfleet.remote.codec import pack, unpack
 from envfleet.remote.service_link import ServiceLink
+from envfleet.testing.compare import mismatches
 
 FLY = np.zeros(4, np.int64)
 
@@ -57,8 +58,8 @@ def test_a_call_that_failed_can_be_made_again(place: Place, local: Any, trick: A
         with pytest.raises(ServiceUnreachable, match=r"no answer from .*asked") as caught:
             fleet.step(FLY)
         assert caught.value.code == "service_unreachable"
-        fleet._exchange.shards[-1].link._http._transport.tricks.clear()
-        with pytest.raises(FleetBroken, match="make the same call again"):
+        fleet.engine._queues[-1].link._http._transport.tricks.clear()
+        with pytest.raises(CallPending, match="make the same call again"):
             fleet.step(FLY + 1)
         found, expected = fleet.step(FLY), local.step(FLY)
         np.testing.assert_array_equal(found[0], expected[0])
@@ -76,6 +77,87 @@ def test_a_service_that_puts_a_call_off_is_told_from_one_that_does_not_answer(pl
         network.tricks.clear()
 
 
+@pytest.mark.parametrize("num_services", [1, 2])
+def test_a_step_that_was_interrupted_can_be_made_again(place: Place, local: Any, num_services: int) -> None:
+    def interrupt(request: httpx.Request, ask: Any) -> Any:
+        ask()
+        raise KeyboardInterrupt
+
+    with connect(place, num_services) as fleet:
+        for _ in range(3):
+            network_of(fleet).tricks = [interrupt]
+            with pytest.raises(KeyboardInterrupt):
+                fleet.step(FLY)
+            with pytest.raises(CallPending, match="make the same call again"):
+                fleet.get_state()
+            np.testing.assert_array_equal(fleet.step(FLY)[0], local.step(FLY)[0])
+
+
+def play(fleet: Any, kind: int, rows: Any, actions: Any, insist: Any) -> Any:
+    """Make one or two calls of a kind; `insist` makes each again until it is answered."""
+    if kind == 0:
+        return insist(lambda: fleet.step(actions))
+    if kind == 1:
+        fleet.send(actions[: len(rows)], rows)
+        return insist(lambda: fleet.recv(env_indices=rows))
+    if kind == 2:
+        return insist(lambda: fleet.reset_envs(rows))
+    states = insist(lambda: fleet.get_state(rows))
+    return insist(lambda: fleet.set_state(states, rows))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_whatever_the_network_does_each_call_is_made_once(place: Place, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def interrupt(request: httpx.Request, ask: Any) -> Any:
+        if rng.random() < 0.5:
+            ask()
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return httpx.ReadError("cut")
+
+    def insist(call: Any) -> Any:
+        for network in networks:
+            tricks = lose_request, lose_reply, say_busy, interrupt
+            network.tricks = [tricks[k] for k in rng.integers(-4, 4, 4).tolist() if k >= 0]
+        while True:
+            try:
+                return call()
+            except (ServiceUnreachable, KeyboardInterrupt):
+                assert fleet._state.name in ("READY", "PENDING")
+
+    options: dict[str, Any] = {"autoreset_mode": "SAME_STEP", "max_episode_steps": 5}
+    with (
+        envfleet.connect([place.url] * 2, "CartPole-v1", 4, token=place.token, patience_s=0.01, **options) as fleet,
+        envfleet.make("CartPole-v1", 4, backend="serial", **options) as local,
+    ):
+        fleet.reset(seed=seed)
+        local.reset(seed=seed)
+        networks = network_of(fleet, 0), network_of(fleet, 1)
+        for _ in range(40):
+            kind, rows, actions = int(rng.integers(4)), rng.permutation(4)[: rng.integers(1, 5)], rng.integers(0, 2, 4)
+            try:
+                found = play(fleet, kind, rows, actions, insist)
+            finally:
+                for network in networks:
+                    network.tricks = []
+            assert mismatches(play(local, kind, rows, actions, lambda call: call()), found) == []
+
+
+def test_a_reset_that_was_not_answered_is_made_once(place: Place) -> None:
+    token = place.service.tokens.create("eve")
+    with envfleet.connect(place.url, TURBOFAN, 2, token=token, mode="ranked", patience_s=0.05) as fleet:
+        network = network_of(fleet)
+        network.tricks = [lose_reply] * 9
+        with pytest.raises(ServiceUnreachable):
+            fleet.reset()
+        network.tricks = []
+        fleet.reset()
+        fleet.step([2, 2])
+    assert [row["episodes"] for row in place.service.scores.board(TURBOFAN) if row["user"] == "eve"] == [2]
+
+
 def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
     with connect(place, patience_s=0.05) as fleet:
         network = network_of(fleet)
@@ -87,14 +169,13 @@ def test_after_a_failure_all_can_be_reset(place: Place, local: Any) -> None:
         np.testing.assert_array_equal(fleet.step(FLY)[0], local.step(FLY)[0])
 
 
-def test_what_was_sent_and_failed_is_sent_again(place: Place, local: Any) -> None:
+def test_what_was_sent_and_failed_is_received_later(place: Place, local: Any) -> None:
     with connect(place, 2, patience_s=0.05) as fleet:
         network_of(fleet, 1).tricks = [lose_reply] * 9
         fleet.send(FLY)
         with pytest.raises(ServiceUnreachable):
             fleet.recv()
-        fleet._exchange.shards[1].link._http._transport.tricks.clear()
-        fleet.send(FLY)
+        fleet.engine._queues[1].link._http._transport.tricks.clear()
         np.testing.assert_array_equal(fleet.recv().observations, local.step(FLY)[0])
 
 
@@ -120,13 +201,13 @@ def raw(content: bytes, kind: str = "application/msgpack", status: int = 200) ->
         (raw(b"\xc1\xff\x00"), "MessagePack"),
         (raw(pack([1, 2])), "expected a reply"),
         (raw(pack({"seq": 1})), "expected a reply"),
-        (raw(pack({"seq": 2})), "observations have no part|observations are"),
+        (raw(pack({"seq": 2})), "observations are"),
         (changed(observations=np.zeros((4, 10, 8), np.float32)), "observations are"),
         (changed(observations=np.zeros((4, 10, 9))), "observations are float64"),
         (changed(rewards="all of it"), "rewards are a str"),
         (changed(rewards=np.zeros(5)), "rewards are"),
         (changed(terminated=np.zeros(4)), "terminated are"),
-        (changed(infos=[1]), "infos are a list"),
+        (changed(infos=[1]), "infos cannot be read"),
         (changed(infos={"reason": {"rows": np.array([9]), "values": np.array([1])}}), "infos cannot be read"),
     ],
 )
@@ -154,7 +235,7 @@ def test_a_refusal_is_final(place: Place) -> None:
 def test_a_service_that_is_gone_is_told_when_the_fleet_closes(place: Place) -> None:
     fleet = connect(place)
     network_of(fleet).tricks = [lose_request] * 99
-    with pytest.warns(RuntimeWarning, match="was not told"):
+    with pytest.warns(RuntimeWarning, match="did not close fleet"):
         fleet.close()
     assert fleet.closed
 
@@ -163,7 +244,7 @@ def test_a_service_that_is_gone_is_told_when_the_fleet_closes(place: Place) -> N
 
 
 class _Page(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
+    def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
@@ -189,17 +270,22 @@ def test_an_address_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
         envfleet.connect(url, TURBOFAN, token="any")
 
 
-def test_a_service_that_takes_long_to_make_a_fleet_is_waited_for(place: Place) -> None:
-    link = ServiceLink(place.url, place.token)
-    network = Network(link._http._transport)
-    link._http._transport = network
-    network.tricks = [lose_reply, lose_reply]
-    body = pack({"env": TURBOFAN, "num_envs": 2, "key": b"0123456789"})
-    assert link.post("/fleets", body, reach_s=0.0)["num_envs"] == 2  # the one that the first request made
-    network.tricks = [lose_request]
-    with pytest.raises(ServiceUnreachable, match="Check the address"):
-        link.post("/fleets", body, reach_s=0.0)
-    link.close()
+def test_a_service_that_takes_long_to_make_a_fleet_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "_FIRST_REACH_S", 0.0)
+    before, networks = place.service.fleets.num_held, []
+
+    class SlowLink(ServiceLink):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
+            networks.append(Network(self._http._transport))
+            self._http._transport = networks[-1]
+            networks[-1].tricks = [lambda request, ask: ask(), lose_reply, lose_reply]
+
+    monkeypatch.setattr(connecting, "ServiceLink", SlowLink)
+    with envfleet.connect(place.url, TURBOFAN, 2, token=place.token) as fleet:
+        assert fleet.num_envs == 2
+        assert place.service.fleets.num_held == before + 1  # the one that the first request made
+        assert networks[0].bodies[1] == networks[0].bodies[2] == networks[0].bodies[3]
 
 
 @pytest.mark.parametrize("url", ["", "host:8001", "ftp://host", "http://", "http://[::"])
@@ -241,6 +327,7 @@ def test_tokens_come_from_the_environment_or_a_file(
         ({"mode": "rated"}, "mode="),
         ({"autoreset_mode": "never"}, "autoreset_mode"),
         ({"timeout_s": -1}, "timeout_s"),
+        ({"batch_size": 3}, "batch_size=3"),
     ],
 )
 def test_what_a_service_does_not_offer(place: Place, more: dict[str, Any], clue: str) -> None:
@@ -260,8 +347,8 @@ def test_several_services_need_a_sub_environment_each(place: Place, monkeypatch:
 
 def test_a_fleet_that_is_described_wrongly_is_closed_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.service.fleets.num_held
-    create = connecting._create
-    monkeypatch.setattr(connecting, "_create", lambda *asked: {**create(*asked), "num_envs": 3})
+    post = ServiceLink.post
+    monkeypatch.setattr(ServiceLink, "post", lambda *asked, **more: {**post(*asked, **more), "num_envs": 3})
     with pytest.raises(WireError, match="made 3 sub-environments, asked for 2"):
         envfleet.connect(place.url, TURBOFAN, 2, token=place.token)
     assert place.service.fleets.num_held == before

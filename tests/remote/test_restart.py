@@ -70,7 +70,8 @@ def test_a_run_goes_on_bit_by_bit_when_the_service_is_killed_and_started_again(t
                     step_all(remote, local, actions[k])
                 np.testing.assert_array_equal(remote.episode_returns, local.episode_returns)
             starter.join()
-            assert remote.stats().retries > 0
+            stats: Any = remote.stats()
+            assert stats.retries > 0
             np.testing.assert_array_equal(remote.set_state(state[0]), local.set_state(state[1]))
             step_all(remote, local, actions[0])
     started[0].kill()

@@ -16,7 +16,6 @@ import envfleet
 from envfleet.errors import (
     CallPending,
     CallTimeout,
-    FleetBroken,
     FleetClosed,
     InvalidArgument,
     NothingPending,
@@ -24,7 +23,7 @@ from envfleet.errors import (
     ServiceRefused,
     ServiceUnreachable,
 )
-from envfleet.packing.infos import take_infos
+from envfleet.fleet.infos import take_infos
 
 NUM_ENVS = 5
 
@@ -85,7 +84,7 @@ def test_whoever_is_ready_comes_first(place: Place) -> None:
         seen = [fleet.recv(timeout_s=60.0) for _ in range(2)]
         assert sorted(np.concatenate([batch.env_indices for batch in seen])) == [0, 1, 2, 3]
         fleet.send(FLY, [3, 0])
-        with pytest.raises(CallPending, match=r"\[3\] are under way"):
+        with pytest.raises(CallPending, match=r"\[0, 3\] are under way"):
             fleet.send([0], [3])
         for call in (lambda: fleet.step(np.zeros(4, np.int64)), fleet.reset, lambda: fleet.reset_envs([0])):
             with pytest.raises(CallPending):
@@ -124,7 +123,7 @@ def test_what_was_not_answered_is_received_later_and_made_once(place: Place, tri
         fleet.send(FLY, [0, 1])
         fleet.send(FLY, [2, 3])
         for _ in range(2):
-            with pytest.raises(ServiceUnreachable, match="made again is never made twice"):
+            with pytest.raises(ServiceUnreachable, match="made again is never carried out twice"):
                 fleet.recv()
         with pytest.raises(CallPending):
             fleet.step(np.zeros(4, np.int64))
@@ -162,9 +161,9 @@ def test_a_reset_that_was_not_answered_can_be_made_again(place: Place) -> None:
         for _ in range(2):
             with pytest.raises(ServiceUnreachable):
                 fleet.reset_envs([3], seeds=[8])
-        with pytest.raises(FleetBroken, match="make the same call again"):
+        with pytest.raises(CallPending, match="make the same call again"):
             fleet.reset_envs([2])
-        with pytest.raises(FleetBroken):
+        with pytest.raises(CallPending):
             fleet.send([0], [3])
         network.tricks = []
         once = fleet.reset_envs([3], seeds=[8])[0]
@@ -172,18 +171,27 @@ def test_a_reset_that_was_not_answered_can_be_made_again(place: Place) -> None:
         np.testing.assert_array_equal(fleet.reset_envs([3], seeds=[8])[0], once)
 
 
-def test_a_refusal_is_final_and_the_others_go_on(place: Place) -> None:
+def test_what_was_refused_is_asked_again_and_the_others_go_on(place: Place) -> None:
     quota = httpx.Response(403, json={"code": "quota", "detail": "steps per day"})
-    with connect(place) as fleet:
+    with connect(place) as fleet, envfleet.make(TURBOFAN, 4, backend="kernel") as local:
+        local.reset(seed=0)
         network = network_of(fleet)
         network.tricks = [lambda request, ask: quota]
         fleet.send(FLY, [0, 1])
-        fleet.send(FLY, [2, 3])
         with pytest.raises(ServiceRefused, match="steps per day"):
             fleet.recv()
-        assert fleet.recv().env_indices.tolist() == [2, 3]
+        fleet.send(FLY, [2, 3])
+        assert fleet.recv(env_indices=[3]).env_indices.tolist() == [3]
+        batch, expected = fleet.recv(), local.step(np.zeros(4, np.int64))
+        assert sorted(batch.env_indices) == [0, 1, 2]
+        np.testing.assert_array_equal(batch.observations, expected[0][batch.env_indices])
+        network.tricks = [lambda request, ask: quota] * 2
         fleet.send(FLY, [0, 1])
-        assert fleet.recv().env_indices.tolist() == [0, 1]
+        for _ in range(2):
+            with pytest.raises(ServiceRefused):
+                fleet.recv()
+        fleet.reset()  # or everything is begun anew
+        assert fleet.step(np.zeros(4, np.int64))[1].shape == (4,)
 
 
 def test_a_fleet_closes_while_something_is_under_way(place: Place) -> None:

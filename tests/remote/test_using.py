@@ -98,9 +98,10 @@ def test_status_tells_fleets_quota_and_scores(place: Place) -> None:
         fleet.reset()
         fleet.step([2, 0, 0])
         shown = CliRunner().invoke(app, command).output
-        for text in ("mia", "participant", fleet.fleet_ids[0][:8], "ranked", "live envs", "episodes"):
+        engine: Any = fleet.engine
+        for text in ("mia", "participant", engine.fleet_ids[0][:8], "ranked", "live envs", "episodes"):
             assert text in shown
-        line = next(line for line in shown.splitlines() if fleet.fleet_ids[0][:8] in line)
+        line = next(line for line in shown.splitlines() if engine.fleet_ids[0][:8] in line)
         assert line.split()[-4:-2] == ["3", "2"]  # engines, and those that run
     refused = CliRunner().invoke(app, ["status", place.url, "--token", "ef_wrong"])
     assert refused.exit_code == 2

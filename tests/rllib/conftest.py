@@ -53,7 +53,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nothing_leaks(_warm_nursery: None) -> Iterator[None]:
+def _nothing_leaks(_folders: None) -> Iterator[None]:
     """As everywhere, but for what Ray keeps as long as this process lives."""
     before = take_stock()
     yield

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -15,11 +18,13 @@ from ray.rllib.core import DEFAULT_MODULE_ID, Columns
 from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
+from tests.fleets import adopted
 from tests.rllib.configs import N, config_of, echo_config
 from tests.rllib.spaces import ACTION_SPACES, Echo
 
 from envfleet.errors import InvalidArgument
 from envfleet.rllib import FlattenObservations, PackedEnvRunner, PackedPPOConfig, PackedRollout
+from envfleet.testing import mismatches
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -60,6 +65,36 @@ def test_any_vector_environment_can_be_packed(mode: AutoresetMode) -> None:
     assert (final_times == 5).all()
     assert len(final_times) == (rollout.truncated.sum() if mode is AutoresetMode.SAME_STEP else 0)
     assert result["episode_len_mean"] == 5.0
+
+
+def rollout_of(make_fleet: Any) -> PackedRollout:
+    def create(settings: dict[str, Any]) -> Any:
+        return make_fleet(num_envs=settings["num_envs"], autoreset_mode="SAME_STEP", max_episode_steps=15)
+
+    runner = PackedEnvRunner(config=config_of(create), worker_index=0, num_workers=0)
+    (rollout,) = runner.sample(num_timesteps=40 * N)
+    runner.stop()
+    return rollout
+
+
+def test_every_fleet_is_packed_alike(make_fleet: Any) -> None:
+    """The same rollout, to the last bit, with the hidden last observations of episodes that were cut off."""
+    expected, found = rollout_of(adopted), rollout_of(make_fleet)
+    assert len(found.cut_rows) > 3
+    assert not mismatches(dataclasses.asdict(expected), dataclasses.asdict(found))
+
+
+def test_views_that_the_next_step_overwrites() -> None:
+    """A vector environment without copies writes each step into the same arrays."""
+
+    def create(settings: dict[str, Any]) -> Any:
+        env_fns = [functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)] * settings["num_envs"]
+        return SyncVectorEnv(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    runner = PackedEnvRunner(config=config_of(create), worker_index=0, num_workers=0)
+    (found,) = runner.sample(num_timesteps=40 * N)
+    runner.stop()
+    assert not mismatches(dataclasses.asdict(rollout_of(adopted)), dataclasses.asdict(found))
 
 
 class Counting(TorchRLModule, ValueFunctionAPI):
@@ -198,7 +233,7 @@ def test_a_stateful_module_is_refused() -> None:
 
 
 def test_other_sizes_of_vector_environments_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="returned a vector environment of 3 sub-environments"):
+    with pytest.raises(InvalidArgument, match="a vector environment of 3 sub-environments"):
         config_of(lambda settings: SyncVectorEnv([lambda: Echo("box")] * 3)).build_algo()
 
 

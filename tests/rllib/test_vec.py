@@ -8,10 +8,12 @@ import gymnasium as gym
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from tests.fleets import adopted
 
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.rllib import FleetCreator, register_fleet
+from envfleet.testing import mismatches
 
 N = 6
 
@@ -38,14 +40,20 @@ def sample(config: PPOConfig) -> Any:
     )
 
 
-@pytest.mark.parametrize("backend", ["serial", "process", "kernel"])
-def test_a_fleet_is_rllibs_vector_environment(backend: Any) -> None:
-    env = "envfleet/CartPole-v1" if backend == "kernel" else "CartPole-v1"
-    register_fleet("carts", env, backend=backend, workers=None if backend == "serial" else 2)
-    episodes, metrics, vector_env = sample(vec_config("carts"))
-    assert vector_env.plan.backend == backend
+def episodes_of(make_fleet: Any) -> list[Any]:
+    """Sample on fleets of a kind; returns observations, actions and rewards of every episode."""
+    register_fleet("carts", "CartPole-v1", lambda env, num_envs, **options: make_fleet(num_envs=num_envs, **options))
+    episodes, metrics, vector_env = sample(vec_config("carts").debugging(seed=3))
+    assert isinstance(vector_env, envfleet.Fleet)
     assert 40 * N <= sum(map(len, episodes)) < 41 * N
     assert metrics["episode_return_mean"] == metrics["episode_len_mean"] > 8
+    return [[column() for column in (one.get_observations, one.get_actions, one.get_rewards)] for one in episodes]
+
+
+def test_a_fleet_is_rllibs_vector_environment(make_fleet: Any) -> None:
+    """It samples the same episodes, to the last bit, whichever fleet it is."""
+    expected, found = episodes_of(adopted), episodes_of(make_fleet)
+    assert not mismatches(expected, found)
 
 
 def test_a_kernel_needs_no_registration() -> None:
@@ -68,6 +76,17 @@ def test_rllibs_other_modes_get_single_environments() -> None:
         assert isinstance(env, gym.Env)
     config = vec_config("carts").env_runners(gym_env_vectorize_mode=gym.VectorizeMode.SYNC)
     assert isinstance(sample(config)[2], gym.vector.SyncVectorEnv)
+
+
+def test_what_a_function_of_the_users_own_makes_is_checked() -> None:
+    def make_wrong(env: str, num_envs: int, autoreset_mode: Any) -> Any:
+        return envfleet.make(env, num_envs, backend="serial", autoreset_mode="SAME_STEP")
+
+    creator = FleetCreator("CartPole-v1", make_wrong)
+    with pytest.raises(InvalidArgument, match=r"autoreset SAME_STEP .* expected 3 .* autoreset NEXT_STEP"):
+        creator({"num_envs": 3})
+    with pytest.raises(InvalidArgument, match="vector_entry_point"):
+        creator({})
 
 
 def test_the_number_of_sub_environments_is_rllibs() -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tests.service.postgres import postgres
 from tests.service.serving import make_settings, serve_here
 
-from envfleet.packing.values import pack, unpack
+from envfleet.remote.codec import pack, unpack
 from envfleet.service.service import Service
 
 TURBOFAN = "envfleet/Turbofan-v0"

@@ -18,7 +18,7 @@ from tests.service.test_limits import leave_fleet
 
 from envfleet.envs.turbofan import turbofan
 from envfleet.errors import InvalidArgument
-from envfleet.packing.values import unpack
+from envfleet.remote.codec import unpack
 from envfleet.service.offers import Option, make_offer
 from envfleet.service.refusals import Closed, EnvFailed, NotFound
 from envfleet.service.service import Service

@@ -158,7 +158,6 @@ def test_truncated_episodes_look_terminated_afterwards(ann: Caller) -> None:
     [
         ("/episode/step", {"episode_id": "x", "action": 0}, 404),
         ("/episode/step", {"episode_id": "0" * 24 + "-0-0", "action": 0}, 404),
-        ("/episode/step", {"episode_id": "x", "action": 3}, 422),
         ("/episode/step", {"action": 0}, 422),
         ("/episode/reset", {"episode_id": "x"}, 404),
         ("/episode/create", {"env_type": "Chess"}, 422),
@@ -170,6 +169,16 @@ def test_errors_have_a_detail(ann: Caller, path: str, body: dict[str, Any], stat
     response = ann.json(path, **body)
     assert response.status_code == status
     assert isinstance(response.json()["detail"], str)
+
+
+def test_an_unknown_action_is_refused_in_words(ann: Caller) -> None:
+    ids = group(ann, 2)
+    refused = ann.json("/episode/step", episode_id=ids[0], action=3)
+    told = "action=3: pass one of 0 (fly), 1 (repair), 2 (sell)"
+    assert (refused.status_code, refused.json()["detail"]) == (422, told)
+    reply = step(ann, ids, [0, -1])
+    assert ["error" in info for info in reply["infos"]] == [False, True]
+    assert "action=-1" in reply["infos"][1]["error"]
 
 
 def test_scores_of_the_original_board(ann: Caller, service: Service) -> None:

@@ -10,9 +10,7 @@ from tests.service.conftest import TURBOFAN, Caller
 
 import envfleet
 from envfleet.errors import EnvfleetError
-from envfleet.packing.infos import infos_from_plain
-from envfleet.packing.spaces import space_from_plain
-from envfleet.packing.values import unpack
+from envfleet.remote.codec import infos_from_plain, space_from_plain, unpack
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])

@@ -17,7 +17,7 @@ from tests.service.serving import make_settings
 import envfleet
 from envfleet.envs.turbofan import ThresholdPolicy
 from envfleet.errors import InvalidArgument
-from envfleet.packing.values import unpack
+from envfleet.remote.codec import unpack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry
 from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot
 from envfleet.service.database.scores import Scores

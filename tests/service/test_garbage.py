@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.service.conftest import Caller
 
-from envfleet.packing.values import pack, unpack
+from envfleet.remote.codec import pack, unpack
 from envfleet.service.service import Service
 
 EXAMPLES = 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import httpx
+import numpy as np
 import pytest
 from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
@@ -20,7 +22,7 @@ from envfleet.errors import InvalidArgument, KernelError
 from envfleet.service.hosting.hosted import FleetConfig, HostedFleet
 from envfleet.service.hosting.process_room import ProcessRoom
 from envfleet.service.offers import make_offer
-from envfleet.service.refusals import Busy
+from envfleet.service.refusals import Busy, EnvFailed
 from envfleet.service.service import Service
 
 HANGING, FAILING, USUAL = "Hanging-v0", "FailingConstructor-v0", "CartPole-v1"
@@ -70,6 +72,51 @@ def test_what_hangs_is_ended_while_others_go_on(ann: Caller, bob: Caller, servic
     assert ann.post(f"/fleets/{fleet}/close").status_code == 200
     assert service.fleets.num_held == 1
     assert bob.post(f"/fleets/{other}/close").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("raise", "the environment raised SubEnvError; the service's log says more"),
+        ("sigkill", "the process of the environment ended; the fleet stands where it stood before the call"),
+    ],
+)
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_what_fails_once_is_brought_back_to_where_it_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, fault: str, told: str
+) -> None:
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    kwargs: dict[str, Any] = {"fault": fault, "when": call, "nth": 2, "once": str(tmp_path / "fired")}
+    gym.register("FailsOnce-v0", "envfleet.testing.faults:FaultyEnv", disable_env_checker=True, kwargs=kwargs)
+    events: dict[str, Any] = {
+        "reset": {"do": "reset", "rows": None, "seeds": 3},
+        "step": {"do": "step", "actions": np.ones(2, np.int64)},
+    }
+    with process(make_settings(tmp_path, offers=(make_offer("FailsOnce-v0"),))) as here:
+        user = here.user("ann")
+        fleet, other = (here.create(user, "FailsOnce-v0", 2) for _ in range(2))
+        for seq, each in enumerate(("reset", "step")):
+            here.call(user, fleet, seq, **events[each])
+        with pytest.raises(EnvFailed, match=re.escape(told)):
+            here.call(user, fleet, 2, **events[call])
+        found = here.call(user, fleet, 2, **events[call])
+        for seq, each in enumerate(("reset", "step", call)):
+            expected = here.call(user, other, seq, **events[each])
+    np.testing.assert_array_equal(found["observations"], expected["observations"])
+
+
+def test_a_fleet_whose_environment_fails_to_close_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    kwargs: dict[str, Any] = {"fault": "raise", "when": "close"}
+    gym.register("FailsToClose-v0", "envfleet.testing.faults:FaultyEnv", disable_env_checker=True, kwargs=kwargs)
+    with process(make_settings(tmp_path, offers=(make_offer("FailsToClose-v0"),))) as here:
+        user = here.user("ann")
+        fleets = [here.create(user, "FailsToClose-v0", 1) for _ in range(2)]
+        here.fleets.close_fleet(user.user_id, fleets[0])
+        assert here.fleets.num_held == 1
+    assert caplog.text.count("broken on purpose") >= len(fleets)
 
 
 def test_participants_are_not_told_what_a_constructor_raised(

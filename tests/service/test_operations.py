@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from typer.testing import CliRunner, Result
@@ -155,6 +156,17 @@ def test_a_database_that_others_read_and_is_not_ours_is_refused(
         Store(f"sqlite:///{tmp_path / 'service.db'}").migrate()
 
 
+def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'service.db'}")
+    store.migrate()
+    store.migrate()  # which finds it up to date
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0002'"))
+    with pytest.raises(InvalidArgument, match=r"another version of the service .*0002.*pass a new --database"):
+        store.migrate()
+    store.close()
+
+
 def test_commands_say_which_database_cannot_be_reached() -> None:
     database = "postgresql+psycopg://ann:s3cret@127.0.0.1:1/envfleet"
     result = CliRunner().invoke(app, ["token", "list", "--database", database])
@@ -182,7 +194,7 @@ def test_a_start_that_fails_makes_no_token(tmp_path: Path) -> None:
 def test_mistakes_are_told_at_the_start(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'nodir' / 'service.db'}"
     for options, clue in (
-        (["--backend", "proces"], "pass one of process, thread, serial, ray"),
+        (["--backend", "proces"], "pass one of serial, thread, process, ray"),
         (["--env", "CartPole-v1"], "does not exist: make it"),
     ):
         result = CliRunner().invoke(app, ["serve", "--database", database, *options])

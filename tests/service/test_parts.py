@@ -10,42 +10,35 @@ from tests.service.conftest import TURBOFAN
 
 import envfleet
 from envfleet.errors import InvalidArgument, ResetNeeded
-from envfleet.service.hosting.few import Few
 from envfleet.service.hosting.hosted import FleetConfig, HostedFleet
-from envfleet.service.offers import make_offer
-
-ROWS = np.array([3, 0, 2])
+from envfleet.service.offers import Offer, make_offer
 
 
-@pytest.mark.parametrize("backend", ["thread", "kernel"])
-def test_rows_are_told_in_the_order_that_was_asked_for(backend: Any) -> None:
-    env = "envfleet/CartPole-v1"
-    with (
-        envfleet.make(env, 4, backend=backend, workers=2) as fleet,
-        envfleet.make(env, 4, backend="serial") as other,
-    ):
-        few = Few(lambda count: envfleet.make(env, count, backend="kernel"))
-        for each in (fleet, other):
-            each.reset(seed=1)
-        actions = np.array([0, 1, 1, 0])
-        for _ in range(3):
-            found = few.step(fleet, ROWS, actions[ROWS])
-            expected = other.step(actions)
-            for one, another in zip(found[:4], expected[:4], strict=True):
-                np.testing.assert_array_equal(one, another[ROWS])
-        few.close()
-
-
-def hosted() -> HostedFleet:
-    offer = make_offer(TURBOFAN)
+def hosted(offer: Offer | None = None) -> HostedFleet:
+    offer = offer or make_offer(TURBOFAN)
     config = FleetConfig(
-        env=TURBOFAN, version=offer.version(), num_envs=4, autoreset_mode="DISABLED", mode="training", options={}
+        env=offer.env, version=offer.version(), num_envs=4, autoreset_mode="DISABLED", mode="training", options={}
     )
     return HostedFleet("id", 1, offer, config)
 
 
 def make(fleet: HostedFleet, **event: Any) -> dict[str, Any]:
     return fleet.make(fleet.complete(event, at=0.0)).reply
+
+
+@pytest.mark.parametrize(
+    ("env", "backend"), [("CartPole-v1", "serial"), ("CartPole-v1", "process"), ("envfleet/CartPole-v1", "process")]
+)
+def test_rows_are_told_in_the_order_that_was_asked_for(env: str, backend: str) -> None:
+    fleet, rows, actions = hosted(make_offer(env, backend=backend)), np.array([3, 0, 2]), np.array([0, 1, 1, 0])
+    make(fleet, do="reset", rows=None, seeds=1)
+    with envfleet.make(env, 4, backend="serial") as other:
+        other.reset(seed=1)
+        for _ in range(3):
+            found, expected = make(fleet, do="step", actions=actions[rows], rows=rows), other.step(actions)
+            for name, values in zip(("observations", "rewards", "terminated", "truncated"), expected[:4], strict=True):
+                np.testing.assert_array_equal(found[name], values[rows])
+    fleet.close()
 
 
 def test_saved_states_are_part_of_a_snapshot() -> None:

@@ -60,7 +60,7 @@ def test_runs_go_on_after_the_service_was_killed(database: str) -> None:
 
 
 def _values(reply: httpx.Response) -> Any:
-    from envfleet.packing.values import unpack
+    from envfleet.remote.codec import unpack
 
     assert reply.status_code == 200, reply.text
     return unpack(reply.content)
@@ -68,7 +68,7 @@ def _values(reply: httpx.Response) -> Any:
 
 def _without_times(reply: httpx.Response) -> bytes:
     """All of a reply but how long its episodes took by the clock."""
-    from envfleet.packing.values import pack
+    from envfleet.remote.codec import pack
 
     values = _values(reply)
     values["infos"].get("episode", {"columns": {}})["columns"].pop("t", None)

@@ -16,7 +16,7 @@ from tests.service.conftest import TURBOFAN, Caller
 from tests.service.serving import make_settings, serve_here
 
 from envfleet.errors import EnvfleetError, InvalidArgument
-from envfleet.packing.values import unpack
+from envfleet.remote.codec import unpack
 from envfleet.service.database.store import Store
 from envfleet.service.refusals import QuotaSpent
 from envfleet.service.service import Service
@@ -242,13 +242,13 @@ def test_calls_wait_for_their_turn_and_are_refused_after_a_while(
     other = caller.create(TURBOFAN, 1)
     begun, may_end = threading.Event(), threading.Event()
 
-    def take_long(**_: Any) -> Any:
+    def take_long(*_: Any) -> Any:
         begun.set()
         assert may_end.wait(30.0)
         raise EnvfleetError("it took long")
 
     with monkeypatch.context() as patch:
-        patch.setattr(hosted.fleet, "reset", take_long)
+        patch.setattr(hosted.fleet, "reset_envs", take_long)
         slow = threading.Thread(target=lambda: caller.post(f"/fleets/{fleet}/reset", seq=0))
         slow.start()
         assert begun.wait(30.0)

@@ -8,14 +8,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from envfleet.adapters.old_gym import modern
-from envfleet.adapters.originals import raising_originals
 from envfleet.adapters.sb3 import FleetVecEnv
 from envfleet.errors import InvalidArgument
-from envfleet.make import make
 
 __all__ = ["CustomRayRemoteVectorEnv", "WrapperRayVecEnv"]
 
@@ -52,22 +49,15 @@ class WrapperRayVecEnv(FleetVecEnv):
     ) -> None:
         if num_workers < 1 or per_worker_env < 1:
             raise InvalidArgument(f"num_workers={num_workers}, per_worker_env={per_worker_env}: pass 1 or more of each")
-        with raising_originals():
-            fleet = make(
-                functools.partial(_build, make_env),
-                backend="ray",
-                workers=num_workers,
-                envs_per_worker=per_worker_env,
-                autoreset_mode=AutoresetMode.SAME_STEP,
-                seed=seed,
-                ray_options={"num_cpus": 0, **(ray_options or {})},
-                **make_kwargs,
-            )
-        try:
-            super().__init__(fleet)
-        except BaseException:
-            fleet.close(terminate=True)
-            raise
+        super().__init__(
+            functools.partial(_build, make_env),
+            backend="ray",
+            workers=num_workers,
+            envs_per_worker=per_worker_env,
+            seed=seed,
+            ray_options={"num_cpus": 0, **(ray_options or {})},
+            **make_kwargs,
+        )
 
 
 class CustomRayRemoteVectorEnv(WrapperRayVecEnv):

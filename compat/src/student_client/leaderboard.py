@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
-
 from envfleet.errors import MissingDependency, ServiceRefused
-from student_client.episode_protocol import StudentSettings, read_reply, unreachable
+from envfleet.remote.service_link import ServiceLink
+from student_client.episode_protocol import API, StudentSettings, read_object
 
 _COLUMNS = {  # of the table, and their names at the service; what it leaves out is None
     "total_episodes": "total_episodes",
@@ -60,12 +59,12 @@ def get_leaderboard_score(
 
 
 def _read_metrics(settings: StudentSettings, limit: int) -> dict[str, Any]:
+    link = ServiceLink(settings.url, None, timeout_s=settings.timeout, patience_s=0.0, api=API)
     try:
-        path = f"/api/v1/user/{settings.token}/score"
-        response = httpx.get(f"{settings.url}{path}", params={"limit": limit}, timeout=settings.timeout)
-        metrics: dict[str, Any] = read_reply(response).get("metrics") or {}
-    except httpx.TransportError as error:
-        raise unreachable(settings.url, error) from error
+        answer = link.send("GET", f"/user/{settings.token}/score?limit={limit}")
+        metrics: dict[str, Any] = read_object(answer).get("metrics") or {}
     except ServiceRefused as error:
         raise ValueError(f"no score ({error}): check user_token and server_url") from error
+    finally:
+        link.close()
     return metrics

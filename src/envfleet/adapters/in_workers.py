@@ -1,4 +1,4 @@
-"""What adapters run inside the workers, by `Fleet.apply`.
+"""Functions that adapters run inside the workers, by `Fleet.apply`.
 
 Apart from the rest, because a worker imports the module of a function it is sent: these must not bring a trainer along.
 """
@@ -18,7 +18,7 @@ def get_attr(env: gym.Env[Any, Any], name: str) -> Any:
 
 
 def has_attr(env: gym.Env[Any, Any], name: str) -> bool:
-    """Whether the environment or a wrapper has an attribute."""
+    """Return whether the environment or a wrapper has an attribute."""
     return env.has_wrapper_attr(name)
 
 
@@ -33,7 +33,7 @@ def call_method(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...], kwargs
 
 
 def is_wrapped(env: gym.Env[Any, Any], module: str, qualified_name: str) -> bool:
-    """Whether one of the wrappers is of a class, or a child of it.
+    """Return whether one of the wrappers is of a class, or a child of it.
 
     The class comes by name: a pickled one would have the worker import its module, and with it maybe a trainer, only to
     learn that it is not there.

@@ -103,7 +103,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
             self.old.close()
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Whether the environment, a wrapper of it or this adapter has an attribute."""
+        """Return whether the environment, a wrapper of it or this adapter has an attribute."""
         return self._layer_with(name) is not None or hasattr(self, name)
 
     def get_wrapper_attr(self, name: str) -> Any:
@@ -129,7 +129,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
 
 
 def old_layers(old: Any) -> list[Any]:
-    """An old environment with its wrappers, the outermost first."""
+    """Return an old environment with its wrappers, the outermost first."""
     layers = [old]
     while "env" in vars(layers[-1]):
         layers.append(layers[-1].env)
@@ -146,7 +146,7 @@ def modern(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 def modern_space(space: Any) -> spaces.Space[Any]:
-    """The same space, as Gymnasium has it.
+    """Return the same space as Gymnasium's.
 
     Raises:
         InvalidArgument: Gymnasium has none of its name.
@@ -175,7 +175,7 @@ _SPACES: dict[str, Callable[[Any], spaces.Space[Any]]] = {
 
 
 def _is_with_info(result: Any, space: spaces.Space[Any]) -> bool:
-    """Whether a reset returned an observation and an info."""
+    """Return whether a reset returned an observation and an info."""
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
     return is_pair and not (isinstance(space, spaces.Tuple) and space.contains(result))
 

@@ -10,7 +10,7 @@ from envfleet.errors import SubEnvError
 
 
 def raise_original(error: SubEnvError) -> NoReturn:
-    """Raise what the sub-environment raised, from `error`, which tells where that was.
+    """Raise what the sub-environment raised, from `error`, which names the sub-environment.
 
     Raises:
         Exception: The original, where there is one to be had.

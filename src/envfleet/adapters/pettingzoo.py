@@ -1,17 +1,4 @@
-"""PettingZoo's parallel environments as fleets whose rows are agents. PettingZoo itself is not imported.
-
-Examples:
-    >>> from envfleet.adapters.pettingzoo import AgentFleet
-    >>> from envfleet.envs.hockey.parallel import HockeyParallelEnv
-    >>> fleet = AgentFleet.make(HockeyParallelEnv, num_games=3, backend="serial")
-    >>> observations, infos = fleet.reset(seed=0)
-    >>> observations.shape, fleet.agent_names
-    ((6, 18), ('player_one', 'player_two'))
-    >>> observations, rewards, terminated, truncated, infos = fleet.step(fleet.action_space.sample())
-    >>> rewards.shape, infos["winner"].tolist()
-    ((6,), [0, 0, 0, 0, 0, 0])
-    >>> fleet.close()
-"""
+"""PettingZoo's parallel environments as fleets whose rows are agents. PettingZoo itself is not imported."""
 
 from __future__ import annotations
 
@@ -26,8 +13,8 @@ from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from envfleet.adapters.pettingzoo_game import ParallelGame
-from envfleet.core.fleet import Fleet
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.fleet import Fleet
 from envfleet.make import make
 
 _OWN = ("reward", "terminated", "truncated", "is_active")
@@ -37,13 +24,14 @@ _FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 class AgentFleet(VectorEnv[Any, Any, Any]):
     """N games of A agents as a vector environment of N * A rows: row `g * A + a` is agent `a` of game `g`.
 
-    To a learner every row is a sub-environment with its own observations, rewards, flags and `infos["episode"]`. A game
-    is reset when all of its agents have ended, in the way of the fleet's autoreset mode. Agents that end before the
-    others wait: their rows are zeros and `infos["is_active"]` is false there; such rows, and in `NEXT_STEP` those of a
-    reset, are no transitions.
+    To a learner every row is a sub-environment with its own observations, rewards and flags. A game is reset when all
+    of its agents have ended, in the way of the fleet's autoreset mode. Agents that end before the others wait: their
+    rows are zeros and `infos["is_active"]` is false there; such rows, and in `NEXT_STEP` those of a reset, are no
+    transitions.
 
     Args:
         games: A fleet of `ParallelGame`. It belongs to this object from now on: `close` closes it.
+        record_episodes: Whether `infos["episode"]` has return and length of each row's episode on the step it ends.
 
     Attributes:
         games: The fleet, for all that concerns whole games: `call`, `set_attr`, `get_state`, `stats()`, ….
@@ -54,8 +42,8 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         InvalidArgument: The agents' spaces are no arrays, nor dicts or tuples of them.
     """
 
-    def __init__(self, games: Fleet) -> None:
-        self.games = games
+    def __init__(self, games: Fleet, *, record_episodes: bool = False) -> None:
+        self.games, self._records_episodes = games, record_episodes
         self.num_games = games.num_envs
         self.agent_names: tuple[str, ...] = games.get_attr("agent_names")[0]
         self.num_envs = self.num_games * len(self.agent_names)
@@ -65,17 +53,20 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
             _check_space(space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata, self.render_mode = games.metadata, games.render_mode
+        self.autoreset_mode, self.metadata, self.render_mode = games.autoreset_mode, games.metadata, games.render_mode
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
 
     @classmethod
-    def make(cls, make_env: Callable[[], Any], num_games: int, **make_kwargs: Any) -> Self:
+    def make(
+        cls, make_env: Callable[[], Any], num_games: int, *, record_episodes: bool = False, **make_kwargs: Any
+    ) -> Self:
         """Make games and adapt them.
 
         Args:
             make_env: Makes a `ParallelEnv`; called where the game is run.
             num_games: How many.
+            record_episodes: As for the class.
             **make_kwargs: For `envfleet.make`: `backend`, `workers`, `autoreset_mode`, ….
 
         Raises:
@@ -84,7 +75,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         """
         games = make(functools.partial(ParallelGame, make_env), num_games, **make_kwargs)
         try:
-            return cls(games)
+            return cls(games, record_episodes=record_episodes)
         except BaseException:
             games.close(terminate=True)
             raise
@@ -97,7 +88,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         """Begin new games.
 
         Args:
-            seed: Game `g` gets `seed + g`; or one for each game.
+            seed: Game `g` gets `seed + g`; or one for each game, or for each row, of which a game gets its first.
             options: For the games. `"reset_mask"`, bool `(num_envs,)`, says which rows; those of a game go together.
 
         Returns:
@@ -106,6 +97,8 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         Raises:
             InvalidArgument: A mask that parts the agents of a game.
         """
+        if isinstance(seed, Sequence) and len(seed) == self.num_envs:
+            seed = seed[:: len(self.agent_names)]
         mask = np.ones(self.num_envs, np.bool_)
         if options is not None and "reset_mask" in options:
             mask = np.asarray(options["reset_mask"])
@@ -143,15 +136,13 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return self._by_row(self.single_observation_space, observations), rewards, terminated, truncated, spread
 
     def _count(self, infos: dict[str, Any], rewards: NDArray[Any], ended: NDArray[Any]) -> None:
-        """Sum up the episodes of the rows, and tell those that ended."""
+        """Sum up the episodes of the rows, and report those that ended."""
         self._returns += rewards
         self._lengths += infos["is_active"]
-        for name in ("episode", "_episode"):  # those of the games
-            infos.pop(name, None)
-        if ended.any():
+        if self._records_episodes and ended.any():
             infos["episode"] = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
             infos["_episode"] = ended.copy()
-            self._returns[ended], self._lengths[ended] = 0.0, 0
+        self._returns[ended], self._lengths[ended] = 0.0, 0
 
     # ------------------------------------------------------------------ games and rows
 
@@ -164,7 +155,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return values.reshape(self.num_games, len(self.agent_names), *values.shape[1:])
 
     def _to_games(self, space: Any, actions: Any) -> Any:
-        """(N * A, …) -> (N, A, …) of every array."""
+        """Reshape every array: (N * A, …) -> (N, A, …)."""
         if isinstance(space, spaces.Dict):
             return {name: self._to_games(inner, actions[name]) for name, inner in space.items()}
         if isinstance(space, spaces.Tuple):
@@ -172,7 +163,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return self._by_game(np.asarray(actions), "an array of actions")
 
     def _by_row(self, space: Any, values: Any) -> Any:
-        """(N, A, …) -> (N * A, …) of every array."""
+        """Reshape every array: (N, A, …) -> (N * A, …)."""
         if isinstance(space, spaces.Dict):
             return {name: self._by_row(inner, values[name]) for name, inner in space.items()}
         if isinstance(space, spaces.Tuple):
@@ -182,7 +173,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
     def _gather(
         self, infos: Mapping[str, Any], name: str, dtype: np.dtype[Any] | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One of the agents' infos by row, and which rows have it.
+        """Return one of the agents' infos by row, and the mask of the rows that have it.
 
         With a `dtype`, of games that ended and were reset in the same step: that of the end.
         """
@@ -201,7 +192,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return values.reshape(self.num_envs, *shape), shown.reshape(self.num_envs)
 
     def _spread(self, infos: Mapping[str, Any]) -> dict[str, Any]:
-        """Infos of games as infos of rows."""
+        """Turn infos of games into infos of rows."""
         rows: dict[str, Any] = {}
         prefixes = tuple(f"{agent}." for agent in self.agent_names)
         for key in infos:
@@ -216,7 +207,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return rows
 
     def _repeat(self, key: str, value: Any) -> Any:
-        """An info of whole games, for the rows of each."""
+        """Repeat an info of whole games for the rows of each."""
         if key == "final_obs":
             rows = np.full(self.num_envs, None, object)
             for game in np.flatnonzero([one is not None for one in value]):
@@ -231,7 +222,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
     # ------------------------------------------------------------------ the rest
 
     def render(self) -> tuple[Any, ...] | None:
-        """One picture per game."""
+        """Render every game; one frame each."""
         return self.games.render()
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -239,7 +230,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         return self.games.call(name, *args, **kwargs)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of every game."""
+        """Get an attribute of every game."""
         return self.games.get_attr(name)
 
     def set_attr(self, name: str, values: Any) -> None:

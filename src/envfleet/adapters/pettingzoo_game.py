@@ -94,7 +94,7 @@ class ParallelGame(gym.Env[Any, Any]):
         return self._batch(observations), total, is_over and not is_late, is_late, info
 
     def _batch(self, observations: dict[str, Any]) -> Any:
-        """Observations of all agents along a first axis; zeros for those that have ended."""
+        """Stack the observations of all agents; zeros for those that have ended."""
         space, count = self.agent_observation_space, len(self.agent_names)
         nothing = create_empty_array(space, n=1, fn=np.zeros)
         missing = next(iter(iterate(batch_space(space, 1), nothing)))
@@ -105,7 +105,7 @@ class ParallelGame(gym.Env[Any, Any]):
         return {f"{agent}.{name}": value for agent, own in infos.items() for name, value in own.items()}
 
     def render(self) -> Any:
-        """The game's own picture."""
+        """Render the game."""
         return self._game.render()
 
     def close(self) -> None:

@@ -1,21 +1,14 @@
-"""A fleet in the shape of Stable-Baselines3's `VecEnv`, for its trainers, callbacks and wrappers.
+"""A fleet in the shape of Stable-Baselines3's `VecEnv`, for its trainers, wrappers and helpers.
 
 Examples:
-    >>> import numpy as np
-    >>> from envfleet.adapters.sb3 import FleetVecEnv  # was: from stable_baselines3.common.vec_env import SubprocVecEnv
-    >>> env = FleetVecEnv.make("CartPole-v1", num_envs=2, backend="serial")
-    >>> env.seed(7)
-    [7, 8]
-    >>> env.reset().shape
-    (2, 4)
-    >>> observations, rewards, dones, infos = env.step(np.array([0, 1]))
-    >>> rewards, infos
-    (array([1., 1.], dtype=float32), [{'TimeLimit.truncated': False}, {'TimeLimit.truncated': False}])
+    >>> from envfleet.adapters.sb3 import FleetVecEnv
+    >>> env = FleetVecEnv("CartPole-v1", num_envs=4, backend="serial")
+    >>> _ = env.seed(1)
+    >>> observations = env.reset()
+    >>> observations, rewards, dones, infos = env.step([env.action_space.sample() for _ in range(4)])
+    >>> rewards.dtype, len(infos)
+    (dtype('float32'), 4)
     >>> env.close()
-
-SB3's own `make_vec_env` makes one, too, with its `Monitor` around each sub-environment:
-
-    make_vec_env("CartPole-v1", n_envs=8, vec_env_cls=FleetVecEnv.make, vec_env_kwargs={"backend": "process"})
 """
 
 from __future__ import annotations
@@ -23,21 +16,22 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from envfleet.adapters import fleet_internals, in_workers
-from envfleet.adapters.originals import raise_original, raising_originals
+from envfleet.adapters import in_workers
+from envfleet.adapters.originals import raising_originals
 from envfleet.adapters.sb3_infos import spread_infos, step_infos
-from envfleet.core.fleet import Fleet
-from envfleet.core.rows import StepResult
-from envfleet.errors import CallPending, InvalidArgument, NothingPending, SubEnvError
+from envfleet.errors import InvalidArgument
+from envfleet.fleet.fleet import Fleet
 from envfleet.make import make
-from envfleet.making.sources import EnvSource
+from envfleet.options import read_autoreset_mode
+from envfleet.sources import EnvSource
 
 try:
     from stable_baselines3.common.monitor import Monitor
@@ -48,64 +42,52 @@ except ImportError as error:
         "pip install 'stable-baselines3>=2.7'"
     ) from error
 
+_MODE = AutoresetMode.SAME_STEP
+_NUMBERS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
 
 class FleetVecEnv(VecEnv):
-    """A fleet as a Stable-Baselines3 `VecEnv`.
+    """A fleet, on any backend, as a Stable-Baselines3 `VecEnv`.
 
-    Behaves as `DummyVecEnv` and `SubprocVecEnv`: seeds and options wait for the next reset, ended episodes are reset
-    in the same step, `infos` is a list of dicts with `terminal_observation` and `TimeLimit.truncated`, rewards are
-    float32. What differs, and why:
+    Behaves as `DummyVecEnv` and `SubprocVecEnv`: seeds and options wait for the next reset, ended episodes are reset in
+    the same step, `infos` is a list of dicts with `terminal_observation` and `TimeLimit.truncated`, rewards are
+    float32. What differs:
 
     - Every episode that ends is in `info["episode"]`, as `Monitor` has it, so that `ep_rew_mean` and `evaluate_policy`
-      need no `Monitor`: `env_is_wrapped(Monitor)` is true. A sub-environment's own entry is kept. With
-      `record_episodes=False` there is none of that.
+      need no `Monitor`: `env_is_wrapped(Monitor)` is true. A sub-environment's own entry is kept.
     - Numbers in infos are Python's own bool, int and float where numpy's bool, int64 and float64 were given.
     - `set_attr` sets an attribute on the outermost wrapper that has it, not beside it on the outermost wrapper of all.
-    - What a sub-environment raises arrives under its own type, also from other processes. Its `__cause__` tells the
+    - What a sub-environment raises arrives under its own type, also from other processes. Its `__cause__` names the
       sub-environment, the worker and the traceback there. A worker that died is `WorkerDied`, not `EOFError` or a hang.
     - Whole actions (`Discrete`, `MultiDiscrete`, `MultiBinary`) that a trainer gives as floats reach the
       sub-environments with the dtype of their space.
+    - Where sub-environments are no Python objects (kernels, services, adopted vector environments), `env_method` calls
+      all of them or none, and no wrapper is found.
 
     Args:
-        fleet: Made with `autoreset_mode=AutoresetMode.SAME_STEP`. It belongs to this object from now on: `close` closes
-            it.
+        env: A fleet made with `autoreset_mode="SAME_STEP"`, which belongs to this object from now on; or what
+            `envfleet.make` takes, such as a Gymnasium id or a list of callables, so that the class can be the
+            `vec_env_cls` of `make_vec_env`.
+        num_envs: As for `envfleet.make`.
+        **make_kwargs: For `envfleet.make`; `autoreset_mode` is `SAME_STEP` already.
 
     Attributes:
         fleet: The fleet, for what `VecEnv` has not: `stats()`, `stacks()`, `plan`, …
         spec: The specification of the sub-environments, if they have one.
 
     Raises:
-        InvalidArgument: The fleet cannot be used; says how to make one that can.
+        InvalidArgument: The fleet cannot be used, or from `envfleet.make`.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
-        _check_fleet(fleet)
-        self.fleet = fleet
+    def __init__(self, env: Fleet | EnvSource, num_envs: int | None = None, **make_kwargs: Any) -> None:
+        self.fleet = fleet = _fleet_of(env, num_envs, make_kwargs)
         self.spec = fleet.spec
-        self._finish: Callable[[float | None], StepResult] | None = None
+        self._is_stepping = False
+        self._rows = None if fleet.batch_size == fleet.num_envs else range(fleet.num_envs)
+        self._returns, self._lengths = np.zeros(fleet.num_envs), np.zeros(fleet.num_envs, np.int64)
         self._start_s = time.time()
         super().__init__(fleet.num_envs, fleet.single_observation_space, fleet.single_action_space)
         self.metadata = {key: value for key, value in fleet.metadata.items() if key != "autoreset_mode"}
-
-    @classmethod
-    def make(cls, env: EnvSource, num_envs: int | None = None, **make_kwargs: Any) -> Self:
-        """Make a fleet and adapt it.
-
-        Args:
-            env: As for `envfleet.make`.
-            num_envs: As for `envfleet.make`.
-            **make_kwargs: For `envfleet.make`; `autoreset_mode` is `SAME_STEP` already.
-
-        Raises:
-            InvalidArgument: From `envfleet.make`, or another autoreset mode was asked for.
-        """
-        with raising_originals():
-            fleet = make(env, num_envs, **{"autoreset_mode": AutoresetMode.SAME_STEP, **make_kwargs})
-        try:
-            return cls(fleet)
-        except BaseException:
-            fleet.close(terminate=True)
-            raise
 
     # ------------------------------------------------------------------ reset and step
 
@@ -117,20 +99,25 @@ class FleetVecEnv(VecEnv):
         Returns:
             The observations; the infos are in `reset_infos`.
         """
-        if self._finish is not None:
+        if self._is_stepping:
             self.step_wait()
         seeds = self._seeds if any(seed is not None for seed in self._seeds) else None
-        options = [one or None for one in self._options]
+        first, *others = each = [one or None for one in self._options]
+        is_one = all(one is first for one in others)  # set_options was given one dict, or nothing
         with raising_originals():
-            if all(one is options[0] for one in options):  # set_options was given one dict, or nothing
-                observations, infos = self.fleet.reset(seed=seeds, options=options[0])
-            else:
-                observations, infos = self.fleet.reset_envs(range(self.num_envs), seeds, options)
+            observations, infos = self.fleet.reset(seed=seeds, options=first if is_one else each)
         self._reset_seeds()
         self._reset_options()
+        self._returns[:], self._lengths[:] = 0.0, 0
         self.reset_infos = spread_infos(infos, self.num_envs)
         result: VecEnvObs = observations
         return result
+
+    def step(self, actions: Any) -> VecEnvStepReturn:
+        """Step all sub-environments; as `step_async` and `step_wait`, with less to do."""
+        with raising_originals():
+            results = self.fleet.step(_batched(actions, self.action_space, self.num_envs))
+        return self._translate(*results)
 
     def step_async(self, actions: Any) -> None:
         """Start to step all sub-environments.
@@ -142,9 +129,9 @@ class FleetVecEnv(VecEnv):
             CallPending: A step is under way.
             InvalidArgument: Actions of a wrong shape or type, or NaN among them.
         """
-        if self._finish is not None:
-            raise CallPending("step_async() while a step is under way: call step_wait() first")
-        self._finish = fleet_internals.start_step(self.fleet, _as_the_space_has_them(actions, self.action_space))
+        with raising_originals():
+            self.fleet.send(_batched(actions, self.action_space, self.num_envs))
+        self._is_stepping = True
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for what `step_async` started.
@@ -155,23 +142,47 @@ class FleetVecEnv(VecEnv):
         Raises:
             NothingPending: Nothing was started.
         """
-        finish, self._finish = self._finish, None
-        if finish is None:
-            raise NothingPending("step_wait() with no step under way: call step_async(actions) first")
-        try:
-            observations, rewards, terminated, truncated, infos = finish(None)
-        except SubEnvError as error:
-            raise_original(error)
-        listed, resets = step_infos(infos, terminated, truncated, time.time() - self._start_s)
-        for index, info in resets.items():
-            self.reset_infos[index] = info
-        return observations, rewards.astype(np.float32), terminated | truncated, listed
+        self._is_stepping = False
+        with raising_originals():
+            batch = self.fleet.recv(env_indices=self._rows)
+        return self._translate(*batch[:5])
+
+    def _translate(
+        self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: dict[str, Any]
+    ) -> VecEnvStepReturn:
+        self._returns += rewards
+        self._lengths += 1
+        dones = terminated | truncated
+        rows, resets = step_infos(infos, dones, truncated & ~terminated)
+        if resets:
+            self._end_episodes(rows, resets, infos)
+        return observations, rewards.astype(np.float32), dones, rows
+
+    def _end_episodes(self, rows: list[dict[str, Any]], resets: dict[int, dict[str, Any]], infos: Any) -> None:
+        """Complete the infos of episodes that ended, keep those of the resets, and begin to count anew."""
+        finals = infos.get("final_obs")
+        if finals is None:  # the fleet was made with final_infos=False
+            finals = list(iterate(self.fleet.observation_space, self.fleet.final_observations))
+        age_s = round(time.time() - self._start_s, 6)
+        for index, reset_info in resets.items():
+            episode = {"r": round(float(self._returns[index]), 6), "l": int(self._lengths[index]), "t": age_s}
+            rows[index].setdefault("episode", episode)
+            rows[index]["terminal_observation"] = finals[index]
+            self.reset_infos[index] = reset_info
+        ended = list(resets)
+        self._returns[ended], self._lengths[ended] = 0.0, 0
 
     # ------------------------------------------------------------------ reaching into the sub-environments
 
+    @property
+    def _has_objects(self) -> bool:
+        return self.fleet.engine.traits.has_objects
+
     def has_attr(self, attr_name: str) -> bool:
-        """Whether every sub-environment, or a wrapper of it, has an attribute."""
-        return all(self._apply(in_workers.has_attr, None, attr_name))
+        """Return whether every sub-environment, or a wrapper of it, has an attribute."""
+        return (
+            all(self._apply(in_workers.has_attr, None, attr_name)) if self._has_objects else super().has_attr(attr_name)
+        )
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get an attribute of sub-environments.
@@ -183,7 +194,13 @@ class FleetVecEnv(VecEnv):
         Returns:
             One value for each.
         """
-        return self._apply(in_workers.get_attr, indices, attr_name)
+        if attr_name == "render_mode":
+            return [self.fleet.render_mode] * len(self._chosen(indices))
+        if self._has_objects:
+            return self._apply(in_workers.get_attr, indices, attr_name)
+        with raising_originals():
+            values = self.fleet.get_attr(attr_name)
+        return [values[index] for index in self._chosen(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of sub-environments.
@@ -193,7 +210,15 @@ class FleetVecEnv(VecEnv):
             value: The same for each.
             indices: Which sub-environments: an int, several, or `None` for all.
         """
-        self._apply(in_workers.set_attr, indices, attr_name, value)
+        if self._has_objects:
+            self._apply(in_workers.set_attr, indices, attr_name, value)
+            return
+        chosen = self._chosen(indices)
+        values = [value] * self.num_envs if len(chosen) == self.num_envs else self.get_attr(attr_name)
+        for index in chosen:
+            values[index] = value
+        with raising_originals():
+            self.fleet.set_attr(attr_name, values)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -209,35 +234,40 @@ class FleetVecEnv(VecEnv):
         Returns:
             One result for each.
         """
-        return self._apply(in_workers.call_method, indices, method_name, method_args, method_kwargs)
+        if self._has_objects:
+            return self._apply(in_workers.call_method, indices, method_name, method_args, method_kwargs)
+        if len(self._chosen(indices)) < self.num_envs:
+            raise InvalidArgument(
+                f"env_method({method_name!r}, indices={indices}) of a fleet whose sub-environments are no Python "
+                f"objects ({self.fleet.plan.backend!r}): it calls all of them, leave out indices"
+            )
+        with raising_originals():
+            return list(self.fleet.call(method_name, *method_args, **method_kwargs))
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether sub-environments have a wrapper.
+        """Return whether sub-environments have a wrapper.
 
         Args:
             wrapper_class: Its class.
             indices: Which sub-environments: an int, several, or `None` for all.
 
         Returns:
-            One answer for each. For `Monitor` true if the fleet records episodes, whose infos are then the same.
+            One answer for each; true for `Monitor`, whose infos this class adds.
         """
-        found = self._apply(in_workers.is_wrapped, indices, wrapper_class.__module__, wrapper_class.__qualname__)
-        if wrapper_class is Monitor and fleet_internals.records_episodes(self.fleet):
-            return [True] * len(found)  # the fleet does what it does, and those who ask want to know just that
-        return found
+        if wrapper_class is Monitor or not self._has_objects:
+            return [wrapper_class is Monitor] * len(self._chosen(indices))
+        return self._apply(in_workers.is_wrapped, indices, wrapper_class.__module__, wrapper_class.__qualname__)
 
     def _apply(self, function: Callable[..., Any], indices: VecEnvIndices, *args: Any) -> list[Any]:
-        if indices is None:
-            chosen = None
-        else:
-            # As the index of a list, which is what the sub-environments are in DummyVecEnv: -1 is the last.
-            chosen = [range(self.num_envs)[index] for index in self._get_indices(indices)]
-            if not chosen:
-                return []
+        chosen = self._chosen(indices)
         with raising_originals():
-            return self.fleet.apply(function, *args, indices=chosen)
+            return self.fleet.apply(function, *args, indices=chosen) if chosen else []
+
+    def _chosen(self, indices: VecEnvIndices) -> list[int]:
+        """Return indices as those of a list, which the sub-environments are in `DummyVecEnv`: -1 is the last."""
+        return [range(self.num_envs)[index] for index in self._get_indices(indices)]
 
     # ------------------------------------------------------------------ frames, the end
 
@@ -249,12 +279,11 @@ class FleetVecEnv(VecEnv):
                 stacklevel=2,
             )
             return [None] * self.num_envs
-        with raising_originals():
-            return list(self.fleet.render() or ())
+        return self.env_method("render")
 
     def close(self) -> None:
         """Close the sub-environments and end the workers; idempotent."""
-        self._finish = None
+        self._is_stepping = False
         with raising_originals():
             self.fleet.close()
 
@@ -262,29 +291,38 @@ class FleetVecEnv(VecEnv):
         return f"FleetVecEnv({self.fleet!r})"
 
 
-def _check_fleet(fleet: Any) -> None:
-    if not isinstance(fleet, Fleet):
+def _fleet_of(env: Fleet | EnvSource, num_envs: int | None, make_kwargs: dict[str, Any]) -> Fleet:
+    if isinstance(env, Fleet):
+        if num_envs is not None or make_kwargs:
+            raise InvalidArgument(f"num_envs, {sorted(make_kwargs)} beside a fleet, which is made already: leave out")
+        fleet = env
+        _check_mode(fleet.autoreset_mode)
+    else:
+        _check_mode(read_autoreset_mode(make_kwargs.pop("autoreset_mode", _MODE)))
+        with raising_originals():
+            fleet = make(env, num_envs, autoreset_mode=_MODE, **make_kwargs)
+    if fleet.device != "cpu":
+        raise InvalidArgument(f"the fleet's arrays are on {fleet.device!r}, expected 'cpu': make it without device")
+    return fleet
+
+
+def _check_mode(mode: AutoresetMode) -> None:
+    if mode is not _MODE:
         raise InvalidArgument(
-            f"FleetVecEnv({fleet!r}) is a {type(fleet).__name__}, expected a fleet from envfleet.make: for an "
-            "environment, its id or callables write FleetVecEnv.make(env, num_envs); for Gymnasium's vector wrappers "
-            "put SB3's own around the FleetVecEnv instead"
-        )
-    mode = fleet.metadata["autoreset_mode"]
-    if mode is not AutoresetMode.SAME_STEP:
-        raise InvalidArgument(
-            f"the fleet has autoreset_mode={mode.name}, expected SAME_STEP, which all of Stable-Baselines3 is written "
-            "for: make it with envfleet.make(..., autoreset_mode=AutoresetMode.SAME_STEP), or write "
-            "FleetVecEnv.make(env, num_envs)"
+            f"autoreset_mode={mode.name}, expected SAME_STEP, which all of Stable-Baselines3 is written for: make the "
+            'fleet with envfleet.make(..., autoreset_mode="SAME_STEP"), or write FleetVecEnv(env, num_envs)'
         )
 
 
-def _as_the_space_has_them(actions: Any, space: spaces.Space[Any]) -> Any:
-    """Make integers of whole floats: a trainer's Bernoulli distribution gives floats for a `MultiBinary` space."""
+def _batched(actions: Any, space: spaces.Space[Any], num_envs: int) -> Any:
+    """Return actions, one for each sub-environment, as a fleet takes them."""
     if isinstance(space, spaces.Box):
         return actions
+    if not isinstance(space, _NUMBERS):
+        return concatenate(space, list(actions), create_empty_array(space, num_envs))
     given = np.asarray(actions)
     if given.dtype.kind != "f":
         return given
     with np.errstate(invalid="ignore"):  # NaN
-        whole = given.astype(space.dtype)
+        whole = given.astype(space.dtype)  # a trainer's Bernoulli distribution gives floats for a `MultiBinary` space
     return whole if np.array_equal(whole, given) else given  # what is not whole the fleet refuses, with reasons

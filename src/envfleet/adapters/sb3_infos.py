@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_FINALS = ("final_obs", "_final_obs", "final_info", "_final_info")
-_TOLD_OF_THE_STEP = ("env_error", "restarted")
+_FINALS = ("_final_info", "final_obs", "_final_obs", "episode", "_episode")
+"""Infos of a step that ended episodes which are not of the resets that followed."""
+
+_OF_THE_STEP = ("env_error", "restarted")
 _PYTHONS_OWN = frozenset({np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64)})
 
 
@@ -43,44 +45,32 @@ def spread_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]
 
 
 def step_infos(
-    infos: Mapping[str, Any], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], age_s: float
+    infos: Mapping[str, Any], dones: NDArray[np.bool_], is_cut: NDArray[np.bool_]
 ) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
     """Make the infos of a step with autoreset in the same step.
 
     Args:
         infos: Of the fleet.
-        terminated: Which episodes terminated.
-        truncated: Which were truncated.
-        age_s: Seconds since the vector environment was made, for `info["episode"]["t"]`, as `Monitor` has it.
+        dones: Which episodes ended.
+        is_cut: Which of them were truncated and did not terminate.
 
     Returns:
         The infos, and for each sub-environment that was reset the info of that reset.
     """
-    num_envs, ended = len(terminated), np.flatnonzero(terminated | truncated).tolist()
+    ended = np.flatnonzero(dones).tolist()
     if not ended and not infos:
-        return [{"TimeLimit.truncated": False} for _ in range(num_envs)], {}
-    if not ended:
-        rows = spread_infos(infos, num_envs)
-        for row in rows:
-            row["TimeLimit.truncated"] = False
-        return rows, {}
-    rest = {key: value for key, value in infos.items() if key not in _FINALS}
-    # The entry that a fleet makes has an "id"; that of a sub-environment of its own is an info as any other.
-    episode = rest.pop("episode") if "id" in rest.get("episode", ()) else None
-    rows, finals = spread_infos(rest, num_envs), spread_infos(infos.get("final_info", {}), num_envs)
-    resets = {}
+        return [{"TimeLimit.truncated": False} for _ in dones], {}
+    if ended:
+        infos = dict(infos)
+        finals = spread_infos(infos.pop("final_info", {}), len(dones))
+        for name in _FINALS:
+            infos.pop(name, None)
+    rows, resets = spread_infos(infos, len(dones)), {}
     for index in ended:
         resets[index], rows[index] = rows[index], finals[index]
-        for key in _TOLD_OF_THE_STEP:
+        for key in _OF_THE_STEP:
             if key in resets[index]:
                 rows[index][key] = resets[index].pop(key)
-        rows[index]["terminal_observation"] = infos["final_obs"][index]
-        if episode is not None and "episode" not in rows[index]:
-            rows[index]["episode"] = {
-                "r": round(float(episode["r"][index]), 6),
-                "l": int(episode["l"][index]),
-                "t": round(age_s, 6),
-            }
-    for row, is_cut in zip(rows, (truncated & ~terminated).tolist(), strict=True):
-        row["TimeLimit.truncated"] = is_cut
+    for row, is_truncated in zip(rows, is_cut.tolist(), strict=True):
+        row["TimeLimit.truncated"] = is_truncated
     return rows, resets

@@ -1,4 +1,4 @@
-"""Agents that learn from a fleet: DDDQN, SAC, TD3, PPO; importing this room imports torch."""
+"""Agents that learn from a fleet: DDDQN, SAC, TD3, PPO; importing this package imports torch."""
 
 from envfleet.errors import MissingDependency
 
@@ -10,7 +10,7 @@ except ImportError as error:
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.agent import Agent
 from envfleet.agents.dddqn import DDDQN, DDDQNConfig
-from envfleet.agents.loading import AGENTS, load_agent
+from envfleet.agents.loading import load_agent
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
@@ -21,7 +21,6 @@ from envfleet.agents.td3 import TD3, TD3Config
 from envfleet.agents.transitions import Transitions, TransitionWriter
 
 __all__ = [
-    "AGENTS",
     "DDDQN",
     "PPO",
     "SAC",

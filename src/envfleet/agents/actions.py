@@ -17,11 +17,11 @@ class Choices(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """The actions of these numbers, `(N, …)`."""
+        """Return the actions of these numbers, `(N, …)`."""
         ...
 
     def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """The numbers of these actions, `(N,)`."""
+        """Return the numbers of these actions, `(N,)`."""
         ...
 
 
@@ -35,11 +35,11 @@ class DiscreteChoices:
         return self._count
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """The actions of these numbers, int64 `(N,)`."""
+        """Return the actions of these numbers, int64 `(N,)`."""
         return indices + self._start
 
     def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """The numbers of these actions, from 0, `(N,)`."""
+        """Return the numbers of these actions, from 0, `(N,)`."""
         return np.asarray(actions, np.int64) - self._start
 
 
@@ -47,7 +47,7 @@ class ActionTable:
     """Some continuous actions, so that an agent for discrete ones can play.
 
     Args:
-        actions: One per row, `(K, …)`; no two alike. Hockey's are made by `envfleet.envs.hockey.discrete.action_table`.
+        actions: One per row, `(K, …)`; no two alike.
 
     Attributes:
         actions: The table, float32, read-only.
@@ -71,11 +71,11 @@ class ActionTable:
         return len(self.actions)
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """The actions of these numbers, float32 `(N, …)`."""
+        """Return the actions of these numbers, float32 `(N, …)`."""
         return self.actions[indices]
 
     def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """The numbers of these actions, `(N,)`.
+        """Return the numbers of these actions, `(N,)`.
 
         Raises:
             InvalidArgument: An action is not in the table.
@@ -129,7 +129,7 @@ class Bounds:
 
 
 def choices_of(space: spaces.Space[Any] | ActionTable) -> Choices:
-    """What can be chosen of a discrete space or a table.
+    """Return what can be chosen of a discrete space or a table.
 
     Raises:
         InvalidArgument: The space is continuous.

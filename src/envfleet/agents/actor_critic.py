@@ -46,7 +46,7 @@ class ActorCritic(nn.Module):
         fuse_dense_layers(self)
 
     def choose(self, inputs: Tensor) -> Tensor:
-        """What the policy is made of, `(B, outputs)`."""
+        """Return what the policy is made of, `(B, outputs)`."""
         outputs: Tensor = self.actor(self.observation_moments.normalise(inputs))
         return outputs
 
@@ -86,7 +86,7 @@ class ActorPolicy(Protocol):
     num_outputs: int
 
     def best(self, outputs: Tensor) -> NDArray[Any]:
-        """The likeliest actions."""
+        """Return the likeliest actions."""
         ...
 
     def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
@@ -102,7 +102,7 @@ class ActorPolicy(Protocol):
         ...
 
     def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
-        """The name of this in a compiled policy, and its noise."""
+        """Return the name of this in a compiled policy, and its noise."""
         ...
 
 
@@ -114,7 +114,7 @@ class CategoricalPolicy:
         self.num_outputs = len(self._choices)
 
     def best(self, outputs: Tensor) -> NDArray[Any]:
-        """The likeliest actions."""
+        """Return the likeliest actions."""
         return self._choices.take(outputs.argmax(dim=1).cpu().numpy())
 
     def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
@@ -132,7 +132,7 @@ class CategoricalPolicy:
         return logs.gather(1, targets[:, None]).squeeze(1), -(logs.exp() * logs).sum(dim=1)
 
     def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
-        """The name of this in a compiled policy."""
+        """Return the name of this in a compiled policy."""
         return ("argmax" if deterministic else "categorical"), None
 
 
@@ -147,7 +147,7 @@ class SquashedPolicy:
         self.num_outputs = self._bounds.size
 
     def best(self, outputs: Tensor) -> NDArray[Any]:
-        """The likeliest actions."""
+        """Return the likeliest actions."""
         return self._bounds.take(torch.tanh(outputs).cpu().numpy())
 
     def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
@@ -155,7 +155,7 @@ class SquashedPolicy:
         return self._bounds.take(torch.tanh(outputs + log_std.exp() * random.normal(outputs)).cpu().numpy())
 
     def targets(self, actions: NDArray[Any]) -> Tensor:
-        """What the tanh was taken of."""
+        """Return what the tanh was taken of."""
         return torch.from_numpy(np.arctanh(self._bounds.units(actions).clip(-_MOST_UNIT, _MOST_UNIT)))
 
     def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +169,7 @@ class SquashedPolicy:
         return logs.sum(dim=1), entropy.expand(len(outputs))
 
     def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
-        """The name of this in a compiled policy, and its noise."""
+        """Return the name of this in a compiled policy, and its noise."""
         return ("tanh", None) if deterministic else ("tanh_gaussian", log_std.detach().cpu().numpy())
 
 

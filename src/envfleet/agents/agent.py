@@ -29,7 +29,7 @@ class Stateful(Protocol):
     """What can be saved and brought back."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:

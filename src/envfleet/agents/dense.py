@@ -89,7 +89,7 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: str) 
 
 @functools.cache
 def _has_onednn() -> bool:
-    """Whether PyTorch has the operation as it is used here: its compiler uses it, and nobody promises to keep it."""
+    """Return whether PyTorch has the operation as it is used here; it is private to its compiler."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     ones = torch.ones(2, 2, dtype=torch.float32, device="cpu")

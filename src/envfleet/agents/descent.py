@@ -52,7 +52,7 @@ class Adam:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes, in the form of `torch.optim.Adam`."""
+        """Return what `load_state_dict` takes, in the form of `torch.optim.Adam`."""
         states = {
             number: {"step": self._count, "exp_avg": mean, "exp_avg_sq": square}
             for number, (mean, square) in enumerate(zip(self._means, self._squares, strict=True))

@@ -66,7 +66,7 @@ class AdamConfig:
             check_above(self, 0, "learning_rate_end")
 
     def learning_rate_after(self, transitions: int) -> float:
-        """The learning rate after so many transitions."""
+        """Return the learning rate after so many transitions."""
         if self.learning_rate_end is None:
             return self.learning_rate
         share = min(transitions / self.learning_rate_transitions, 1.0)

@@ -9,13 +9,8 @@ import torch
 
 from envfleet.agents import saving
 from envfleet.agents.agent import Agent
-from envfleet.agents.dddqn import DDDQN
-from envfleet.agents.ppo import PPO
-from envfleet.agents.sac import SAC
-from envfleet.agents.td3 import TD3
 from envfleet.errors import InvalidArgument
-
-AGENTS: dict[str, type[Agent[Any]]] = {kind.name: kind for kind in (DDDQN, SAC, TD3, PPO)}
+from envfleet.registry import AGENTS, resolve
 
 
 def load_agent(
@@ -37,7 +32,7 @@ def load_agent(
     if payload.get("agent") not in AGENTS:
         found = f"a {payload['agent']}" if "agent" in payload else "no agent"
         raise InvalidArgument(f"{path} holds {found}, expected one of {', '.join(AGENTS)}")
-    kind = AGENTS[payload["agent"]]
+    kind: type[Agent[Any]] = resolve(AGENTS[payload["agent"]].target)
     config = {name: tuple(value) if isinstance(value, list) else value for name, value in payload["config"].items()}
     observation_space: Any = saving.decode_space(payload["observation_space"])
     action_space: Any = saving.decode_space(payload["action_space"])

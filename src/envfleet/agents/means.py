@@ -26,5 +26,5 @@ class Means:
             self._figures.setdefault(name, []).append(value.detach())
 
     def result(self) -> dict[str, float]:
-        """The mean of every figure."""
+        """Return the mean of every figure."""
         return {name: float(torch.stack(values).mean()) for name, values in self._figures.items()}

@@ -103,7 +103,7 @@ class NStep:
     def _leave(
         self, age: int, rows: NDArray[np.int64], terminated: NDArray[np.bool_], chosen: NDArray[np.bool_]
     ) -> Discounted:
-        """The transitions of place `age` of the chosen rows, with all rewards that came since."""
+        """Return the transitions of place `age` of the chosen rows, with all rewards that came since."""
         rows, terminated = rows[chosen], terminated[chosen]
         steps = self._counts[rows] - age
         rewards = self._columns["rewards"][:, rows]
@@ -118,7 +118,7 @@ class NStep:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {"counts": self._counts.copy(), "columns": {name: array.copy() for name, array in self._columns.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

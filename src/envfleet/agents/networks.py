@@ -98,7 +98,7 @@ class TwinCritics(nn.Module):
         return perceptrons(torch.cat([observations, actions], dim=1), self._learned).squeeze(-1)
 
     def judge(self, observations: Tensor, actions: Tensor, num_critics: int | None = None) -> Tensor:
-        """The same by the first critics, or by all, with gradients of actions only."""
+        """Return the same by the first critics, or by all, with gradients of actions only."""
         weights = [parameter.detach()[:num_critics] for parameter in self._learned]
         return perceptrons(torch.cat([observations, actions], dim=1), weights).squeeze(-1)
 

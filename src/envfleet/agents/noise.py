@@ -61,7 +61,7 @@ class ColouredNoise:
         self._places = np.full(num_envs, length)  # of the next value; `length` where a sequence is to be drawn
 
     def draw(self, env_indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The next values of these sub-environments, float32 `(len(env_indices), size)`."""
+        """Return the next values of these sub-environments, float32 `(len(env_indices), size)`."""
         _, size, length = self._sequences.shape
         spent = env_indices[self._places[env_indices] == length]
         if len(spent):
@@ -76,7 +76,7 @@ class ColouredNoise:
         self._places[env_indices] = self._sequences.shape[-1]
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {"sequences": self._sequences.copy(), "places": self._places.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -67,12 +67,12 @@ class OffPolicyAgent(Agent[Config]):
 
     @property
     def is_warm(self) -> bool:
-        """Whether uniform actions have given way to its own."""
+        """Return whether uniform actions have given way to its own."""
         return self.num_transitions >= self.config.warmup
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is enough to learn from."""
+        """Return whether there is enough to learn from."""
         return self.is_warm and len(self.replay) >= self.config.batch_size
 
     def remember(self, transitions: Transitions) -> None:

@@ -65,7 +65,7 @@ class _Perceptrons(torch.autograd.Function):
 
 
 def _forward(rows: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """What every layer gives, after its ReLU but for the last."""
+    """Return what every layer gives, after its ReLU but for the last."""
     results = [_for_each(rows, parameters)]
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
         given = results[-1].relu_() if len(results) > 1 else results[0]
@@ -77,7 +77,7 @@ def _forward(rows: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _for_each(rows: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """The rows as every one of E networks gets them, `(E, N, inputs)`; as they are if there is one."""
+    """Return the rows as every one of E networks gets them, `(E, N, inputs)`; as they are if there is one."""
     return rows if parameters[0].dim() == 2 else rows.expand(len(parameters[0]), -1, -1)
 
 

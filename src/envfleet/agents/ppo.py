@@ -138,7 +138,7 @@ class PPO(Agent[PPOConfig]):
         return int(self.random.numpy.integers(2**32))
 
     def export_policy(self, deterministic: bool = False) -> MLP:
-        """The policy as a network that `KernelFleet.rollout` compiles; observations are normalised inside of it."""
+        """Return the policy as a network that rollouts of kernels compile; it normalises observations itself."""
         head, log_std = self._policy.head(deterministic, self._network.log_std)
         return MLP(self._network.export(), activation=self.config.activation, head=head, log_std=log_std)
 

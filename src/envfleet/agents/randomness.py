@@ -33,7 +33,7 @@ class Random:
         return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=self.torch)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {"numpy": self.numpy.bit_generator.state, "torch": self.torch.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -42,7 +42,7 @@ class Batch:
     weights: torch.Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """The batch with its tensors on another device; itself if they are there."""
+        """Return the batch with its tensors on another device; itself if they are there."""
         if self.rewards.device == device:
             return self
         tensors = {name: value.to(device) for name, value in vars(self).items() if name != "indices"}
@@ -165,7 +165,7 @@ class ReplayBuffer:
         return Batch(**columns, indices=indices, weights=weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes: copies of the transitions there are, and the place of the next."""
+        """Return what `load_state_dict` takes: copies of the transitions there are, and the place of the next."""
         columns = {name: column[: self._size].cpu().clone() for name, column in self._columns.items()}
         return {"columns": columns, "next": self._next, "size": self._size, "capacity": self.capacity}
 

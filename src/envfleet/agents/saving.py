@@ -13,8 +13,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents.actions import ActionTable
-from envfleet.core.files import replacing
 from envfleet.errors import InvalidArgument
+from envfleet.files import replacing
 
 FORMAT = 1
 
@@ -98,7 +98,7 @@ def encode_space(space: spaces.Space[Any] | ActionTable) -> dict[str, Any]:
 
 
 def decode_space(form: Mapping[str, Any]) -> spaces.Space[Any] | ActionTable:
-    """The space that `encode_space` was given."""
+    """Return the space that `encode_space` was given."""
     match form["kind"]:
         case "table":
             return ActionTable(as_array(form["actions"]))

@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents.saving import as_array
-from envfleet.agents.transitions import Transitions, TransitionWriter
+from envfleet.agents.transitions import Transitions
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.fleet import KernelFleet
+from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.rollout import Rollout
 from envfleet.kernels.rollouts.policies import MLP
-from envfleet.kernels.rollouts.rollout import Rollout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Slab:
 
     @classmethod
     def from_rollout(cls, rollout: Rollout) -> Slab:
-        """The slab of a fused rollout; its arrays are the rollout's."""
+        """Return the slab of a rollout, whose arrays it shares."""
         ended = rollout.episodes
         return cls(
             rollout.observations, rollout.last_observations, rollout.actions, rollout.rewards, rollout.terminated,
@@ -70,7 +70,7 @@ class Actor(Protocol):
         ...
 
     def export_policy(self) -> MLP:
-        """The policy as a network that a fused rollout compiles."""
+        """Return the policy as a network that a fused rollout compiles."""
         ...
 
     def draw_seed(self) -> int:
@@ -114,7 +114,7 @@ class SlabWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether T steps were added."""
+        """Return whether T steps were added."""
         return self._step == self._shape[0]
 
     def add(
@@ -161,7 +161,7 @@ class SlabWriter:
         self._returns[:], self._lengths[:] = 0.0, 0
 
     def take(self, last_observations: NDArray[Any]) -> Slab:
-        """The slab of all steps that were added; the next one begins.
+        """Return the slab of all steps that were added; the next one begins.
 
         Args:
             last_observations: After the last step, `(N, …)`.
@@ -175,7 +175,7 @@ class SlabWriter:
         return Slab(**steps, last_observations=np.array(last_observations), **episodes)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes: the steps of the slab that is not full yet."""
+        """Return what `load_state_dict` takes: the steps of the slab that is not full yet."""
         columns = {name: column[: self._step].copy() for name, column in self._columns.items()}
         return {
             "columns": columns,
@@ -197,59 +197,42 @@ class SlabWriter:
 class Collector:
     """Plays a fleet slab by slab; episodes go on from one slab to the next.
 
-    A fleet of kernels is played in one compiled call per slab (unless its mode is `DISABLED`), any other step by step.
+    A fleet with compiled rollouts (of kernels on the CPU) is played in one compiled call per slab.
 
     Args:
-        fleet: Any vector environment of Gymnasium's; resets it has to do are done, in `DISABLED` as well.
+        fleet: A fleet that resets where episodes end; other vector environments become one by `envfleet.adopt`.
         num_steps: T.
         seed: Of the first reset.
 
     Raises:
-        InvalidArgument: `num_steps` is below 1.
+        InvalidArgument: `num_steps` is below 1, the fleet is none or does not reset, or its arrays live on a device.
     """
 
-    def __init__(self, fleet: VectorEnv[Any, Any, Any], num_steps: int, *, seed: int | None = None) -> None:
+    def __init__(self, fleet: Fleet, num_steps: int, *, seed: int | None = None) -> None:
         if num_steps < 1:
             raise InvalidArgument(f"num_steps={num_steps}: pass the number of steps per slab, at least 1")
+        if not isinstance(fleet, Fleet):
+            raise InvalidArgument(
+                f"the fleet is a {type(fleet).__name__}, expected a Fleet: call envfleet.adopt() first"
+            )
+        if fleet.autoreset_mode is AutoresetMode.DISABLED:
+            raise InvalidArgument("autoreset_mode=DISABLED, expected NEXT_STEP or SAME_STEP: make the fleet with one")
+        if fleet.device != "cpu":
+            raise InvalidArgument(
+                f"the fleet's arrays live on {fleet.device!r}, expected 'cpu': make it without device"
+            )
         self._fleet, self._num_steps = fleet, num_steps
-        self._mode = AutoresetMode(fleet.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._rollout: Rollout | None = None
-        observations, _ = fleet.reset(seed=seed)
-        self._current = np.array(observations)
-        self._writer = TransitionWriter(fleet.num_envs, self._mode)
-        self._writer.reset(self._current)
-        self._slabs = SlabWriter(num_steps, fleet.num_envs, self._current[0], fleet.single_action_space)
+        fleet.reset(seed=seed)
 
     def collect(self, agent: Actor) -> Slab:
         """Play T steps.
 
         Returns:
-            The slab. Of a fleet of kernels its arrays are written again by the next call.
+            The slab. Arrays of a compiled rollout are written again by the next call.
         """
-        fleet = self._fleet
-        if isinstance(fleet, KernelFleet) and fleet.device == "cpu" and self._mode is not AutoresetMode.DISABLED:
-            self._rollout = fleet.rollout(
-                agent.export_policy(), self._num_steps, seed=agent.draw_seed(), out=self._rollout
-            )
-            return Slab.from_rollout(self._rollout)
-        return self._step_through(agent)
-
-    def _step_through(self, agent: Actor) -> Slab:
-        fleet = self._fleet
-        for _ in range(self._num_steps):
-            actions = agent.act_batch(self._current)
-            results = fleet.step(actions)
-            happened = self._writer.step(actions, *results)
-            self._slabs.add(self._current, actions, results[1:4], happened)
-            self._current = np.array(results[0])
-            self._reset(happened.env_indices[happened.ended])
-        return self._slabs.take(self._current)
-
-    def _reset(self, rows: NDArray[np.int64]) -> None:
-        """Reset sub-environments if nobody else does."""
-        if self._mode is AutoresetMode.DISABLED and len(rows):
-            mask = np.zeros(self._fleet.num_envs, np.bool_)
-            mask[rows] = True
-            observations, _ = self._fleet.reset(options={"reset_mask": mask})
-            self._current = np.array(observations)
-            self._writer.reset(self._current[rows], rows)
+        fleet, num_steps = self._fleet, self._num_steps
+        if not fleet.engine.traits.has_rollouts:
+            return Slab.from_rollout(fleet.rollout(agent.act_batch, num_steps))
+        self._rollout = fleet.rollout(agent.export_policy(), num_steps, seed=agent.draw_seed(), out=self._rollout)
+        return Slab.from_rollout(self._rollout)

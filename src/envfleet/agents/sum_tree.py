@@ -33,7 +33,7 @@ class SumTree:
         return float(self._nodes[1])
 
     def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The numbers at these places; a copy."""
+        """Return the numbers at these places; a copy."""
         return self._nodes[indices + self._first_leaf]
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:

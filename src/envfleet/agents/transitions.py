@@ -42,7 +42,7 @@ class Transitions:
 
     @property
     def ended(self) -> NDArray[np.bool_]:
-        """Where an episode ended, bool `(M,)`."""
+        """Return where an episode ended, bool `(M,)`."""
         return self.terminated | self.truncated
 
 
@@ -144,7 +144,7 @@ class TransitionWriter:
         return Transitions(*columns)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes: the last observations, and who awaits a reset."""
+        """Return what `load_state_dict` takes: the last observations, and who awaits a reset."""
         last = None if self._last is None else self._last.copy()
         return {"last": last, "is_awaiting": self._is_awaiting.copy()}
 

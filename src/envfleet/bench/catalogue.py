@@ -1,4 +1,4 @@
-"""Which registered environments can be built, and so vectorized, here."""
+"""The registered environments that can be built, and so vectorized, here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 
+from envfleet.bench.report import make_table
 from envfleet.bench.workloads import missing_module, requirement_of
 from envfleet.kernels.registration import is_kernel
 
@@ -87,7 +87,7 @@ def show_catalogue(entries: Sequence[Entry], console: Console) -> None:
     """Print the list by namespace: what can be built, then the others under what keeps them from it."""
     for namespace in dict.fromkeys(entry.namespace for entry in entries):
         members = [entry for entry in entries if entry.namespace == namespace]
-        table = Table(title=escape(namespace), title_style="bold", title_justify="left", box=None, pad_edge=False)
+        table = make_table(escape(namespace))
         table.show_header = False
         for entry in members:
             if entry.problem is None:

@@ -1,8 +1,7 @@
 """A process of its own for every contender: whatever hangs or crashes there does not end the benchmark.
 
 `Child.call` runs a module-level function in the child, with a dict that lives as long as the child does. Requests and
-replies are pickles behind a length, through the child's standard input and a private copy of its standard output; what
-the environments print goes to standard error, which a file takes.
+replies are pickles in a pipe of their own; what the environments print goes into a file. Needs POSIX.
 """
 
 from __future__ import annotations
@@ -10,26 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import queue
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import IO, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from envfleet.bench.machine import require_psutil
+from envfleet.bench.measure import State, require_psutil
 from envfleet.errors import EnvfleetError, describe_exit
 
 P = ParamSpec("P")
 T = TypeVar("T")
-State = dict[str, Any]
 
-_LENGTH = struct.Struct("<Q")
 _POLL_S = 0.2
 _MEMORY_FLOOR = 0.05  # of the machine's memory: below, the child is ended before the system picks a victim
 
@@ -50,26 +46,21 @@ class Child:
     def __init__(self, name: str) -> None:
         self._name = name
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
+        self._pipe, theirs = Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", __name__, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
             stderr=self._log,
+            pass_fds=[theirs.fileno()],
             start_new_session=True,  # Ctrl-C reaches the parent only, and one signal ends all descendants
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
-        self._replies: queue.SimpleQueue[tuple[bool, Any] | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, name=f"child {name}", daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
+        theirs.close()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can take a call."""
+        """Return whether it can take a call."""
         return self._process.poll() is None
 
     def call(
@@ -86,19 +77,11 @@ class Child:
         Raises:
             ChildFailed: It raised, took too long, died, or used up the machine's memory.
         """
-        request = pickle.dumps((function, args, kwargs))
-        stream = self._process.stdin
         try:
-            if stream is None or stream.closed:
-                raise BrokenPipeError
-            stream.write(_LENGTH.pack(len(request)) + request)
-            stream.flush()
-        except BrokenPipeError:
+            self._pipe.send((function, args, kwargs))
+            is_result, value = self._wait(timeout_s)
+        except (OSError, EOFError):  # it is dead, or its pipe closed
             raise self._fail(describe_exit(self._process.wait())) from None
-        reply = self._wait(timeout_s)
-        if reply is None:
-            raise self._fail(describe_exit(self._process.wait()))
-        is_result, value = reply
         if not is_result:
             raise ChildFailed(f"{self._name}: {value}")
         result: T = value
@@ -106,16 +89,11 @@ class Child:
 
     def kill(self) -> None:
         """End the child and everything it started. May be called twice."""
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        self._reader.join(timeout=5.0)
+        self._pipe.close()
         self._log.close()
 
     def __enter__(self) -> Self:
@@ -124,29 +102,18 @@ class Child:
     def __exit__(self, *exc_info: object) -> None:
         self.kill()
 
-    def _read(self) -> None:
-        stream = self._process.stdout
-        try:
-            while stream is not None and (header := stream.read(_LENGTH.size)):
-                self._replies.put(pickle.loads(stream.read(_LENGTH.unpack(header)[0])))
-        except (OSError, ValueError, EOFError, struct.error, pickle.UnpicklingError):
-            pass  # the stream was cut or closed: the child is gone
-        self._replies.put(None)
-
-    def _wait(self, timeout_s: float) -> tuple[bool, Any] | None:
-        memory = require_psutil().virtual_memory
-        end = time.monotonic() + timeout_s
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return self._replies.get(timeout=_POLL_S)
-            if not self.is_alive:  # its descendants may hold the pipe open, so no end of file tells
-                with contextlib.suppress(queue.Empty):
-                    return self._replies.get(timeout=_POLL_S)
-                return None
+    def _wait(self, timeout_s: float) -> tuple[bool, Any]:
+        memory, end = require_psutil().virtual_memory, time.monotonic() + timeout_s
+        # Descendants may hold the pipe open after the child's death, so no end of file tells of it.
+        while not self._pipe.poll(_POLL_S) and self.is_alive:
             if time.monotonic() > end:
                 raise self._fail(f"took longer than {timeout_s:g} s and was ended")
             if memory().available < _MEMORY_FLOOR * memory().total:
                 raise self._fail("was ended because it left the machine less than 5 % of its memory")
+        if not self._pipe.poll():
+            raise EOFError
+        reply: tuple[bool, Any] = self._pipe.recv()
+        return reply
 
     def _fail(self, reason: str) -> ChildFailed:
         tail = self._tail()
@@ -162,26 +129,20 @@ class Child:
         return ""
 
 
-def serve() -> None:
-    """Answer calls until standard input ends."""
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 (only its descriptor matters)
-        os.dup2(nothing.fileno(), 0)
+def serve(pipe: Connection) -> None:
+    """Answer calls until the pipe ends."""
     state: State = {}
-    while header := requests.read(_LENGTH.size):
-        function, args, kwargs = pickle.loads(requests.read(_LENGTH.unpack(header)[0]))
-        reply: tuple[bool, Any]
-        try:
-            reply = (True, function(state, *args, **kwargs))
-        except Exception as error:  # noqa: BLE001 (whatever a contender raises is its result)
-            traceback.print_exc()
-            reply = (False, _one_line(error))
-        payload = pickle.dumps(reply)
-        replies.write(_LENGTH.pack(len(payload)) + payload)
-        replies.flush()
+    with contextlib.suppress(EOFError):
+        while True:
+            function, args, kwargs = pipe.recv()
+            try:
+                reply = pickle.dumps((True, function(state, *args, **kwargs)))
+            except Exception as error:  # noqa: BLE001 (whatever a contender raises is its result)
+                traceback.print_exc()
+                reply = pickle.dumps((False, _one_line(error)))
+            pipe.send_bytes(reply)
     # Whatever a contender left running, threads or processes, ends with this one; the group is ours alone.
-    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
+    if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
@@ -193,4 +154,4 @@ def _one_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(Connection(int(sys.argv[1])))

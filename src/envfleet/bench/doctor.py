@@ -5,23 +5,81 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
-import json
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
 
 from envfleet.bench.child import Child
-from envfleet.bench.fleets import EnvFleet, kernel_of
-from envfleet.bench.machine import Machine, describe_machine, require_psutil
-from envfleet.bench.peers import BareLoop, Contender
-from envfleet.bench.probes import EnvFacts, probe_env
-from envfleet.bench.results import Run, Settings
+from envfleet.bench.contenders import BareLoop, Contender, EnvFleet, kernel_of
+from envfleet.bench.measure import require_psutil, tree_cpu_s, tree_memory_bytes
+from envfleet.bench.results import Machine, Run, Settings, describe_machine, figures_json
 from envfleet.bench.rounds import Case, run_case
 from envfleet.bench.workloads import Workload, synthetic
-from envfleet.core.cores import affinity_cores, cgroup_cores, whole_cores
+from envfleet.fleet.layout import SpaceLayout
+from envfleet.machine import whole_cores
 
 _ENV_TIMEOUT_S = 120.0
 _BUSY_S = 0.5
-BIG_OBSERVATION_BYTES = 4_096  # below, moving an observation is nothing beside the call that moves it
+_MAX_SAMPLES = 20_000
+_MEMORY_ENVS = 4
+_WRAPPER_TURNS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class WrapperCost:
+    """Cost of one wrapper.
+
+    Attributes:
+        name: The wrapper's class.
+        step_s: Seconds it adds to every step.
+    """
+
+    name: str
+    step_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvFacts:
+    """One environment, stepped with random actions in one process.
+
+    Attributes:
+        step_s: Mean time of a step, as `gymnasium.make` wraps it.
+        step_times: Single steps' times, a sample of them.
+        reset_s: Mean time of a reset without a seed.
+        episode_steps: Mean length of an episode under random actions; capped by the time measured.
+        is_episode_seen: Whether an episode ended at all while it was measured.
+        observation_bytes: Size of one observation; 0 where its space has no fixed shape.
+        observation_dtypes: Types of its leaves.
+        copy_s: Time to copy one observation.
+        has_fixed_shape: Whether all of the observation can live in shared arrays.
+        num_infos: Values in the info of a step, counting nested ones.
+        wrappers: What each wrapper adds to a step, outermost first.
+        threads: Threads of the operating system that one environment starts.
+        cores_busy: CPU seconds that stepping one environment uses a second.
+        memory_bytes: What one more environment adds to a process.
+    """
+
+    step_s: float
+    step_times: tuple[float, ...]
+    reset_s: float
+    episode_steps: float
+    is_episode_seen: bool
+    observation_bytes: int
+    observation_dtypes: tuple[str, ...]
+    copy_s: float
+    has_fixed_shape: bool
+    num_infos: float
+    wrappers: tuple[WrapperCost, ...]
+    threads: int
+    cores_busy: float
+    memory_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +90,6 @@ class FleetFacts:
         loop: A bare Python loop.
         serial: `backend="serial"`.
         serial_without_infos: The same with every info dropped; `None` where there are none.
-        serial_without_copy: The same with `copy=False`; `None` where observations are small.
         process: `backend="process"` with `workers` workers; `None` where it failed.
         kernel: `backend="kernel"`, of the environment itself or of its compiled twin; `None` where there is none or it
             failed.
@@ -43,7 +100,6 @@ class FleetFacts:
     loop: float
     serial: float
     serial_without_infos: float | None
-    serial_without_copy: float | None
     process: float | None
     kernel: float | None
     signal_s: float | None
@@ -52,7 +108,7 @@ class FleetFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """Everything the doctor looked at.
+    """Everything the doctor measured.
 
     Attributes:
         env: The environment's id.
@@ -61,8 +117,6 @@ class Facts:
         workers: Workers of the process fleet.
         policy_s: Time the policy takes for one batch of actions; `None` if not given.
         machine: What it ran on.
-        affinity: Cores the scheduler may use.
-        quota: Cores' worth of time of the control group; `None` without a limit.
         busy_cores: Cores that others kept busy before anything was measured.
         free_memory_bytes: Memory that was free then.
         env_facts: A single environment.
@@ -75,8 +129,6 @@ class Facts:
     workers: int
     policy_s: float | None
     machine: Machine
-    affinity: int
-    quota: float | None
     busy_cores: float
     free_memory_bytes: int
     env_facts: EnvFacts
@@ -107,8 +159,8 @@ class Finding:
 
 def examination_json(facts: Facts, findings: list[Finding]) -> str:
     """Write an examination as JSON: `{"kind": "envfleet.doctor", "schema_version": 1, "facts": …, "findings": […]}`."""
-    body = {"facts": dataclasses.asdict(facts), "findings": [dataclasses.asdict(finding) for finding in findings]}
-    return json.dumps({"kind": "envfleet.doctor", "schema_version": 1, **body}, indent=1) + "\n"
+    told = [dataclasses.asdict(finding) for finding in findings]
+    return figures_json("doctor", {"facts": dataclasses.asdict(facts), "findings": told})
 
 
 def examine(
@@ -134,15 +186,13 @@ def examine(
         ChildFailed: One environment by itself could not be built and stepped.
     """
     progress("looking at the machine", 0.0)
-    psutil = require_psutil()
+    psutil, kernel, workers = require_psutil(), kernel_of(workload), min(workers or whole_cores(), num_envs)
     busy_cores = psutil.cpu_percent(interval=_BUSY_S) / 100 * (psutil.cpu_count() or 1)
     free_memory_bytes = int(psutil.virtual_memory().available)
-    progress(f"one {workload.spec.id} by itself", 0.05)
-    with Child(f"one {workload.spec.id} by itself") as child:
+    alone = f"one {workload.spec.id} by itself"
+    progress(alone, 0.05)
+    with Child(alone) as child:
         env_facts = child.call(probe_env, _ENV_TIMEOUT_S, workload, seconds)
-    workers = min(workers or whole_cores(), num_envs)
-    kernel = kernel_of(workload)
-    fleet_facts = _examine_fleets(workload, num_envs, workers, env_facts, seconds, progress)
     return Facts(
         env=workload.spec.id,
         kernel=None if kernel is None else kernel.id,
@@ -150,12 +200,10 @@ def examine(
         workers=workers,
         policy_s=policy_s,
         machine=describe_machine(),
-        affinity=affinity_cores(),
-        quota=cgroup_cores(),
         busy_cores=busy_cores,
         free_memory_bytes=free_memory_bytes,
         env_facts=env_facts,
-        fleet_facts=fleet_facts,
+        fleet_facts=_examine_fleets(workload, num_envs, workers, env_facts, seconds, progress),
     )
 
 
@@ -175,27 +223,145 @@ def _examine_fleets(
 
     workload = workload.staggered()
     contenders: list[Contender] = [BareLoop(), EnvFleet("serial"), EnvFleet("process")]
-    if env_facts.observation_bytes >= BIG_OBSERVATION_BYTES:
-        contenders.append(EnvFleet("serial", (("copy", False),), tag="no-copy"))
-    compiled = EnvFleet("kernel", (("workers", None),))  # its threads are not those workers
+    compiled = EnvFleet("kernel", {"workers": None})  # its threads are not those workers
     if compiled.absence(workload) is None:
         contenders.append(compiled)
     main = run(workload, contenders, 0.3, 0.7)
     null = synthetic("NullEnv", observation_bytes=max(4, env_facts.observation_bytes))
     signal = run(null, [EnvFleet("process")], 0.7, 0.85).find("envfleet-process")
-    bare = None
-    if env_facts.num_infos > 0:
-        bare = run(workload.wrapped("WithoutInfos"), [EnvFleet("serial")], 0.85, 1.0).find("envfleet-serial")
+    bare = run(workload.wrapped("WithoutInfos"), [EnvFleet("serial")], 0.85, 1.0) if env_facts.num_infos else None
     progress("done", 1.0)
-    names = ("loop", "envfleet-serial", "envfleet-serial-no-copy", "envfleet-process", "envfleet-kernel")
-    loop, serial, no_copy, process, kernel = (main.find(name) for name in names)
+
+    def rate(found: Run | None, name: str) -> float | None:
+        entry = None if found is None else found.find(name)
+        return None if entry is None else entry.rate
+
     return FleetFacts(
-        loop=loop.rate if loop else 0.0,
-        serial=serial.rate if serial else 0.0,
-        serial_without_infos=bare.rate if bare else None,
-        serial_without_copy=no_copy.rate if no_copy else None,
-        process=process.rate if process else None,
-        kernel=kernel.rate if kernel else None,
+        loop=rate(main, "loop") or 0.0,
+        serial=rate(main, "envfleet-serial") or 0.0,
+        serial_without_infos=rate(bare, "envfleet-serial"),
+        process=rate(main, "envfleet-process"),
+        kernel=rate(main, "envfleet-kernel"),
         signal_s=min(sample.p50_us for sample in signal.samples) / 1e6 if signal else None,
         problems=tuple(f"{entry.label}: {entry.reason}" for entry in main.entries if entry.status != "ok"),
     )
+
+
+# ------------------------------------------------------------------------------- one environment, in a child process
+
+
+def probe_env(state: dict[str, Any], workload: Workload, seconds: float) -> EnvFacts:
+    """Measure one environment.
+
+    Args:
+        state: The child's; unused.
+        workload: What to build.
+        seconds: About how long to step and to reset, each.
+    """
+    process = require_psutil().Process()
+    threads_before = process.num_threads()
+    with contextlib.closing(workload.build()) as env:
+        stepping = _time_steps(env, seconds)
+        threads = max(0, process.num_threads() - threads_before)
+        reset_s = statistics.fmean(_time_calls(lambda index: env.reset(), seconds / 4))
+        observation, layout = env.reset(seed=0)[0], SpaceLayout(env.observation_space)
+        leaves = [] if layout.num_objects else list(map(np.asarray, layout.apart(observation)))
+        wrappers = _time_wrappers(env, seconds)
+    return EnvFacts(
+        **stepping,
+        reset_s=reset_s,
+        observation_bytes=sum(leaf.nbytes for leaf in leaves),
+        observation_dtypes=tuple(sorted({str(leaf.dtype) for leaf in leaves})),
+        copy_s=statistics.median(_time_calls(lambda index: [leaf.copy() for leaf in leaves], 0.02)),
+        has_fixed_shape=not layout.num_objects,
+        wrappers=wrappers,
+        threads=threads,
+        memory_bytes=_measure_memory(workload),
+    )
+
+
+def _time_steps(env: gymnasium.Env[Any, Any], seconds: float) -> dict[str, Any]:
+    """Step for a time; returns what `EnvFacts` has of it, by name."""
+    space = copy.deepcopy(env.action_space)
+    space.seed(0)
+    actions = [space.sample() for _ in range(256)]
+    env.reset(seed=0)
+    env.step(actions[0])  # the first step may compile, allocate or load
+    env.reset(seed=0)
+    clock = time.perf_counter
+    times: list[float] = []
+    infos = episodes = 0
+    cpu_before, start = tree_cpu_s(), clock()
+    while (clock() - start < seconds or not times) and len(times) < _MAX_SAMPLES:
+        before = clock()
+        _, _, terminated, truncated, info = env.step(actions[len(times) % 256])
+        times.append(clock() - before)
+        infos += _count_values(info)
+        if terminated or truncated:
+            episodes += 1
+            env.reset()
+    return {
+        "cores_busy": (tree_cpu_s() - cpu_before) / (clock() - start),
+        "step_s": statistics.fmean(times),
+        "step_times": tuple(times[:: max(1, len(times) // 500)]),
+        "episode_steps": len(times) / max(1, episodes),
+        "is_episode_seen": episodes > 0,
+        "num_infos": infos / len(times),
+    }
+
+
+def _time_calls(function: Callable[[int], Any], seconds: float) -> list[float]:
+    """Call for a time, at least three times; return each call's time."""
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < 3 or (time.perf_counter() - start < seconds and len(times) < _MAX_SAMPLES):
+        before = time.perf_counter()
+        function(len(times))
+        times.append(time.perf_counter() - before)
+    return times
+
+
+def _time_wrappers(env: gymnasium.Env[Any, Any], seconds: float) -> tuple[WrapperCost, ...]:
+    """Step the environment at every layer in turns; a wrapper's cost is its layer's median less the next one's."""
+    layers: list[gymnasium.Env[Any, Any]] = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    slice_s = seconds / (_WRAPPER_TURNS * len(layers))
+    medians: list[list[float]] = [[] for _ in layers]
+    for _ in range(_WRAPPER_TURNS):
+        for layer, found in zip(layers, medians, strict=True):
+            found.append(_median_step(env, layer, slice_s))
+    costs = [min(found) for found in medians]
+    return tuple(
+        WrapperCost(type(layer).__name__, max(0.0, outer - inner))
+        for layer, outer, inner in zip(layers, costs, costs[1:], strict=False)
+    )
+
+
+def _median_step(env: gymnasium.Env[Any, Any], layer: gymnasium.Env[Any, Any], seconds: float) -> float:
+    # The action is the layer's own, as wrappers may change the action space. It is drawn once: some layers change the
+    # space's random state, and none may cost differently for it.
+    action = layer.action_space.sample()
+
+    def step(index: int) -> None:
+        _, _, terminated, truncated, _ = layer.step(action)
+        if terminated or truncated:  # too seldom to change the median
+            env.reset()
+
+    env.reset(seed=0)
+    return statistics.median(_time_calls(step, seconds))
+
+
+def _measure_memory(workload: Workload) -> int:
+    """Build a few more environments, take one step in each; return the bytes of one."""
+    before = tree_memory_bytes()
+    with contextlib.ExitStack() as stack:
+        for _ in range(_MEMORY_ENVS):
+            env = stack.enter_context(contextlib.closing(workload.build()))
+            env.reset(seed=0)
+            env.step(env.action_space.sample())
+        return max(0, tree_memory_bytes() - before) // _MEMORY_ENVS
+
+
+def _count_values(info: Mapping[str, Any]) -> int:
+    return sum(_count_values(value) if isinstance(value, Mapping) else 1 for value in info.values())

@@ -11,10 +11,11 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from envfleet.bench.doctor import BIG_OBSERVATION_BYTES, Facts, Finding
+from envfleet.bench.doctor import Facts, Finding
 from envfleet.bench.report import HOW_EQUAL, duration, size
 
 _URGENT = frozenset({"fleet_failed", "memory", "one_core"})
+_BIG_OBSERVATION_BYTES = 4_096  # below, moving an observation is nothing beside the call that moves it
 _WORTH_SAYING = 1.1  # a gain below is within what measurements differ by
 
 
@@ -37,83 +38,59 @@ def _with_policy(finding: Finding, facts: Facts) -> Finding:
 
 
 def reset_share(facts: Facts) -> float:
-    """Compute the share of a sub-environment's time that goes into resets."""
+    """Return the share of a sub-environment's time that goes into resets."""
     env = facts.env_facts
     per_step = env.reset_s / env.episode_steps if env.is_episode_seen else 0.0
     return per_step / (per_step + env.step_s)
 
 
 def step_with_resets_s(facts: Facts) -> float:
-    """Compute the mean time of one sub-environment's step, its share of the resets included."""
+    """Return the mean time of one sub-environment's step, its share of the resets included."""
     return facts.env_facts.step_s / (1.0 - reset_share(facts))
 
 
 def vector_step_s(facts: Facts) -> float:
-    """Take the measured time of one step of the fastest fleet."""
+    """Return the measured time of one step of the fastest fleet."""
     fleet = facts.fleet_facts
     return facts.num_envs / max(fleet.serial, fleet.process or 0.0, 1e-9)
 
 
 def _backend(facts: Facts) -> Finding | None:
-    """Say whether worker processes pay."""
-    fleet, n = facts.fleet_facts, facts.num_envs
+    """Compare worker processes with one process."""
+    fleet, n, workers = facts.fleet_facts, facts.num_envs, facts.workers
     if fleet.process is None or fleet.serial <= 0:
         return None
-    step = duration(step_with_resets_s(facts))
-    signal = (
-        ""
-        if fleet.signal_s is None
-        else f", handing a step to {facts.workers} workers and back {duration(fleet.signal_s)}"
-    )
+    signal = f", handing it to {workers} workers and back {duration(fleet.signal_s)}" if fleet.signal_s else ""
     evidence = (
-        f"A step takes {step}, its share of the resets included{signal}. {n} sub-environments make "
-        f"{fleet.serial:,.0f} steps/s in this process (serial) and {fleet.process:,.0f} with "
-        f"{facts.workers} worker processes."
+        f"A step takes {duration(step_with_resets_s(facts))}, its share of the resets included{signal}. {n} "
+        f"sub-environments make {fleet.serial:,.0f} steps/s in this process (serial) and {fleet.process:,.0f} with "
+        f"{workers} worker processes."
     )
     gain = fleet.process / fleet.serial
     if gain >= _WORTH_SAYING:
-        return Finding(
-            "processes_pay",
-            f"Worker processes make it {gain:.1f}× as fast as one process",
-            evidence,
-            f'backend="process", workers={facts.workers} (backend="auto" finds that by itself).',
-            gain,
-            base_s=n / fleet.serial,
-        )
+        title = f"Worker processes make it {gain:.1f}× as fast as one process"
+        advice = f'backend="process", workers={workers} (backend="auto" finds that by itself).'
+        return Finding("processes_pay", title, evidence, advice, gain, base_s=n / fleet.serial)
     if gain <= 1 / _WORTH_SAYING:
-        return Finding(
-            "too_cheap",
-            "The environment is too cheap for worker processes",
-            evidence,
-            'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.',
-            1 / gain,
-            base_s=n / fleet.process,
-        )
-    return Finding(
-        "processes_even",
-        "Worker processes neither help nor hurt",
-        evidence,
-        'backend="serial" is simpler. envfleet tune finds whether other numbers of sub-environments change that.',
-        1.0,
-    )
+        title = "The environment is too cheap for worker processes"
+        advice = 'backend="serial" (backend="auto" finds that by itself): a loop in this process is faster.'
+        return Finding("too_cheap", title, evidence, advice, 1 / gain, base_s=n / fleet.process)
+    advice = 'backend="serial" is simpler. envfleet tune finds whether other numbers of sub-environments change that.'
+    return Finding("processes_even", "Worker processes neither help nor hurt", evidence, advice, 1.0)
 
 
 def _kernel(facts: Facts) -> Finding | None:
-    """Say that there is compiled code for this environment."""
+    """Recommend compiled code, if there is some for this environment."""
     if facts.kernel is None:
         return None
-    fleet, is_twin = facts.fleet_facts, facts.kernel != facts.env
+    rate, is_twin = facts.fleet_facts.kernel, facts.kernel != facts.env
+    speed = f"Compiled, {facts.num_envs} of them make {rate:,.0f} steps/s. " if rate else ""
     return Finding(
         "kernel",
         f"It has a compiled twin, {facts.kernel}" if is_twin else "It is a kernel, which can be compiled",
-        (
-            f"Compiled, {facts.num_envs} of them make {fleet.kernel:,.0f} steps/s. "
-            if fleet.kernel
-            else "Compiling it needs the extra envfleet[kernels]. "
-        )
-        + (HOW_EQUAL if is_twin else ""),
+        (speed or "Compiling it needs the extra envfleet[kernels]. ") + (HOW_EQUAL if is_twin else ""),
         f'envfleet.make("{facts.kernel}", num_envs={facts.num_envs}, backend="kernel"); it is made for thousands.',
-        max(1.0, (fleet.kernel or 0.0) * vector_step_s(facts) / facts.num_envs),
+        max(1.0, (rate or 0.0) * vector_step_s(facts) / facts.num_envs),
     )
 
 
@@ -127,28 +104,8 @@ def _slow_reset(facts: Facts) -> Finding | None:
         f"A reset takes {duration(env.reset_s)}, a step {duration(env.step_s)}, and an episode lasts "
         f"{env.episode_steps:.0f} steps under random actions (a trained policy's may last longer).",
         "Make reset cheaper: load and build once in __init__, not in every reset. While one sub-environment resets, a "
-        "synchronous step waits for it: spares=True keeps a second copy of each, reset in the background; or act on "
-        "the others meanwhile, with batch_size=…, send and recv.",
+        "synchronous step waits for it: with batch_size, send and recv the others step meanwhile.",
         1 / (1 - share),
-    )
-
-
-def _seeding(facts: Facts) -> Finding | None:
-    env = facts.env_facts
-    extra = env.seeded_reset_s - env.reset_s
-    share = extra / max(env.seeded_reset_s, 1e-12)
-    # Only counts if every episode is seeded, and then as often as there are resets.
-    per_step = extra / env.episode_steps
-    gain = 1 + per_step / step_with_resets_s(facts)
-    if share < 0.3 or extra < 5e-6 or gain < 1.05 or not env.is_episode_seen:
-        return None
-    return Finding(
-        "seeded_resets",
-        f"Seeding takes {share:.0%} of a seeded reset",
-        f"reset() takes {duration(env.reset_s)}, reset(seed=…) {duration(env.seeded_reset_s)}: the rest builds random "
-        "generators.",
-        "Seed once, with the first reset; a fleet's automatic resets draw on from there.",
-        gain,
     )
 
 
@@ -156,64 +113,58 @@ def _wrapper(facts: Facts) -> Finding | None:
     """Name the dearest wrapper, if it matters."""
     env = facts.env_facts
     dearest = max(env.wrappers, key=lambda wrapper: wrapper.step_s, default=None)
-    if dearest is None or dearest.step_s < 0.1 * env.step_s or dearest.step_s < 1e-6:
+    if dearest is None or dearest.step_s < max(0.1 * env.step_s, 1e-6):
         return None
     share = min(0.99, dearest.step_s / env.step_s)
+    others = ", ".join(f"{wrapper.name} {duration(wrapper.step_s)}" for wrapper in env.wrappers)
     advice = (
-        "Pass disable_env_checker=True once the environment works."
-        if dearest.name == "PassiveEnvChecker"
-        else "Look at what it does on every step; the same work on whole batches (a vector wrapper) is usually cheaper."
+        "Look at what it does on every step; a vector wrapper, which does it for whole batches, is usually cheaper."
     )
+    if dearest.name == "PassiveEnvChecker":
+        advice = "Pass disable_env_checker=True once the environment works."
     return Finding(
         "dear_wrapper",
         f"The wrapper {dearest.name} takes {share:.0%} of a step",
-        f"It adds {duration(dearest.step_s)} to a step of {duration(env.step_s)}. All wrappers: "
-        + ", ".join(f"{wrapper.name} {duration(wrapper.step_s)}" for wrapper in env.wrappers)
-        + ".",
+        f"It adds {duration(dearest.step_s)} to a step of {duration(env.step_s)}. All wrappers: {others}.",
         advice,
         1 / (1 - share),
     )
 
 
-def _observation(facts: Facts) -> Finding | None:
-    env = facts.env_facts
-    if not env.has_fixed_shape:
-        return Finding(
-            "object_observation",
-            "Observations have no fixed shape, so they are pickled",
-            "The observation space has parts other than Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.",
-            "Give those parts a fixed shape (pad to the longest, add a length or a mask): they then move through "
-            "shared memory.",
-            1.0,
-        )
-    fleet = facts.fleet_facts
-    share, base_s = min(0.9, facts.num_envs * env.copy_s / vector_step_s(facts)), vector_step_s(facts)
-    if fleet.serial_without_copy is not None and fleet.serial / fleet.serial_without_copy < 1 - share:
-        share, base_s = 1 - fleet.serial / fleet.serial_without_copy, facts.num_envs / fleet.serial
-    if env.observation_bytes < BIG_OBSERVATION_BYTES or share < 0.05:
+def _shape(facts: Facts) -> Finding | None:
+    if facts.env_facts.has_fixed_shape:
         return None
-    faster = fleet.serial_without_copy
-    rates = "" if faster is None else f"{faster:,.0f} steps/s in place of {fleet.serial:,.0f}"
-    measured = f" With copy=False the serial fleet makes {rates}." if rates else ""
+    return Finding(
+        "object_observation",
+        "Observations have no fixed shape, so they are pickled",
+        "The observation space has parts other than Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.",
+        "Give those parts a fixed shape (pad to the longest, add a length or a mask): they then move through shared "
+        "memory.",
+        1.0,
+    )
+
+
+def _observation(facts: Facts) -> Finding | None:
+    env, step_s = facts.env_facts, vector_step_s(facts)
+    share = min(0.9, facts.num_envs * env.copy_s / step_s)
+    if env.observation_bytes < _BIG_OBSERVATION_BYTES or share < 0.05:
+        return None
     wide = [dtype for dtype in env.observation_dtypes if dtype in {"float32", "float64", "int64", "int32"}]
     narrower = f" It is {'/'.join(wide)}: pixels fit in uint8, most else in float32." if wide else ""
     return Finding(
         "big_observation",
         f"An observation is {size(env.observation_bytes)}: moving it takes {share:.0%} of a step",
         f"Copying one takes {duration(env.copy_s)}; {facts.num_envs} of them are copied on every step of "
-        f"{duration(vector_step_s(facts))}.{measured}",
+        f"{duration(step_s)}.",
         f"Pass copy=False if you use an observation only until the next step but one.{narrower} Observe less, or "
         "shrink images inside the environment.",
         1 / (1 - share),
-        base_s=base_s,
     )
 
 
 def _infos(facts: Facts) -> Finding | None:
     env, fleet = facts.env_facts, facts.fleet_facts
-    if fleet.serial_without_infos is None or fleet.serial <= 0:
-        return None
-    gain = fleet.serial_without_infos / fleet.serial
+    gain = (fleet.serial_without_infos or 0.0) / fleet.serial if fleet.serial else 0.0
     if gain < _WORTH_SAYING:
         return None
     return Finding(
@@ -227,23 +178,22 @@ def _infos(facts: Facts) -> Finding | None:
     )
 
 
-def _cores(facts: Facts) -> Finding | None:
+def _one_core(facts: Facts) -> Finding | None:
+    if facts.machine.usable_cores >= 1.5:
+        return None
+    return Finding(
+        "one_core",
+        "There is only one core to use",
+        f"Of {facts.machine.cores} cores, the scheduler and the control group grant {facts.machine.usable_cores:g}. "
+        "Worker processes would take turns on it.",
+        'Give the container or job more cores (docker --cpus, Slurm --cpus-per-task), or stay with backend="serial".',
+        1.0,
+    )
+
+
+def _busy(facts: Facts) -> Finding | None:
     usable = facts.machine.usable_cores
-    if usable < 1.5:
-        limit = (
-            f"the control group grants {facts.quota:g} cores"
-            if facts.quota is not None and facts.quota < facts.affinity
-            else f"the scheduler may use {facts.affinity} of {facts.machine.cores} cores"
-        )
-        return Finding(
-            "one_core",
-            "There is only one core to use",
-            f"Here {limit}. Worker processes would take turns on it.",
-            "Give the container or job more cores (docker --cpus, Slurm --cpus-per-task), or stay with "
-            'backend="serial".',
-            1.0,
-        )
-    if facts.busy_cores < 0.5:
+    if usable < 1.5 or facts.busy_cores < 0.5:
         return None
     # At least half: on a full machine the scheduler still gives a newcomer its share.
     left = min(usable, max(usable / 2, facts.machine.cores - facts.busy_cores))
@@ -252,7 +202,7 @@ def _cores(facts: Facts) -> Finding | None:
         "busy_machine",
         f"Others keep {facts.busy_cores:.1f} of {facts.machine.cores} cores busy",
         f"Measured before anything was started; {usable:g} cores are usable, about {left:.1f} of them free.",
-        "Stop the other work, or count with fewer workers; figures here are lower than on a quiet machine.",
+        "Stop the other work, or count with fewer workers; figures here are lower than on an idle machine.",
         max(1.0, min(wanted, usable) / left),
     )
 
@@ -275,13 +225,13 @@ def _threads(facts: Facts) -> Finding | None:
 
 
 def _memory(facts: Facts) -> Finding | None:
-    needed = facts.env_facts.memory_bytes * facts.num_envs
-    if needed < 0.5 * facts.free_memory_bytes:
+    each, free = facts.env_facts.memory_bytes, facts.free_memory_bytes
+    if each * facts.num_envs < 0.5 * free:
         return None
     return Finding(
         "memory",
-        f"{facts.num_envs} sub-environments need {size(needed)} of {size(facts.free_memory_bytes)} free memory",
-        f"One adds {size(facts.env_facts.memory_bytes)} to its process.",
+        f"{facts.num_envs} sub-environments need {size(each * facts.num_envs)} of {size(free)} free memory",
+        f"One adds {size(each)} to its process.",
         "Use fewer sub-environments; keep big read-only data in one array for all: make(…, shared={…}).",
         1.0,
     )
@@ -292,18 +242,17 @@ def _policy(facts: Facts) -> Finding | None:
         return None
     step_s = vector_step_s(facts)
     share = facts.policy_s / (facts.policy_s + step_s)
-    evidence = (
-        f"The policy takes {duration(facts.policy_s)} a batch, the fastest fleet {duration(step_s)} a step: the policy "
-        f"is {share:.0%} of the time, and an infinitely fast fleet would give {1 / share:.2f}×."
-    )
     overlapped = (facts.policy_s + step_s) / max(facts.policy_s, step_s)
-    advice = (
-        "Let both work at once: fleet.split(2) steps one half while the policy looks at the other (at best "
-        f"{overlapped:.2f}×)."
+    more = " More sub-environments spread the policy's cost over more steps: batches are cheap for a network."
+    return Finding(
+        "policy",
+        f"The policy takes {share:.0%} of the time",
+        f"The policy takes {duration(facts.policy_s)} a batch, the fastest fleet {duration(step_s)} a step: the policy "
+        f"is {share:.0%} of the time, and an infinitely fast fleet would give {1 / share:.2f}×.",
+        "Let both work at once: send(actions, env_indices=half) steps one half while the policy looks at the other, "
+        f"which recv(env_indices=…) waits for (at best {overlapped:.2f}×)." + (more if share > 0.5 else ""),
+        overlapped,
     )
-    if share > 0.5:
-        advice += " More sub-environments spread the policy's cost over more steps: batches are cheap for a network."
-    return Finding("policy", f"The policy takes {share:.0%} of the time", evidence, advice, overlapped)
 
 
 def straggler_loss(facts: Facts, draws: int = 200) -> float:
@@ -318,46 +267,29 @@ def straggler_loss(facts: Facts, draws: int = 200) -> float:
 
 
 def _stragglers(facts: Facts) -> Finding | None:
-    loss = straggler_loss(facts)
+    loss, times = straggler_loss(facts), facts.env_facts.step_times
     # Where steps are cheap or others use the cores, the spread is the machine's noise and not the environment's.
     if loss < 1.3 or facts.env_facts.step_s * facts.num_envs < 1e-3 or facts.busy_cores > 0.5:
         return None
     return Finding(
         "stragglers",
         f"Waiting for the slowest worker costs {1 - 1 / loss:.0%}",
-        f"Steps take from {duration(min(facts.env_facts.step_times))} to {duration(max(facts.env_facts.step_times))}; "
-        f"in a synchronous step {facts.workers} workers wait for the slowest of them.",
+        f"Steps take from {duration(min(times))} to {duration(max(times))}; in a synchronous step {facts.workers} "
+        "workers wait for the slowest of them.",
         f"Act on whoever is ready: batch_size={max(1, facts.num_envs // 2)} with send and recv. More sub-environments "
-        "a worker even it out, too.",
+        "per worker even it out, too.",
         loss,
     )
 
 
 def _problems(facts: Facts) -> Finding | None:
     problems = facts.fleet_facts.problems
-    if not problems:
-        return None
-    return Finding(
-        "fleet_failed",
-        "A fleet of this environment failed",
-        "; ".join(problems) + ".",
-        "Mend that first: see the error by making the fleet yourself, ENVFLEET_DEBUG=1 shows tracebacks.",
-        1.0,
-    )
+    advice = "Mend that first: see the error by making the fleet yourself, ENVFLEET_DEBUG=1 shows tracebacks."
+    title = "A fleet of this environment failed"
+    return Finding("fleet_failed", title, "; ".join(problems) + ".", advice, 1.0) if problems else None
 
 
 _CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    _problems,
-    _backend,
-    _kernel,
-    _slow_reset,
-    _seeding,
-    _wrapper,
-    _observation,
-    _infos,
-    _cores,
-    _threads,
-    _memory,
-    _policy,
-    _stragglers,
-)
+    _problems, _backend, _kernel, _slow_reset, _wrapper, _shape, _observation, _infos, _one_core, _busy,
+    _threads, _memory, _policy, _stragglers,
+)  # fmt: skip

@@ -7,17 +7,22 @@ import copy
 import dataclasses
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from envfleet.bench.machine import require_psutil
-from envfleet.bench.peers import Contender, Runner
+from envfleet.bench.contenders import Contender, Runner
 from envfleet.bench.workloads import Workload
+from envfleet.errors import InvalidArgument
 
+State = dict[Any, Any]
+"""What a child process keeps between calls."""
+
+_CPU_TIMES = ("user", "system", "children_user", "children_system")
 _NUM_BATCHES = 64  # random actions are drawn before the clock runs and used over and over
 
 
@@ -45,19 +50,6 @@ class Sample:
     def rate(self) -> float:
         """Environment steps a second."""
         return self.transitions / self.seconds
-
-
-@dataclasses.dataclass(frozen=True)
-class Opening:
-    """What building N sub-environments cost.
-
-    Attributes:
-        start_s: From the call that builds them to the end of the first reset; imports are done before.
-        memory_bytes: What the process tree grew by (proportional set size where the system tells, else resident).
-    """
-
-    start_s: float
-    memory_bytes: int
 
 
 def draw_actions(space: spaces.Space[Any], num_envs: int, count: int = _NUM_BATCHES) -> list[Any]:
@@ -99,28 +91,14 @@ def measure_steps(runner: Runner, actions: Sequence[Any], seconds: float, warm_u
     return Sample(transitions, len(durations), (now - start) / 1e9, float(p50), float(p99), max(0.0, cpu_s))
 
 
-def measure_idle(seconds: float) -> float:
-    """Wait, and return the CPU time that the process tree used meanwhile, in seconds of CPU a second."""
-    before, start = tree_cpu_s(), time.perf_counter()
-    time.sleep(seconds)
-    return max(0.0, tree_cpu_s() - before) / (time.perf_counter() - start)
-
-
 def tree_cpu_s() -> float:
     """Sum the CPU time of this process, its living descendants and those they have waited for.
 
     This process's own is exact; the system counts the descendants' in ticks, usually of 10 ms.
     """
-    psutil = require_psutil()
-    total = time.process_time()
-    for process in _tree()[1:]:
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system + getattr(times, "children_user", 0.0)
-        total += getattr(times, "children_system", 0.0)
-    return total
+    return time.process_time() + sum(
+        getattr(times, name, 0.0) for times in _read_tree("cpu_times", with_own=False) for name in _CPU_TIMES
+    )
 
 
 def tree_memory_bytes() -> int:
@@ -129,28 +107,32 @@ def tree_memory_bytes() -> int:
     Proportional set size where the system gives it, so that pages shared by forked processes and shared memory count
     once; elsewhere the resident set size, which counts them in every process.
     """
+    return sum(getattr(held, "pss", 0) or held.rss for held in _read_tree("memory_full_info", with_own=True))
+
+
+def _read_tree(method: str, *, with_own: bool) -> Iterator[Any]:
     psutil = require_psutil()
-    total = 0
-    for process in _tree():
-        try:
-            full = process.memory_full_info()
-        except psutil.Error:
-            continue
-        total += int(getattr(full, "pss", 0) or full.rss)
-    return total
+    own = psutil.Process()
+    for process in [*([own] if with_own else []), *own.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):  # it has ended
+            yield getattr(process, method)()
 
 
-def import_modules(state: dict[str, Any], contender: Contender) -> None:
+def import_modules(state: State, contender: Contender) -> None:
     """Import what a contender needs in this process, so that its start is measured without."""
-    del state
     for module in contender.modules:
         importlib.import_module(module)
 
 
 def open_runner(
-    state: dict[str, Any], key: str, contender: Contender, workload: Workload, num_envs: int, workers: int | None
-) -> Opening:
-    """Build a contender's sub-environments in this process and keep them in `state` under `key`."""
+    state: State, key: Hashable, contender: Contender, workload: Workload, num_envs: int, workers: int | None
+) -> tuple[float, int]:
+    """Build a contender's sub-environments in this process and keep them in `state` under `key`.
+
+    Returns:
+        Seconds from the call that builds them to the end of the first reset, imports not included; and by how many
+            bytes the process tree grew (proportional set size where the system tells, else resident).
+    """
     import_modules(state, contender)
     with contextlib.closing(workload.build()) as probe:
         actions = draw_actions(probe.action_space, num_envs)
@@ -160,22 +142,23 @@ def open_runner(
     runner.reset(seed=0)
     start_s = time.perf_counter() - start
     runner.step(actions[0])  # memory that only stepping needs is counted too
-    return Opening(start_s, max(0, tree_memory_bytes() - memory_before))
+    return start_s, max(0, tree_memory_bytes() - memory_before)
 
 
-def step_runner(state: dict[str, Any], key: str, seconds: float, warm_up_s: float) -> Sample:
+def step_runner(state: State, key: Hashable, seconds: float, warm_up_s: float) -> Sample:
     """Measure what is kept under `key`."""
     runner, actions = state[key]
     return measure_steps(runner, actions, seconds, warm_up_s)
 
 
-def idle_runner(state: dict[str, Any], seconds: float) -> float:
-    """Measure the CPU that this process tree uses while nobody steps."""
-    del state
-    return measure_idle(seconds)
+def idle_runner(state: State, seconds: float) -> float:
+    """Wait, and return the CPU time that the process tree used meanwhile, in seconds of CPU a second."""
+    before, start = tree_cpu_s(), time.perf_counter()
+    time.sleep(seconds)
+    return max(0.0, tree_cpu_s() - before) / (time.perf_counter() - start)
 
 
-def close_runner(state: dict[str, Any], key: str) -> float:
+def close_runner(state: State, key: Hashable) -> float:
     """Close what is kept under `key`; return how long that took in seconds."""
     runner, _ = state.pop(key)
     start = time.perf_counter()
@@ -183,10 +166,17 @@ def close_runner(state: dict[str, Any], key: str) -> float:
     return time.perf_counter() - start
 
 
-def _tree() -> list[Any]:
-    psutil = require_psutil()
-    own = psutil.Process()
+def require_psutil() -> ModuleType:
+    """Import psutil.
+
+    Raises:
+        InvalidArgument: It is not installed.
+    """
     try:
-        return [own, *own.children(recursive=True)]
-    except psutil.Error:
-        return [own]
+        import psutil
+    except ImportError as error:
+        raise InvalidArgument(
+            "measuring needs psutil, which is not installed: pip install 'envfleet[bench]' (or pip install psutil)."
+        ) from error
+    module: ModuleType = psutil
+    return module

@@ -1,8 +1,8 @@
-"""What a benchmark found, as plain values, and the JSON they are kept in.
+"""Results of a benchmark as plain values, and the JSON they are kept in.
 
 The file is one object: `{"kind": "envfleet.bench", "schema_version": 1, "envfleet": …, "started_at": …, "machine": …,
 "settings": …, "runs": […]}`. Its parts have exactly the fields of the dataclasses here, in this module's order:
-`Report`, `Machine` (see `machine`), `Settings`, `Run`, `Entry`, `Sample` (see `measure`). Figures are raw, one `Sample`
+`Report`, `Machine`, `Settings`, `Run`, `Entry`, `Sample` (see `measure`). Figures are raw, one `Sample`
 per round; medians and ratios are computed when a report is shown, never stored.
 """
 
@@ -10,17 +10,67 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import platform
 import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from envfleet.bench.machine import Machine
-from envfleet.bench.measure import Sample
-from envfleet.core.files import write_whole
+from envfleet.bench.measure import Sample, require_psutil
+from envfleet.files import write_whole
+from envfleet.machine import cpu_model, usable_cores, version_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The facts that a benchmark's figures depend on.
+
+    Attributes:
+        cpu: The processor's model name.
+        cores: Logical cores of the machine.
+        usable_cores: Cores this process may use at once: affinity and cgroup quota considered.
+        memory_bytes: Physical memory.
+        load: How many processes were running or waiting on average in the last minute; `None` where unknown.
+        system: Operating system and release.
+        python: Python's version.
+        versions: Version of every package that took part.
+    """
+
+    cpu: str
+    cores: int
+    usable_cores: float
+    memory_bytes: int
+    load: float | None
+    system: str
+    python: str
+    versions: dict[str, str]
+
+
+def describe_machine(packages: Iterable[str] = ()) -> Machine:
+    """Collect the facts, with the versions of the given distributions where installed."""
+    wanted = dict.fromkeys(["envfleet", "gymnasium", "numpy", *packages])
+    versions = {name: version for name in wanted if (version := version_of(name)) is not None}
+    return Machine(
+        cpu=cpu_model(),
+        cores=os.cpu_count() or 1,
+        usable_cores=usable_cores(),
+        memory_bytes=int(require_psutil().virtual_memory().total),
+        load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        versions=versions,
+    )
+
+
+def figures_json(kind: str, figures: Mapping[str, Any]) -> str:
+    """Write figures as JSON: `{"kind": "envfleet.…", "schema_version": 1, …figures…}`."""
+    return json.dumps({"kind": f"envfleet.{kind}", "schema_version": 1, **figures}, indent=1) + "\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How long and how often was measured.
+    """Lengths and numbers of measurements.
 
     Attributes:
         seconds: Wall time of one measurement.
@@ -41,11 +91,11 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What one contender did on one workload.
+    """Results of one contender on one workload.
 
     Attributes:
         contender: Its name, such as `"gymnasium-async"`.
-        label: Its name for people.
+        label: Its name in tables and plots.
         status: `"ok"`, `"absent"` (not installed, or cannot run this workload) or `"failed"`.
         reason: Why it is absent or failed; empty if it is ok.
         start_s: Time to build all sub-environments and reset them once; `None` unless measured.
@@ -97,7 +147,7 @@ class Run:
 
     @property
     def measured(self) -> list[Entry]:
-        """The contenders that gave figures."""
+        """Return the contenders that gave figures."""
         return [entry for entry in self.entries if entry.status == "ok" and entry.samples]
 
     def find(self, contender: str) -> Entry | None:
@@ -134,8 +184,7 @@ class Report:
 
     def to_json(self) -> str:
         """Write the file described at the top of this module."""
-        head = {"kind": "envfleet.bench", "schema_version": 1}
-        return json.dumps({**head, **dataclasses.asdict(self)}, indent=1) + "\n"
+        return figures_json("bench", dataclasses.asdict(self))
 
     def save(self, path: Path) -> None:
         """Write the JSON file, with the folders above it."""

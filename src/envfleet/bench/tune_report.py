@@ -1,14 +1,13 @@
-"""What `envfleet tune` found, as a person reads it: the best fleet, the runner-up and why."""
+"""Tables and sentences for what `envfleet tune` found: the best fleet, the runner-up and why."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from envfleet.bench.tune import Trial, Tuning
+from envfleet.bench.report import make_table
+from envfleet.bench.tune import Tuning
 
 _SHOWN = 10
 
@@ -37,9 +36,9 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
 
 
 def explain(tuning: Tuning) -> list[str]:
-    """Say in plain words why the best fleet is the best."""
+    """Return in plain words why the best fleet is the best."""
     best = tuning.best
-    reasons = [reason for why in (_why_first, _why_place, _why_envs_per_worker, _why_batch) if (reason := why(tuning))]
+    reasons = [reason for why in (_why_first, _why_place) if (reason := why(tuning))]
     if best.candidate.is_batched:
         reasons.append(
             "It needs asynchronous code: fleet.send(actions, env_indices) and batch = fleet.recv(), "
@@ -49,30 +48,22 @@ def explain(tuning: Tuning) -> list[str]:
 
 
 def _table(tuning: Tuning) -> Table:
-    title = f"Fleets of {tuning.env}"
-    table = Table(title=title, title_style="bold", title_justify="left", header_style="dim", box=None, pad_edge=False)
-    table.add_column("backend")
-    for name in ("envs", "workers", "per worker", "at a time", "steps/s", "spread"):
-        table.add_column(name, justify="right")
+    names = ("backend", "envs", "workers", "at a time", "steps/s", "spread")
+    table = make_table(f"Fleets of {tuning.env}", *names)
     table.add_column("")
     fastest = max(trial.rate for trial in tuning.trials)
     for place, trial in enumerate(tuning.trials[:_SHOWN]):
-        candidate = trial.candidate
-        cells = [
-            candidate.backend,
-            str(candidate.num_envs),
-            "–" if candidate.backend == "serial" else str(candidate.workers),
-            "–" if candidate.backend == "serial" else str(candidate.envs_per_worker),
-            str(candidate.batch_size) if candidate.is_batched else "all",
-            f"{trial.rate:,.0f}",
-            "–".join(f"{rate:,.0f}" for rate in trial.spread),
-            "█" * max(1, round(16 * trial.rate / fastest)),
-        ]
-        table.add_row(*cells, style="bold green" if place == 0 else "")
+        one = trial.candidate
+        workers = "–" if one.backend == "serial" else str(one.workers)
+        at_a_time = str(one.batch_size) if one.is_batched else "all"
+        rates = f"{trial.rate:,.0f}", "–".join(f"{rate:,.0f}" for rate in trial.spread)
+        bar = "█" * max(1, round(8 * trial.rate / fastest))
+        style = "bold green" if place == 0 else ""
+        table.add_row(one.backend, str(one.num_envs), workers, at_a_time, *rates, bar, style=style)
     return table
 
 
-def _why_first(tuning: Tuning) -> str | None:
+def _why_first(tuning: Tuning) -> str:
     best, second = tuning.best, tuning.runner_up
     if second is None:
         return "It is the only one that could be measured."
@@ -87,7 +78,7 @@ def _why_place(tuning: Tuning) -> str | None:
     """Compare with the best of the other places: this process against workers."""
     best = tuning.best
     is_serial = best.candidate.backend == "serial"
-    other = _first_where(tuning, lambda trial: (trial.candidate.backend == "serial") != is_serial)
+    other = next((one for one in tuning.trials if (one.candidate.backend == "serial") != is_serial), None)
     if other is None:
         return None
     if not is_serial:
@@ -97,50 +88,3 @@ def _why_place(tuning: Tuning) -> str | None:
     if best.is_clearly_faster(other):
         return f"A step takes {1e6 / best.rate:.0f} µs in this process, too little for workers to pay: {ratio}."
     return f"Workers gain nothing beyond the spread of the measurements: {ratio}."
-
-
-def _why_envs_per_worker(tuning: Tuning) -> str | None:
-    """Compare with fewer and with more sub-environments on the same workers."""
-    best = tuning.best.candidate
-    if best.backend == "serial":
-        return None
-    same = [
-        trial
-        for trial in tuning.trials
-        if (trial.candidate.backend, trial.candidate.workers) == (best.backend, best.workers)
-        and not trial.candidate.is_batched
-        and trial.candidate.envs_per_worker < best.envs_per_worker
-    ]
-    worst = min(same, key=lambda trial: trial.candidate.envs_per_worker, default=None)
-    if worst is None or not tuning.best.is_clearly_faster(worst):
-        return None
-    return (
-        f"{best.envs_per_worker} sub-environments a worker share one wake-up; with {worst.candidate.envs_per_worker} "
-        f"it is {worst.rate / tuning.best.rate:.2f}×."
-    )
-
-
-def _why_batch(tuning: Tuning) -> str | None:
-    """Compare waiting for all with acting on whoever is ready."""
-    best = tuning.best
-    if best.candidate.workers < 2:
-        return None
-    shape = (best.candidate.backend, best.candidate.num_envs, best.candidate.workers)
-    twin = _first_where(
-        tuning,
-        lambda trial: (
-            (trial.candidate.backend, trial.candidate.num_envs, trial.candidate.workers) == shape
-            and trial.candidate.is_batched != best.candidate.is_batched
-        ),
-    )
-    if twin is None:
-        return None
-    ratio = twin.rate / best.rate
-    if best.candidate.is_batched:
-        return f"Acting on whoever is ready keeps workers busy while others finish; waiting for all is {ratio:.2f}×."
-    return f"Acting on whoever is ready brings nothing here ({ratio:.2f}×): the workers take equally long."
-
-
-def _first_where(tuning: Tuning, condition: Callable[[Trial], bool]) -> Trial | None:
-    """Return the trial of the given kind that came furthest, or `None`."""
-    return next((trial for trial in tuning.trials if condition(trial)), None)

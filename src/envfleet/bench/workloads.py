@@ -1,4 +1,4 @@
-"""What is measured: the built-in workloads, any Gymnasium id, any callable of the form `module:function`."""
+"""Environments to measure: the built-in workloads, any Gymnasium id, any callable of the form `module:function`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import dataclasses
 import difflib
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
-from envfleet.errors import InvalidArgument
-from envfleet.making.keywords import check_keywords
-from envfleet.making.registered import find_callable
+from envfleet.errors import InvalidArgument, UnknownEnv
+from envfleet.sources import check_keywords, find_callable, find_spec
+
+_MODULE = "envfleet.bench.synthetic"
+_REAL_MODULE = "envfleet.bench.real"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,38 +26,31 @@ class Workload:
 
     Attributes:
         name: What it is called on the command line and in reports.
-        about: One line on what it stands for.
         spec: How Gymnasium builds one; `spec.kwargs` included.
-        argument: What a person passes to `envfleet.make`, as source text.
+        argument: What a user passes to `envfleet.make`, as source text.
         import_lines: What that needs imported.
-        env_kwargs: The person's own arguments of the environment, for `envfleet.make` to pass on.
+        env_kwargs: The user's own arguments of the environment, for `envfleet.make` to pass on.
         is_callable: Whether it is a callable, rather than registered.
     """
 
     name: str
-    about: str
     spec: EnvSpec
     argument: str
     import_lines: tuple[str, ...] = ()
     env_kwargs: tuple[tuple[str, Any], ...] = ()
     is_callable: bool = False
 
-    @property
-    def title(self) -> str:
-        """The environment's id, with the workload's name where that differs."""
-        return self.spec.id if self.spec.id == self.name else f"{self.name} ({self.spec.id})"
-
     def wrapped(self, class_name: str) -> Workload:
-        """Put a wrapper of `envfleet.bench.wrappers` around every sub-environment.
+        """Put a wrapper of `envfleet.bench.synthetic` around every sub-environment.
 
         Args:
             class_name: Name of the wrapper's class.
         """
         if self.is_callable:  # may return wrappers of its own, for which Gymnasium would take those of the spec
             inner = {"class_name": class_name, "entry_point": self.spec.entry_point, "kwargs": self.spec.kwargs}
-            spec = dataclasses.replace(self.spec, entry_point="envfleet.bench.wrappers:build_wrapped", kwargs=inner)
+            spec = dataclasses.replace(self.spec, entry_point=f"{_MODULE}:build_wrapped", kwargs=inner)
         else:
-            wrapper = WrapperSpec(class_name, f"envfleet.bench.wrappers:{class_name}", kwargs={})
+            wrapper = WrapperSpec(class_name, f"{_MODULE}:{class_name}", kwargs={})
             spec = dataclasses.replace(self.spec, additional_wrappers=(*self.spec.additional_wrappers, wrapper))
         return dataclasses.replace(self, spec=spec)
 
@@ -80,50 +75,44 @@ class Workload:
         return gymnasium.make(copy.deepcopy(self.spec), **kwargs)
 
 
-_BUILT_IN: Mapping[str, str] = {
-    "cheap": "about 5 µs a step: overhead is all that counts",
-    "lunar": "Box2D physics, tens of µs a step, slow resets",
-    "medium": "200 µs of CPU a step: what a second core is for",
-    "image": "84 × 84 × 4 uint8: 28 kB to move a step",
-    "dict": "nested Dict observation with five leaves",
-    "infos": "three numeric infos on every step",
-    "hockey": "Box2D physics of two players, tens of µs a step",
+_SYNTHETIC: Mapping[str, str] = {
+    "medium": "SpinEnv",  # 200 µs of CPU a step: what a second core is for
+    "image": "ImageEnv",  # 84 × 84 × 4 uint8: 28 kB to move a step
+    "dict": "DictEnv",  # a nested observation with five leaves
+    "infos": "InfoEnv",  # three numeric infos on every step
 }
-_SYNTHETIC: Mapping[str, str] = {"medium": "SpinEnv", "image": "ImageEnv", "dict": "DictEnv", "infos": "InfoEnv"}
 _REGISTERED: Mapping[str, str] = {
-    "cheap": "CartPole-v1",
-    "lunar": "LunarLander-v3",
-    "hockey": "envfleet/Hockey-Box2D-v0",
+    "cheap": "CartPole-v1",  # about 5 µs a step: overhead is all that counts
+    "lunar": "LunarLander-v3",  # Box2D physics, tens of µs a step, slow resets
+    "hockey": "envfleet/Hockey-Box2D-v0",  # the same with two players
+    "halfcheetah": "HalfCheetah-v5",  # MuJoCo physics
 }
+_PREPARED: Mapping[str, str] = {  # by functions of `envfleet.bench.real`
+    "breakout": "envfleet-bench/Breakout-v5",  # Atari: four frames a step, 28 kB an observation
+    "minigrid": "envfleet-bench/DoorKey-6x6-v0",  # a gridworld in plain Python
+}
+BUILT_IN_NAMES: tuple[str, ...] = ("cheap", "lunar", *_SYNTHETIC, "hockey", "halfcheetah", *_PREPARED)
 
-BUILT_IN_NAMES: tuple[str, ...] = tuple(_BUILT_IN)
 
-
-def synthetic(class_name: str, /, *, name: str | None = None, about: str = "", **kwargs: Any) -> Workload:
+def synthetic(class_name: str, /, *, name: str | None = None, **kwargs: Any) -> Workload:
     """Make a workload of one of the environments in `envfleet.bench.synthetic`.
 
     Args:
         class_name: Name of the class, such as `"SpinEnv"`.
         name: The workload's name; the class's name if not given.
-        about: One line on what it stands for.
         **kwargs: Passed to the class.
     """
-    entry_point = f"envfleet.bench.synthetic:{class_name}"
-    spec = EnvSpec(
-        f"envfleet-bench/{class_name.removesuffix('Env')}-v0",
-        entry_point=entry_point,
-        max_episode_steps=200,
-        kwargs=kwargs,
-    )
-    return Workload(name or class_name, about, spec, *_source_of("envfleet.bench.synthetic", class_name, kwargs))
+    env_id = f"envfleet-bench/{class_name.removesuffix('Env')}-v0"
+    spec = EnvSpec(env_id, entry_point=f"{_MODULE}:{class_name}", max_episode_steps=200, kwargs=kwargs)
+    return Workload(name or class_name, spec, *_source_of(_MODULE, class_name, kwargs))
 
 
 def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
     """Find a workload by name.
 
     Args:
-        name: A built-in workload (`cheap`, `lunar`, `medium`, `image`, `dict`, `infos`, `hockey`), a Gymnasium
-            id (`CartPole-v1`, `mypackage:MyEnv-v0`), or a callable that builds one environment (`mypackage.envs:make`).
+        name: A built-in workload (one of `BUILT_IN_NAMES`), a Gymnasium id (`CartPole-v1`, `mypackage:MyEnv-v0`), or a
+            callable that builds one environment (`mypackage.envs:make`).
         env_kwargs: Arguments of the environment.
 
     Raises:
@@ -131,12 +120,15 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
     """
     kwargs = dict(env_kwargs or {})
     if name in _SYNTHETIC:
-        check_keywords(synthetic(_SYNTHETIC[name]).spec, kwargs, ())
-        return synthetic(_SYNTHETIC[name], name=name, about=_BUILT_IN[name], **kwargs)
+        check_keywords(synthetic(_SYNTHETIC[name]).spec, kwargs)
+        return synthetic(_SYNTHETIC[name], name=name, **kwargs)
     if name in _REGISTERED:
-        return dataclasses.replace(_from_id(_REGISTERED[name], kwargs), name=name, about=_BUILT_IN[name])
-    factory = find_callable(name)
-    return _from_id(name, kwargs) if factory is None else _from_callable(name, factory, kwargs)
+        return dataclasses.replace(_from_id(_REGISTERED[name], kwargs), name=name)
+    if name in _PREPARED:
+        prepared = _from_callable(f"{_REAL_MODULE}:{name}", kwargs)
+        check_keywords(prepared.spec, kwargs)
+        return dataclasses.replace(prepared, name=name, spec=dataclasses.replace(prepared.spec, id=_PREPARED[name]))
+    return _from_id(name, kwargs) if find_callable(name) is None else _from_callable(name, kwargs)
 
 
 def require_buildable(workload: Workload) -> None:
@@ -161,22 +153,21 @@ _NEEDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("shimmy", ("shimmy",), "other"),
     ("envfleet.kernels", ("numba",), "kernels"),
     ("envfleet.envs.hockey", ("Box2D",), "hockey"),
+    (f"{_REAL_MODULE}:breakout", ("ale_py", "cv2"), "bench"),
+    (f"{_REAL_MODULE}:minigrid", ("minigrid",), "bench"),
 )
 
 
 def missing_module(spec: EnvSpec) -> str | None:
-    """Name a module that the environment needs and that is not installed, or `None`.
+    """Return the name of a module that the environment needs and that is not installed, or `None`.
 
     Only looks, imports nothing of the environment: quick, and blind to modules it imports by itself.
     """
-    entry_point = spec.entry_point
-    if not isinstance(entry_point, str):
+    if not isinstance(spec.entry_point, str):
         return None
-    module_name = entry_point.partition(":")[0]
-    needed = [name for prefix, names, _ in _NEEDS if module_name.startswith(prefix) for name in names]
-    if not module_name.startswith(
-        "gymnasium."
-    ):  # its own modules are there; to look for them is to import their package
+    module_name = spec.entry_point.partition(":")[0]
+    needed = [name for prefix, names, _ in _NEEDS if spec.entry_point.startswith(prefix) for name in names]
+    if not module_name.startswith("gymnasium."):  # its modules are there; to look for them is to import their package
         needed.append(module_name)
     return next((name for name in needed if not is_installed(name)), None)
 
@@ -189,21 +180,19 @@ def requirement_of(spec: EnvSpec) -> str:
 
 
 def is_installed(module_name: str) -> bool:
-    """Tell whether a module can be found, without importing it, though its parents are."""
+    """Return whether a module can be found, without importing it, though its parents are."""
     try:
         return importlib.util.find_spec(module_name) is not None
     except (ImportError, ValueError, AttributeError):  # the parent of a dotted name is missing, broken or no package
         return False
 
 
-def _from_callable(name: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Workload:
+def _from_callable(name: str, kwargs: dict[str, Any]) -> Workload:
     module_name, _, attribute = name.rpartition(":")
     # No wrapper is added: what the callable returns is what a fleet would run.
-    spec = EnvSpec(
-        attribute.replace(".", "-"), entry_point=name, kwargs=kwargs, order_enforce=False, disable_env_checker=True
-    )
-    about = (factory.__doc__ or "").strip().partition("\n")[0]
-    return Workload(name, about, spec, *_source_of(module_name, attribute, kwargs), is_callable=True)
+    plain: dict[str, Any] = {"order_enforce": False, "disable_env_checker": True}
+    spec = EnvSpec(attribute.replace(".", "-"), entry_point=name, kwargs=kwargs, **plain)
+    return Workload(name, spec, *_source_of(module_name, attribute, kwargs), is_callable=True)
 
 
 def _source_of(module_name: str, attribute: str, kwargs: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -216,21 +205,19 @@ def _source_of(module_name: str, attribute: str, kwargs: Mapping[str, Any]) -> t
 
 
 def _from_id(name: str, kwargs: dict[str, Any]) -> Workload:
-    env_id = name.rpartition(":")[2]  # find_callable has imported the module
     try:
-        spec = copy.deepcopy(gymnasium.spec(env_id))
-    except gymnasium.error.Error as error:
-        known = [*BUILT_IN_NAMES, *gymnasium.registry]
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        spec = copy.deepcopy(find_spec(name))
+    except UnknownEnv as error:
+        close = difflib.get_close_matches(name, [*BUILT_IN_NAMES, *gymnasium.registry], n=3, cutoff=0.5)
         hint = f"Close to it: {', '.join(close)}." if close else "See what there is: envfleet envs."
         raise InvalidArgument(
-            f"{name!r} is no environment known here: expected a workload ({', '.join(BUILT_IN_NAMES)}), a Gymnasium "
-            f"id, or module:function. {hint}"
+            f"unknown environment {name!r}: expected a workload ({', '.join(BUILT_IN_NAMES)}), a Gymnasium id, or "
+            f"module:function. {hint}"
         ) from error
     if spec.entry_point is None:
         raise InvalidArgument(
-            f"{env_id} has no single environment to build (only a vector one): pass an id that gymnasium.make accepts."
+            f"{spec.id} has no single environment to build (only a vector one): pass an id that gymnasium.make accepts."
         )
-    check_keywords(spec, kwargs, ())
+    check_keywords(spec, kwargs)
     spec.kwargs.update(kwargs)
-    return Workload(name, "", spec, json.dumps(name), env_kwargs=tuple(kwargs.items()))
+    return Workload(name, spec, json.dumps(name), env_kwargs=tuple(kwargs.items()))

@@ -1,4 +1,4 @@
-"""The command line: `envfleet`, with its commands in the modules of this room."""
+"""The command line: `envfleet`, with its commands in the modules of this package."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Env = Annotated[
     typer.Argument(
         metavar="ENV",
         help="A Gymnasium id (CartPole-v1, mypackage:MyEnv-v0), a callable (mypackage.envs:make_env), or a built-in "
-        "workload (cheap, lunar, medium, image, dict, infos).",
+        "workload (cheap, lunar, medium, image, dict, infos, hockey, halfcheetah, breakout, minigrid).",
         show_default=False,
     ),
 ]
@@ -72,9 +72,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     ] = "default",
     peers: Annotated[
         str,
-        typer.Option(
-            help="loop, loop-default, gymnasium-sync, gymnasium-async, sb3-dummy, sb3-subproc, envpool; all; none."
-        ),
+        typer.Option(help="loop, gymnasium-sync, gymnasium-async, sb3-dummy, sb3-subproc, envpool; all; none."),
     ] = "default",
     seconds: Annotated[float, typer.Option(min=0.01, help="Length of one measurement.")] = 0.5,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements per contender.")] = 3,
@@ -86,25 +84,22 @@ def bench(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Measure fleets of ENV against the usual ways to step many environments."""
     with readable_errors():
-        from envfleet.bench.bench import bench as run_bench
-        from envfleet.bench.contenders import BACKEND_NAMES, DEFAULT_BACKENDS, DEFAULT_PEERS, PEER_NAMES
+        from envfleet.bench.contenders import BACKEND_NAMES, DEFAULT_BACKENDS, PEER_NAMES, find_contenders
         from envfleet.bench.plot import check_plot, plot_report
         from envfleet.bench.report import show_report
         from envfleet.bench.results import Settings
+        from envfleet.bench.rounds import Case, run_cases
 
-        chosen_peers = choose_names(peers, "--peers", PEER_NAMES, DEFAULT_PEERS)
+        chosen_peers = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
         chosen_backends = choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)
         if plot is not None:
             check_plot(plot)
+        workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
+        crews = split_counts(workers, "--workers") if workers else [None]
+        contenders = find_contenders([*chosen_peers, *(f"envfleet-{name}" for name in chosen_backends)])
+        cases = [Case(workload, size, crew, contenders) for crew in crews for size in sizes]
         with progress_bar() as tell:
-            report = run_bench(
-                _resolve(env, env_args),
-                split_counts(num_envs, "--num-envs"),
-                split_counts(workers, "--workers") if workers else [None],
-                [*chosen_peers, *(f"envfleet-{name}" for name in chosen_backends)],
-                Settings(seconds=seconds, rounds=rounds),
-                tell,
-            )
+            report = run_cases(cases, Settings(seconds=seconds, rounds=rounds), tell)
         console = make_console()
         show_report(report, console)
         write_figures(json_file, report.to_json())
@@ -125,12 +120,12 @@ def tune(
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,
 ) -> None:
-    """Find the fastest fleet for ENV: backend, workers, environments a worker, batch size."""
+    """Find the fastest fleet for ENV: backend, workers, environments per worker, batch size."""
     with readable_errors():
-        from envfleet.bench.candidates import search_space
+        from envfleet.bench.tune import search_space
         from envfleet.bench.tune import tune as run_tune
         from envfleet.bench.tune_report import show_tuning
-        from envfleet.core.cores import whole_cores
+        from envfleet.machine import whole_cores
 
         candidates = search_space(whole_cores(), num_envs, split_names(backends))
         with progress_bar() as tell:
@@ -154,7 +149,7 @@ def doctor(
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,
 ) -> None:
-    """Tell why a fleet of ENV is no faster, and what to change."""
+    """Report why a fleet of ENV is no faster, and what to change."""
     with readable_errors():
         from envfleet.bench.doctor import examination_json, examine
         from envfleet.bench.doctor_report import show_examination
@@ -211,7 +206,7 @@ def replay(
     if not faulthandler.is_enabled():
         faulthandler.enable(file=2)  # should native code crash again: where
     with readable_errors():
-        run_replay = importlib.import_module("envfleet.core.replay").replay
+        run_replay = importlib.import_module("envfleet.workers.replay").replay
         report: Any = run_replay(str(file), typer.echo)
         typer.echo(report.text)
         if not report.reproduced:

@@ -1,4 +1,4 @@
-"""How commands talk: results to standard output, progress and errors to standard error."""
+"""Output of commands: results to standard output, progress and errors to standard error."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from envfleet.core.files import check_writable, write_whole
 from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.files import check_writable, write_whole
 
 _NO_ROOM = {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
 _NO_PLACE = {
@@ -37,7 +37,7 @@ def make_console() -> Console:
 def readable_errors() -> Iterator[None]:
     """Show an `EnvfleetError` as one panel (exit code 2) and end quietly on Ctrl-C (exit code 130).
 
-    So is a file that cannot be written, for want of room or permission. With `ENVFLEET_DEBUG=1` in the environment
+    So is a file that cannot be written, for lack of space or permission. With `ENVFLEET_DEBUG=1` in the environment
     the traceback is printed above the panel.
     """
     try:
@@ -49,7 +49,7 @@ def readable_errors() -> Iterator[None]:
         if error.errno not in _NO_ROOM and not (error.errno in _NO_PLACE and error.filename):
             raise
         what = f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
-        _show_error("no file", f"{what} ({error.strerror}): make room, or pass another place")
+        _show_error("no file", f"{what} ({error.strerror}): free some space, or pass another place")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -58,7 +58,7 @@ def demo(
 
 
 def _untrained(config: RunConfig) -> Any:
-    """The agent as it is before its first update."""
+    """Return the agent as it is before its first update."""
     from envfleet.training import RunOptions, Trainer
 
     trainer = Trainer(config, RunOptions())

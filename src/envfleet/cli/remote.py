@@ -13,7 +13,7 @@ from envfleet.errors import MissingDependency
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from envfleet.remote.account import Account
+    from envfleet.cli.account import Account
     from envfleet.remote.service_link import ServiceLink
 
 _NEIGHBOURS = 5  # lines of a leaderboard
@@ -39,7 +39,7 @@ def status(
     with readable_errors():
         try:
             from envfleet.remote.service_link import ServiceLink
-            from envfleet.remote.settings import find_token
+            from envfleet.user_settings import find_token
         except ModuleNotFoundError as error:
             raise MissingDependency(f"status needs {error.name}: pip install 'envfleet[client]'") from error
         link = ServiceLink(url, find_token(token), patience_s=10.0)
@@ -66,7 +66,7 @@ def _dashboard(link: ServiceLink) -> RenderableType:
     from rich.markup import escape
     from rich.text import Text
 
-    from envfleet.remote.account import read_account
+    from envfleet.cli.account import read_account
 
     account = read_account(link)
     title = Text.from_markup(f"[bold]{escape(account.user)}[/bold], {account.role}, at {escape(link.url)}")

@@ -1,4 +1,4 @@
-"""What a person reads at the end of a run."""
+"""Summary at the end of a run."""
 
 from __future__ import annotations
 

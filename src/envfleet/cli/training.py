@@ -159,17 +159,17 @@ def _print_config(source: str) -> None:
     import dataclasses
     import json
 
-    from envfleet.training.config import read_config
+    from envfleet.training.config import agent_config, read_config
 
     with _plain_warnings():
         config = read_config(source)
     content = config.model_dump(mode="json")
     content["agent"]["hyperparameters"] = {
         name: value
-        for name, value in dataclasses.asdict(config.agent_config()).items()
+        for name, value in dataclasses.asdict(agent_config(config)).items()
         if name not in ("warmup", "learning_rate", "batch_size")
     }
-    agent = dataclasses.asdict(config.agent_config())
+    agent = dataclasses.asdict(agent_config(config))
     content["hyperparameters"] = {name: agent.get(name) for name in content["hyperparameters"]}
     typer.echo(json.dumps(content, indent=2))
 

@@ -2,13 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+
+_MOST_NUMBERS = 32
+"""Observations with more numbers are not drawn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeProtocol:
+    """What the episode protocol needs to know of an environment whose decisions hold for several of its steps.
+
+    The environment's infos have `num_rows`, the rows of an observation that a decision has filled, and `reason`, a key
+    of `reasons` once the episode has ended by itself, else 0; `reason` is an attribute of sub-environments, too.
+
+    Attributes:
+        names: What clients call the environment, beside its id.
+        option: Option of the environment for the most steps of a decision.
+        span: Parameter of the kernel for how many of them there are, and the name of that number in stored events.
+        longest: Value of `option`.
+        actions: Names of the actions, in order.
+        reasons: Why episodes end.
+    """
+
+    names: tuple[str, ...]
+    option: str
+    span: str
+    longest: int
+    actions: tuple[str, ...]
+    reasons: Mapping[int, str]
+
+    def check_action(self, action: int) -> None:
+        """Check an action.
+
+        Raises:
+            InvalidArgument: It is unknown.
+        """
+        if not 0 <= action < len(self.actions):
+            known = ", ".join(f"{number} ({name})" for number, name in enumerate(self.actions))
+            raise InvalidArgument(f"action={action}: pass one of {known}")
+
+
+class Line(NamedTuple):
+    """Something that was measured over an episode: values `(points,)`."""
+
+    title: str
+    values: NDArray[Any]
+    unit: str = ""
+
+
+class Mark(NamedTuple):
+    """Something that happened at a point of the x axis; the tone is `"good"`, `"bad"` or `"warn"`."""
+
+    at: float
+    word: str
+    tone: str
+
+
+class Portrait(NamedTuple):
+    """An episode in lines, to be drawn.
+
+    Attributes:
+        lines: Over the axis' unit, from 1.
+        ends: Where each step ends on that axis, `(steps,)`.
+        marks: What happened.
+        text: The same in words.
+    """
+
+    lines: Sequence[Line]
+    ends: NDArray[Any]
+    marks: Sequence[Mark] = ()
+    text: str = ""
+
+
+class EpisodeLog(Protocol):
+    """Notes an episode."""
+
+    def add(self, observation: Any, action: Any, reward: float, *, info: Mapping[str, Any]) -> None:
+        """Add a step: its action, and what came of it."""
+
+    def portrait(self) -> Portrait:
+        """Return what was noted."""
+
+
+class PlainLog:
+    """Notes observations of few numbers, and actions that are whole numbers."""
+
+    def __init__(self) -> None:
+        self.observations: list[NDArray[Any]] = []
+        self.actions: list[int] = []
+        self._num_steps = 0
+
+    def add(self, observation: Any, action: Any, reward: float, *, info: Mapping[str, Any]) -> None:
+        """Add a step: its action, and what came of it."""
+        self._num_steps += 1
+        if isinstance(observation, (int, np.ndarray, np.number)) and np.size(observation) <= _MOST_NUMBERS:
+            self.observations.append(np.ravel(observation))
+        if isinstance(action, np.integer):
+            self.actions.append(int(action))
+
+    def portrait(self) -> Portrait:
+        """Return what was noted."""
+        columns = np.stack(self.observations, axis=1) if self.observations else ()
+        lines = [Line(f"observation[{k}]", column) for k, column in enumerate(columns)]
+        if self.actions:
+            lines.append(Line("action", np.array(self.actions)))
+        return Portrait(lines, np.arange(1, self._num_steps + 1))
 
 
 class Hosting:
@@ -19,15 +126,22 @@ class Hosting:
         readable: Attributes that participants may read.
         warm_options: Options of a kernel's fleets that are made once as a service starts, so that they are compiled.
         columns: What is counted of running episodes, with the dtype of each.
+        unit: What the length of an episode is counted in: one of `columns`, or steps.
+        glance: Titles of the lines of its portrait that a participant sees at first; if there are none, it is drawn
+            only where it is asked for.
         abandon_penalty: Reward taken from an abandoned episode in scores, at least what leaving it early could save:
             0 where rewards are never negative. `None` if it is not known; then whoever hosts the environment decides.
+        episodes: How the episode protocol is spoken of it; `None` if it is not.
     """
 
     limits: ClassVar[Mapping[str, int | None]] = {}
     readable: ClassVar[tuple[str, ...]] = ()
     warm_options: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     columns: ClassVar[Mapping[str, Any]] = {}
+    unit: ClassVar[str] = "steps"
+    glance: ClassVar[tuple[str, ...]] = ()
     abandon_penalty: ClassVar[float | None] = None
+    episodes: ClassVar[EpisodeProtocol | None] = None
 
     def make(self, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Any:
         """Make a fleet in a way of the environment's own; `None` for the usual way."""
@@ -68,6 +182,23 @@ class Hosting:
         """
         return {}
 
-    def log(self) -> Any:
-        """What notes an episode for pictures of its own; `None` for the usual ones."""
-        return None
+    def ending(self, outcome: str, details: Mapping[str, Any]) -> tuple[str, str]:
+        """Return a word for how an episode has ended, and its tone: `"good"`, `"bad"` or `"dull"`.
+
+        Args:
+            outcome: `"terminated"`, `"truncated"` or `"abandoned"`.
+            details: What is stored of it.
+        """
+        return outcome, "dull"
+
+    def metrics(self, episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return what the episode protocol tells of stored episodes beyond their rewards; there is at least one.
+
+        Args:
+            episodes: `length` and `details` of each.
+        """
+        return {}
+
+    def log(self) -> EpisodeLog:
+        """Return what notes an episode for its portrait."""
+        return PlainLog()

@@ -15,7 +15,7 @@ from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import ENDED_DTYPE, Block, BufferPlan
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.outputs import OutputPool
+from envfleet.kernels.outputs import OutputPool, set_maker
 from envfleet.kernels.params import merge_params
 from envfleet.kernels.program import Program, compile_kernel, compiling
 from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
@@ -131,7 +131,7 @@ class CpuBatch(BatchBase):
                 table[place] = held[buffer.name].ctypes.data
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
         shapes = [spec.observation.shape, (), (), (), *self._info_shapes.values()]
-        pool = OutputPool(plan.outputs, shapes, self.num_envs, table, first, copy=self._copy)
+        pool = OutputPool(set_maker(plan.outputs, shapes, self.num_envs, table, first), copy=self._copy)
         # All at once, as the code and its tables belong to one block, which whatever interrupts this must not free.
         self._has_own_params, self._params_block, self._program, self._pool = has_own_params, block, program, pool
 
@@ -211,13 +211,41 @@ class CpuBatch(BatchBase):
                 return out.arrays, None
             if count < 0:
                 refuse_action(self.spec, actions, -1 - count)
-            return out.arrays, self._collect([count], now)
+            return out.arrays, self._collect([(0, count)], now)
         wrong = self._program.check(actions)
         if wrong < 0:
             refuse_action(self.spec, actions, -1 - wrong)
         step_range = self._program.step_range
         counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
-        return out.arrays, self._collect(counts, now) if any(counts) else None
+        places = [(start, count) for (start, _), count in zip(self._crew.spans, counts, strict=True)]
+        return out.arrays, self._collect(places, now) if any(counts) else None
+
+    def step_rows(self, rows: NDArray[np.int64], actions: Any) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+        """Step some rows once, in this thread.
+
+        Args:
+            rows: Which ones, each once.
+            actions: `(K, …)`, one for each of them.
+
+        Returns:
+            The arrays of `OutputSet`, of which these rows are meaningful, and the episodes that ended.
+
+        Raises:
+            InvalidArgument: As `step`.
+        """
+        actions = convert_actions(self.spec, actions, (len(rows),))
+        wrong = self._program.check(actions)
+        if wrong < 0:
+            refuse_action(self.spec, actions, -1 - wrong)
+        whole = np.zeros(self._action_shape, self._action_dtype)
+        whole[rows] = actions
+        out = self._pool.take()
+        out.table[NOW] = now = time.perf_counter_ns()
+        places = []
+        for run in np.split(ordered := np.sort(rows), np.flatnonzero(np.diff(ordered) > 1) + 1):
+            start, stop = int(run[0]), int(run[-1]) + 1
+            places.append((start, self._program.step_range(out.table, whole, start, stop)))
+        return out.arrays, self._collect(places, now) if any(count for _, count in places) else None
 
     def fused(self) -> Fused:
         """What a rollout needs."""
@@ -225,12 +253,9 @@ class CpuBatch(BatchBase):
         table[NOW] = time.perf_counter_ns()
         return Fused(self._program, self._has_own_params, table, self._crew)
 
-    def _collect(self, counts: list[int], now: int) -> Ended:
-        if len(counts) == 1:
-            words = self._ended[: counts[0]].copy()
-        else:
-            spans = zip(self._crew.spans, counts, strict=True)
-            words = np.concatenate([self._ended[start : start + count] for (start, _), count in spans])
+    def _collect(self, places: list[tuple[int, int]], now: int) -> Ended:
+        """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
+        words = np.concatenate([self._ended[start : start + count] for start, count in places])
         if not self._is_same_step:
             return Ended(words, now, None, {})
         rows = words[:, 0]

@@ -33,6 +33,11 @@ class BatchState:
         """How many there are."""
         return len(self.arrays["awaiting"])
 
+    def __getitem__(self, rows: NDArray[np.int64]) -> BatchState:
+        """Return the states of some rows."""
+        params = {name: each if len(each) == 1 else each[rows] for name, each in self.params.items()}
+        return BatchState({name: array[rows] for name, array in self.arrays.items()}, params)
+
 
 class BatchBase(abc.ABC):
     """The parameters of a batch, and its rows as records.

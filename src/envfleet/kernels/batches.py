@@ -3,96 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch import CpuBatch
-from envfleet.kernels.batch_base import BatchState
+from envfleet.kernels.batch import CpuBatch, Ended
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.threads import count_threads
+
+if TYPE_CHECKING:
+    from envfleet.kernels.cuda.batch import CudaBatch
+    from envfleet.kernels.cuda.ended import DeviceEnded
 
 DEVICES = ("cpu", "cuda")
 
 
-class EndedInStep(Protocol):
-    """The episodes that ended in one step."""
+KernelBatch: TypeAlias = "CpuBatch | CudaBatch"
+"""Kernel environments, stepped together.
 
-    @property
-    def episodes(self) -> NDArray[Any]:
-        """Records of `ENDED_DTYPE` by ascending row."""
-
-    @property
-    def now(self) -> int:
-        """When the step was taken, in nanoseconds."""
-
-    @property
-    def observations(self) -> NDArray[Any] | None:
-        """The last ones, which a reset replaced (`SAME_STEP`); else `None`."""
-
-    @property
-    def infos(self) -> Mapping[str, NDArray[Any]]:
-        """Likewise, by name."""
-
-
-class KernelBatch(Protocol):
-    """Kernel environments, stepped together; `CpuBatch` and `CudaBatch` are such.
-
-    Arrays that `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos:
-    NumPy's on the CPU, else `DeviceArray`s. All others are on the host.
-    """
-
-    device: str
-    num_threads: int
-
-    @property
-    def final_observations(self) -> Any:
-        """The last observation of each row's previous episode (`SAME_STEP`)."""
-
-    @property
-    def params(self) -> dict[str, NDArray[Any]]:
-        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies."""
-
-    def reset(self, rows: Any, seeds: Any, is_seeded: Any, /) -> tuple[Any, ...]:
-        """Begin new episodes in some rows."""
-
-    def observe(self) -> tuple[Any, ...]:
-        """Observations and infos once more."""
-
-    def step(self, actions: Any, /) -> tuple[tuple[Any, ...], EndedInStep | None]:
-        """Step every row once; the episodes that ended, or `None` if it is known that none did."""
-
-    def count_awaiting(self) -> int:
-        """How many rows await a reset."""
-
-    def kept(self, name: str, /) -> NDArray[Any]:
-        """What is kept of every row besides its state, by name; to be read."""
-
-    def field(self, name: str, /) -> NDArray[Any]:
-        """A field of every row's state; to be read."""
-
-    def write(self, name: str, values: Any, /) -> None:
-        """Set a field of the state."""
-
-    def rng_records(self) -> NDArray[Any]:
-        """The generators' states."""
-
-    def records(self, row: int, /) -> tuple[NDArray[Any], NDArray[Any]]:
-        """State and parameters of one row."""
-
-    def set_params(self, values: Mapping[str, Any], rows: Any = None, /) -> None:
-        """Change parameters, in some rows or for all."""
-
-    def save(self, rows: Any = None, /) -> BatchState:
-        """Copy everything of some rows, or of all."""
-
-    def load(self, state: BatchState, rows: Any = None, /) -> None:
-        """Bring saved rows back."""
-
-    def close(self) -> None:
-        """Release what needs releasing."""
+Arrays that `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos: NumPy's on
+the CPU, else `DeviceArray`s. All others are on the host.
+"""
+EndedInStep: TypeAlias = "Ended | DeviceEnded"
+"""The episodes that ended in one step."""
 
 
 def make_batch(  # noqa: PLR0913  # every option is keyword-only

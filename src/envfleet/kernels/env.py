@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 
-from envfleet.core.requests import check_options
 from envfleet.errors import InvalidArgument, KernelError
+from envfleet.fleet.checks import check_options
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import as_array
@@ -74,12 +74,12 @@ class KernelEnv(gym.Env[Any, Any]):
         if unknown:
             raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': parameters by name")
         params = (options or {}).get("params")
-        check_options(params, "options['params']")
+        check_options(params, name="options['params']")
         if params:
             self._batch.set_params(params)
         if seed is None and self._np_random_seed is None:
             seed = np_random()[1] % 2**63
-        seeds, is_seeded = read_seeds(seed, 1) or (np.zeros(1, np.uint64), np.zeros(1, np.bool_))
+        seeds, is_seeded = read_seeds([seed], 1)
         if is_seeded[0]:
             self._np_random_seed = int(seeds[0])
         arrays = self._batch.reset(_ROW, seeds, is_seeded)

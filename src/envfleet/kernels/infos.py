@@ -1,4 +1,4 @@
-"""Infos of kernels: columns that are there anyway, and what ended episodes tell, built if somebody looks."""
+"""Infos of kernels in Gymnasium's form: the kernel's own fields, last observations, ended episodes."""
 
 from __future__ import annotations
 
@@ -8,84 +8,79 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.lazy_infos import LazyInfos
+from envfleet.fleet.episodes import EndedEpisodes
 from envfleet.kernels.batches import EndedInStep
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.options import Options
 
-_FIRST_INFO = 4  # of the arrays that a batch hands out
+_FIRST_INFO = 4
 
 
-def info_columns(
-    spec: KernelSpec, arrays: tuple[NDArray[Any], ...], rows: NDArray[np.int64] | None, num_envs: int
-) -> dict[str, Any]:
-    """The kernel's own infos with their masks.
+class ResetInfos:
+    """Infos of a reset.
 
     Args:
         spec: The kernel.
-        arrays: What the batch handed out.
-        rows: Which rows have infos; `None` for all.
-        num_envs: Length of the masks.
+        num_envs: How many sub-environments.
     """
-    infos: dict[str, Any] = {}
-    for name, column in zip(spec.kernel.info_fields, arrays[_FIRST_INFO:], strict=True):
-        mask = np.ones(num_envs, np.bool_)
-        shown: Any = column
-        if rows is not None:
-            mask = np.zeros(num_envs, np.bool_)
-            mask[rows] = True
-            if isinstance(column, np.ndarray):  # zeros elsewhere, as Gymnasium has them; on a device, whatever there is
-                shown = _scatter(column[rows], rows, np.zeros_like(column))
-        infos[name], infos[f"_{name}"] = shown, mask
-    return infos
+
+    def __init__(self, spec: KernelSpec, num_envs: int) -> None:
+        self._names, self._num_envs = tuple(spec.kernel.info_fields), num_envs
+
+    def __call__(self, arrays: tuple[Any, ...], rows: NDArray[np.int64] | None) -> dict[str, Any]:
+        """Return the infos of `rows`, or of all."""
+        size = self._num_envs if rows is None else len(rows)
+        infos: dict[str, Any] = {}
+        for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
+            infos[name] = column if rows is None else column.take(rows, axis=0)
+            infos[f"_{name}"] = np.ones(size, np.bool_)
+        return infos
 
 
-def step_infos(
-    spec: KernelSpec, arrays: tuple[NDArray[Any], ...], ended: EndedInStep | None, num_envs: int
-) -> dict[str, Any]:
-    """The infos of one step."""
-    if ended is None:
-        return info_columns(spec, arrays, None, num_envs)
-    held = (*arrays,)  # a tuple of our own: while it lives, the batch writes to none of these arrays again
+class StepInfos:
+    """Infos of a step. Masks in which every row is set are made once, and read-only.
 
-    def build() -> dict[str, Any]:
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+        options: Of the fleet; `record_episodes` and `final_infos` decide what there is.
+    """
+
+    def __init__(self, spec: KernelSpec, num_envs: int, options: Options) -> None:
+        self._names, self._num_envs = tuple(spec.kernel.info_fields), num_envs
+        self._records, self._has_finals = options.record_episodes, options.final_infos
+        self._all = np.ones(num_envs, np.bool_)
+        self._all.flags.writeable = False
+
+    def __call__(self, arrays: tuple[Any, ...], ended: EndedInStep | None) -> dict[str, Any]:
+        """Return the infos; `ended` are the episodes that ended, if it is not known that none did."""
+        infos: dict[str, Any] = {}
+        for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
+            infos[name], infos[f"_{name}"] = column, self._all
+        if ended is None or not (self._records or (self._has_finals and ended.observations is not None)):
+            return infos
         episodes = ended.episodes
         rows = episodes["row"]
         if len(rows) == 0:
-            return info_columns(spec, held, None, num_envs)
-        mask = np.zeros(num_envs, np.bool_)
-        mask[rows] = True
-        infos = info_columns(spec, held, None, num_envs)
-        if ended.observations is not None:
-            infos |= _final_entries(rows, ended.observations, ended.infos, mask)
-        infos["episode"] = {
-            "r": _scatter(episodes["total"], rows, np.zeros(num_envs)),
-            "l": _scatter(episodes["length"], rows, np.zeros(num_envs, np.int64)),
-            "t": _scatter((ended.now - episodes["begun"]) // 1000 / 1e6, rows, np.zeros(num_envs)),
-            "id": _scatter(episodes["episode"] * num_envs + rows, rows, np.full(num_envs, -1)),
-        }
-        infos["_episode"] = mask
+            return infos
+        if self._has_finals and ended.observations is not None:
+            infos |= self._finals(rows, ended.observations, ended.infos)
+        if self._records:
+            seconds = (ended.now - episodes["begun"]) // 1000 / 1e6
+            ids = episodes["episode"] * self._num_envs + rows
+            infos |= EndedEpisodes(rows, episodes["total"], episodes["length"], seconds, ids).entries(self._num_envs)
         return infos
 
-    return LazyInfos(build)
-
-
-def _scatter(values: NDArray[Any], rows: NDArray[np.int64], target: NDArray[Any]) -> NDArray[Any]:
-    target[rows] = values
-    return target
-
-
-def _final_entries(
-    rows: NDArray[np.int64],
-    last: NDArray[Any],
-    last_infos: Mapping[str, NDArray[Any]],
-    mask: NDArray[np.bool_],
-) -> dict[str, Any]:
-    """Gymnasium's `final_obs` and `final_info` of `SAME_STEP`."""
-    observations = np.full(len(mask), None, object)
-    for row, observation in zip(rows, last, strict=True):
-        observations[row] = observation
-    infos: dict[str, Any] = {}
-    for name, values in last_infos.items():
-        column = np.zeros((len(mask), *values.shape[1:]), values.dtype)
-        infos[name], infos[f"_{name}"] = _scatter(values, rows, column), mask.copy()
-    return {"final_obs": observations, "_final_obs": mask.copy(), "final_info": infos, "_final_info": mask.copy()}
+    def _finals(self, rows: NDArray[np.int64], last: NDArray[Any], infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Return Gymnasium's `final_obs` and `final_info`."""
+        mask = np.zeros(self._num_envs, np.bool_)
+        mask[rows] = True
+        observations = np.full(self._num_envs, None, object)
+        for row, observation in zip(rows.tolist(), last, strict=True):
+            observations[row] = int(observation) if observation.shape == () and last.dtype.kind in "iu" else observation
+        final: dict[str, Any] = {}
+        for name, values in infos.items():
+            final[name] = np.zeros((self._num_envs, *values.shape[1:]), values.dtype)
+            final[name][rows] = values
+            final[f"_{name}"] = mask.copy()
+        return {"final_obs": observations, "_final_obs": mask, "final_info": final, "_final_info": mask.copy()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,14 @@ from envfleet.kernels.buffers import Buffer
 
 _MAX_SETS = 4
 _CAN_COUNT = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class _Arrays(Protocol):
+    @property
+    def arrays(self) -> Sequence[Any]: ...
+
+
+_S = TypeVar("_S", bound=_Arrays)
 
 
 class OutputSet(NamedTuple):
@@ -27,11 +35,14 @@ class OutputSet(NamedTuple):
     arrays: tuple[NDArray[Any], ...]
 
 
-class OutputPool:
-    """Sets of result arrays, used again once nobody else holds any array of a set.
-
-    A caller owns what it is given: an array is written again only if this pool has the last reference to it, and to
-    every view of it. So a training loop, which drops old observations, makes no allocation per step.
+def set_maker(
+    buffers: Sequence[Buffer],
+    shapes: Sequence[tuple[int, ...]],
+    num_envs: int,
+    table: NDArray[np.int64],
+    first_place: int,
+) -> Callable[[], OutputSet]:
+    """Return what makes sets for an `OutputPool`.
 
     Args:
         buffers: The arrays of a set.
@@ -39,28 +50,37 @@ class OutputPool:
         num_envs: Their leading dimension.
         table: All that the compiled functions need but the addresses of the set.
         first_place: Where in the table those addresses begin.
+    """
+    forms = [((num_envs, *shape), buffer.dtype) for buffer, shape in zip(buffers, shapes, strict=True)]
+
+    def make() -> OutputSet:
+        arrays = tuple(np.empty(shape, dtype) for shape, dtype in forms)
+        own = table.copy()
+        own[first_place : first_place + len(arrays)] = [array.ctypes.data for array in arrays]
+        return OutputSet(own, arrays)
+
+    return make
+
+
+class OutputPool(Generic[_S]):
+    """Sets of result arrays, used again once nobody else holds any array of a set.
+
+    A caller owns what it is given: an array is written again only if this pool has the last reference to it, and to
+    every view of it. So a training loop, which drops old observations, makes no allocation per step.
+
+    Args:
+        make: Makes a set; the pool holds the only references to its `arrays`.
         copy: Otherwise two sets take turns, whoever holds them.
     """
 
-    def __init__(
-        self,
-        buffers: Sequence[Buffer],
-        shapes: Sequence[tuple[int, ...]],
-        num_envs: int,
-        table: NDArray[np.int64],
-        first_place: int,
-        *,
-        copy: bool,
-    ) -> None:
-        self._forms = [((num_envs, *shape), buffer.dtype) for buffer, shape in zip(buffers, shapes, strict=True)]
-        self._table, self._first_place = table, first_place
-        self._copy = copy
-        self._sets = [self._make(), self._make()]
+    def __init__(self, make: Callable[[], _S], *, copy: bool) -> None:
+        self._make, self._copy = make, copy
+        self._sets = [make(), make()]
         self._unheld = _count_references(self._sets[0].arrays)
         self._turn = 0
 
-    def take(self) -> OutputSet:
-        """A set to write results to."""
+    def take(self) -> _S:
+        """Return a set to write results to."""
         if not self._copy:
             self._turn = 1 - self._turn
             return self._sets[self._turn]
@@ -72,12 +92,6 @@ class OutputPool:
         self._sets = [made, *self._sets[: _MAX_SETS - 1]]
         return made
 
-    def _make(self) -> OutputSet:
-        arrays = tuple(np.empty(shape, dtype) for shape, dtype in self._forms)
-        table = self._table.copy()
-        table[self._first_place : self._first_place + len(arrays)] = [array.ctypes.data for array in arrays]
-        return OutputSet(table, arrays)
 
-
-def _count_references(arrays: tuple[NDArray[Any], ...]) -> int:
+def _count_references(arrays: Sequence[Any]) -> int:
     return sum(map(sys.getrefcount, arrays))

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.core.files import write_whole
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
+from envfleet.files import write_whole
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.explaining import explain
 from envfleet.kernels.kernel import KernelSpec

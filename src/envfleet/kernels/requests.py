@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.arguments import check_whole
-from envfleet.core.requests import check_seeds
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_seeds, check_whole
 
 _TOO_LARGE = 2**64
 
@@ -48,21 +47,17 @@ def check_render_mode(render_mode: str | None) -> None:
         raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
 
 
-def read_seeds(
-    seed: int | Sequence[int | None] | None, num_envs: int
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]] | None:
-    """Seeds, and which of them are given; `None` if none is.
+def read_seeds(seed: int | Sequence[int | None], num_envs: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return seeds, and which of them are given.
 
     Raises:
         InvalidArgument: A sequence of another length, or something that is no seed below 2**64.
     """
-    if seed is None:
-        return None
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         if not 0 <= int(seed) <= _TOO_LARGE - num_envs:
             raise InvalidArgument(f"seed={seed}: pass an int from 0 to 2**64 - num_envs; kernels keep seeds in 64 bits")
         return np.uint64(seed) + np.arange(num_envs, dtype=np.uint64), np.ones(num_envs, np.bool_)
-    seeds = check_seeds(seed, num_envs)
+    seeds: Any = check_seeds(seed, num_envs)
     if any(one is not None and one >= _TOO_LARGE for one in seeds):
         raise InvalidArgument("a seed is 2**64 or more: pass smaller ones; kernels keep seeds in 64 bits")
     values = np.array([0 if one is None else one for one in seeds], np.uint64)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from envfleet.core.cores import whole_cores
 from envfleet.errors import InvalidArgument
+from envfleet.machine import whole_cores
 
 MIN_ROWS = 8192
 """Rows below which another thread costs more than it brings."""

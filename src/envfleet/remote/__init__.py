@@ -1,1 +1,1 @@
-"""Fleets that live behind a service, and what a person is told of them."""
+"""Fleets that live behind a service: the engine of its client."""

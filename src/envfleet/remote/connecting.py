@@ -1,45 +1,46 @@
-"""From addresses and a name to a remote fleet."""
+"""From addresses and a name to the engine of a remote fleet."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
-from envfleet.core.layout import SpaceLayout
-from envfleet.errors import EnvfleetError, InvalidArgument, WireError
-from envfleet.packing.spaces import space_from_plain
-from envfleet.packing.values import pack
-from envfleet.remote.exchange import KEY_BYTES, Shard
-from envfleet.remote.fleet import RemoteFleet
+from envfleet.errors import InvalidArgument, WireError
+from envfleet.remote.codec import pack, space_from_plain
+from envfleet.remote.engine import RemoteEngine
+from envfleet.remote.queue import KEY_BYTES, ServiceQueue
 from envfleet.remote.service_link import ServiceLink
-from envfleet.remote.settings import find_token
+from envfleet.user_settings import find_token
 
 _FIRST_REACH_S = 10.0  # nothing runs yet, and an address may be wrong
+_UNDO_S = 1.0
 
 
-def connect_fleet(
+def connect_engine(
     urls: Sequence[str],
     num_envs: int,
     request: Mapping[str, Any],
     *,
     token: str | None,
     autoreset_mode: AutoresetMode,
-    batch_size: int | None = None,
+    record_episodes: bool,
     timeout_s: float,
     patience_s: float,
-) -> RemoteFleet:
+) -> RemoteEngine:
     """Make a fleet at services; see `envfleet.connect`.
 
     Args:
         urls: Of the services.
-        num_envs: In all.
+        num_envs: Sub-environments in all.
         request: `env`, `mode` and `options`, as the protocol has them.
         token: For all services.
         autoreset_mode: Gymnasium's.
-        batch_size: Rows that `recv` waits for; `None` for all.
+        record_episodes: Whether infos describe the episodes that end.
         timeout_s: Of a request.
         patience_s: Of a call.
     """
@@ -49,63 +50,29 @@ def connect_fleet(
         )
     secret = find_token(token)
     bounds = [num_envs * k // len(urls) for k in range(len(urls) + 1)]
-    shards: list[Shard] = []
-    made: list[tuple[ServiceLink, str]] = []
-    links: list[ServiceLink] = []
-    try:
-        first: Mapping[str, Any] = {}
+    queues: list[ServiceQueue] = []
+    spaces: tuple[Space[Any], ...] = ()
+    with contextlib.ExitStack() as undoing:
         for url, start, stop in zip(urls, bounds, bounds[1:], strict=False):
-            links.append(ServiceLink(url, secret, timeout_s=timeout_s, patience_s=patience_s))
+            link = ServiceLink(url, secret, timeout_s=timeout_s, patience_s=patience_s)
+            undoing.callback(link.close)
+            link.get("/me", patience_s=min(_FIRST_REACH_S, patience_s))
             asked = {**request, "num_envs": stop - start, "autoreset_mode": autoreset_mode.name}
-            described = _create(links[-1], asked)
-            made.append((links[-1], str(described.get("fleet"))))
-            shards.append(_shard(links[-1], described, range(start, stop)))
-            first = first or described
-            _check_same(shards[0], shards[-1])
-        return RemoteFleet(shards, first, batch_size)
-    except BaseException:
-        for link, fleet_id in made:
-            _abandon(link, fleet_id)
-        for link in links:
-            link.close()
-        raise
-
-
-def _create(link: ServiceLink, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    body = pack({**asked, "key": secrets.token_bytes(KEY_BYTES)})
-    described = link.post("/fleets", body, reach_s=_FIRST_REACH_S)
-    if not isinstance(described, dict):
-        raise WireError(f"{link.url} answered {described!r:.100}, expected the description of a fleet")
-    return described
-
-
-def _shard(link: ServiceLink, described: Mapping[str, Any], span: range) -> Shard:
-    try:
-        spaces = described["observation_space"], described["action_space"]
-        fleet_id, num_envs = str(described["fleet"]), described["num_envs"]
-        AutoresetMode[described["autoreset_mode"]], described["env"], described["mode"], dict(described["options"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise WireError(f"{link.url} described a fleet without {error}") from error
-    if num_envs != len(span):
-        raise WireError(f"{link.url} made {num_envs!r:.20} sub-environments, asked for {len(span)}")
-    observations, actions = (SpaceLayout(space_from_plain(space)) for space in spaces)
-    return Shard(link, fleet_id, span, (observations, actions))
-
-
-def _check_same(first: Shard, other: Shard) -> None:
-    for name in ("observations", "actions"):
-        ours, theirs = getattr(first, name).space, getattr(other, name).space
-        if ours != theirs:
-            raise InvalidArgument(
-                f"{other.link.url} has {name} {theirs}, {first.link.url} has {ours}: connect to services that offer "
-                "the same environment"
-            )
-
-
-def _abandon(link: ServiceLink, fleet_id: str) -> None:
-    """Close a part of a fleet that is not to be; a service that does not answer does so by itself in time."""
-    try:
-        body = pack({"key": secrets.token_bytes(KEY_BYTES)})
-        link.post(f"/fleets/{fleet_id}/close", body, patience_s=1.0)
-    except EnvfleetError:
-        return
+            described = link.post("/fleets", pack({**asked, "key": secrets.token_bytes(KEY_BYTES)}))
+            try:
+                queues.append(ServiceQueue(link, str(described["fleet"]), range(start, stop)))
+                undoing.callback(queues[-1].close, _UNDO_S)
+                found = tuple(space_from_plain(described[f"{name}_space"]) for name in ("observation", "action"))
+                engine = RemoteEngine(queues, described, found, record_episodes=record_episodes)
+            except (KeyError, TypeError, ValueError) as error:
+                raise WireError(f"{url} described a fleet as {described!r:.200}: {error!r}") from error
+            if described["num_envs"] != stop - start:
+                raise WireError(f"{url} made {described['num_envs']} sub-environments, asked for {stop - start}")
+            spaces = spaces or found
+            if found != spaces:
+                raise InvalidArgument(
+                    f"{url} has spaces {found}, {urls[0]} has {spaces}: connect to services that offer the same "
+                    "environment"
+                )
+        undoing.pop_all()
+    return engine

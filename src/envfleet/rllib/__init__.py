@@ -1,6 +1,6 @@
 """Fleets in RLlib: `vec`, any fleet as its vector environment, and `packed_vec`, N sub-environments that cost it one.
 
-Importing this room imports Ray.
+Importing this package imports Ray.
 """
 
 from envfleet.errors import MissingDependency

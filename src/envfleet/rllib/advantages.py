@@ -70,7 +70,7 @@ class EstimateAdvantages(ConnectorV2):
         return {**batch, DEFAULT_MODULE_ID: chosen}
 
     def _advantages(self, rollouts: list[PackedRollout], columns: dict[str, Any], values: Tensor) -> list[Tensor]:
-        """Of the samples of each rollout, `(T * N,)`, float64."""
+        """Return the advantages of the samples of each rollout, `(T * N,)`, float64."""
         lasts = sum(rollout.rewards.size for rollout in rollouts)  # where the values of last observations begin
         finals = lasts + sum(rollout.shape[1] for rollout in rollouts)
         start, advantages = 0, []
@@ -93,7 +93,7 @@ class EstimateAdvantages(ConnectorV2):
         return advantages
 
     def _rows(self, valid: Tensor) -> Tensor | slice:
-        """Which rows of the batch to keep, in which order."""
+        """Return the rows of the batch to keep, in their order."""
         count = int(valid.count_nonzero())
         if self._is_shuffling and self._minibatch_size is not None and self._minibatch_size < count:
             samples = valid.nonzero().flatten()

@@ -73,17 +73,17 @@ class PackedPPOConfig(PPOConfig):
         return self
 
     def get_default_learner_class(self) -> type:
-        """PPO's learner that goes through large minibatches in parts."""
+        """Return PPO's learner that goes through large minibatches in parts."""
         return PackedPPOLearner
 
     def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> ConnectorV2:
-        """Your pieces, then tensors."""
+        """Build the pipeline in front of the module: your pieces, then tensors."""
         pipeline = super().build_env_to_module_connector(env, spaces, device)
         pipeline.append(NumpyToTensor(device=device))
         return pipeline
 
     def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> ConnectorV2:
-        """Draw actions, your pieces, then what the environments get."""
+        """Build the pipeline behind the module: draw actions, your pieces, then actions for the environments."""
         pipeline = super().build_module_to_env_connector(env, spaces)
         pipeline.prepend(TensorToNumpy())
         pipeline.prepend(GetActions())
@@ -93,7 +93,7 @@ class PackedPPOConfig(PPOConfig):
     def build_learner_connector(
         self, input_observation_space: Any, input_action_space: Any, device: Any = None
     ) -> ConnectorV2:
-        """One flat batch, your pieces, tensors, then advantages."""
+        """Build the Learner's pipeline: one flat batch, your pieces, tensors, then advantages."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         pipeline.prepend(UnpackRollouts())
         pipeline.append(NumpyToTensor(device=device))
@@ -141,5 +141,5 @@ class PackedPPO(PPO):
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
-        """A fresh `PackedPPOConfig`."""
+        """Return a fresh `PackedPPOConfig`."""
         return PackedPPOConfig()

@@ -32,7 +32,7 @@ class FlattenObservations(ConnectorV2):
         input_observation_space: gym.Space[Any],
         input_action_space: gym.Space[Any],
     ) -> gym.Space[Any]:
-        """A Box of as many numbers as the observation has."""
+        """Return a Box of as many numbers as the observation has."""
         self._struct = get_base_struct_from_space(input_observation_space)
         sample = tree.map_structure(lambda space: space.sample(), self._struct)
         flat = flatten_inputs_to_1d_tensor(sample, self._struct, batch_axis=False)
@@ -68,7 +68,7 @@ class PrepareActions(ConnectorV2):
         input_observation_space: gym.Space[Any],
         input_action_space: gym.Space[Any],
     ) -> gym.Space[Any]:
-        """The same space."""
+        """Return the same space."""
         self._struct = get_base_struct_from_space(input_action_space)
         return input_action_space
 
@@ -113,7 +113,7 @@ class UnpackRollouts(ConnectorV2):
 
 
 def _laid_out(slabs: list[Any], rows: list[Any]) -> Any:
-    """Slabs `(T, N, …)`, then rows `(K, …)`, as one column."""
+    """Join slabs `(T, N, …)`, then rows `(K, …)`, to one column."""
 
     def join(*parts: Any) -> Any:
         flat = [part.reshape(-1, *part.shape[2:]) for part in parts[: len(slabs)]]  # (T, N, …) -> (T * N, …)

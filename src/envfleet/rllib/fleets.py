@@ -1,4 +1,4 @@
-"""From what RLlib is told to run to the fleet that runs it."""
+"""From what RLlib asks for to the fleet that runs it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envfleet
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.fleet import Fleet
 
 NUM_ENVS = "num_envs"  # what RLlib puts among an environment's settings to ask for a vector environment
+
+_NEXT_STEP, _SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+
+MakeFleet = Callable[..., Fleet]
 
 
 class FleetCreator:
@@ -26,8 +31,10 @@ class FleetCreator:
     environment at a time and gets Gymnasium's.
 
     Args:
-        env: What `envfleet.make` takes: a Gymnasium id, an `EnvSpec` or a callable.
-        **options: Of `envfleet.make`; RLlib's `env_config` is added to them.
+        env: What `make` takes; for `envfleet.make` a Gymnasium id, an `EnvSpec` or a callable.
+        make: Called as `make(env, num_envs, autoreset_mode=…, **options)`; returns a fleet. That of a service is made
+            by `functools.partial(envfleet.connect, url)`, one of another library by a function that adopts it.
+        **options: For `make`; RLlib's `env_config` is added to them.
 
     Examples:
         >>> creator = FleetCreator("CartPole-v1", backend="serial")
@@ -36,13 +43,15 @@ class FleetCreator:
         3
     """
 
-    def __init__(self, env: str | EnvSpec | Callable[..., Any], **options: Any) -> None:
+    def __init__(
+        self, env: str | EnvSpec | Callable[..., Any], make: MakeFleet = envfleet.make, **options: Any
+    ) -> None:
         if NUM_ENVS in options:
             raise InvalidArgument(
                 f"num_envs={options[NUM_ENVS]} for a FleetCreator: RLlib decides how many sub-environments each "
                 "EnvRunner has; set config.env_runners(num_envs_per_env_runner=…)"
             )
-        self.env, self.options = env, options
+        self.env, self.make, self.options = env, make, options
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Make what RLlib asks for.
@@ -52,12 +61,18 @@ class FleetCreator:
         """
         settings = dict(context)
         if NUM_ENVS in settings:
-            return self.make_fleet(settings.pop(NUM_ENVS), AutoresetMode.NEXT_STEP, **settings)
+            num_envs = settings.pop(NUM_ENVS)
+            return _checked(self.make_fleet(num_envs, _NEXT_STEP, **settings), num_envs, _NEXT_STEP)
+        if self.make is not envfleet.make:
+            raise InvalidArgument(
+                f"RLlib asked {self!r} for a single environment, which only envfleet.make's fleets have: set "
+                'config.env_runners(gym_env_vectorize_mode="vector_entry_point")'
+            )
         if callable(self.env):
             return self.env(**settings)
         return gym.make(self.env, **settings)
 
-    def make_fleet(self, num_envs: int, autoreset_mode: AutoresetMode, **options: Any) -> VectorEnv[Any, Any, Any]:
+    def make_fleet(self, num_envs: int, autoreset_mode: AutoresetMode, **options: Any) -> Fleet:
         """Make a fleet.
 
         Args:
@@ -66,34 +81,37 @@ class FleetCreator:
             **options: Added to those of this creator, which they override.
         """
         merged: dict[str, Any] = {**self.options, **options, "autoreset_mode": autoreset_mode}
-        return envfleet.make(self.env, num_envs, **merged)
+        return self.make(self.env, num_envs, **merged)
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"{type(self).__name__}({self.env!r}{options})"
 
 
-def register_fleet(name: str, env: str | EnvSpec | Callable[..., Any], **options: Any) -> FleetCreator:
+def register_fleet(
+    name: str, env: str | EnvSpec | Callable[..., Any], make: MakeFleet = envfleet.make, **options: Any
+) -> FleetCreator:
     """Give a fleet a name that RLlib knows on every node: `config.environment(name)`.
 
     Args:
         name: The name.
-        env: What `envfleet.make` takes.
-        **options: Of `envfleet.make`, such as `backend` and `workers`; each EnvRunner has a fleet of its own.
+        env: What `make` takes.
+        make: As for `FleetCreator`.
+        **options: For `make`, such as `backend` and `workers`; each EnvRunner has a fleet of its own.
 
     Returns:
         What was registered.
     """
-    creator = FleetCreator(env, **options)
+    creator = FleetCreator(env, make, **options)
     register_env(name, creator)
     return creator
 
 
-def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Mapping[str, Any]) -> Any:
-    """Make the vector environment of a packed EnvRunner.
+def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Mapping[str, Any]) -> Fleet:
+    """Make the fleet of a packed EnvRunner.
 
-    Fleets reset on the same step, so that no row is a reset. Environments that are not fleets become one; a vector
-    environment is taken as it is.
+    It resets on the same step where that can be chosen, so that no row is a reset. Environments become a fleet, and a
+    vector environment is adopted as it is.
 
     Args:
         env: What `config.environment` was given: a name of `register_fleet` or `ray.tune.register_env`, a Gymnasium
@@ -108,12 +126,14 @@ def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Map
     """
     if isinstance(env, str) and _global_registry.contains(ENV_CREATOR, env):
         env = _global_registry.get(ENV_CREATOR, env)
-    mode = AutoresetMode.SAME_STEP
-    settings = {"copy": False, **options}
+    return _checked(_make_or_adopt(env, num_envs, context, options), num_envs, _NEXT_STEP, _SAME_STEP)
+
+
+def _make_or_adopt(env: Any, num_envs: int, context: EnvContext, options: Mapping[str, Any]) -> Fleet:
     if isinstance(env, FleetCreator):
-        return env.make_fleet(num_envs, mode, **{**settings, **context})
+        return env.make_fleet(num_envs, _SAME_STEP, **{**options, **context})
     if isinstance(env, str):
-        return FleetCreator(env, **settings).make_fleet(num_envs, mode, **context)
+        return FleetCreator(env, **options).make_fleet(num_envs, _SAME_STEP, **context)
     if not callable(env):
         raise InvalidArgument(
             f"config.environment({env!r}): expected a name of register_fleet or register_env, a Gymnasium id, or a "
@@ -121,18 +141,17 @@ def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Map
         )
     made = env(EnvContext({**context, NUM_ENVS: num_envs}, context.worker_index, num_workers=context.num_workers))
     if isinstance(made, VectorEnv):
-        return _checked(made, num_envs)
+        return made if isinstance(made, Fleet) else envfleet.adopt(made)
     made.close()
-    return FleetCreator(partial(env, context), **settings).make_fleet(num_envs, mode)
+    return FleetCreator(partial(env, context), **options).make_fleet(num_envs, _SAME_STEP)
 
 
-def _checked(made: VectorEnv[Any, Any, Any], num_envs: int) -> VectorEnv[Any, Any, Any]:
-    mode = made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-    if made.num_envs == num_envs and mode is not AutoresetMode.DISABLED:
-        return made
-    made.close()
+def _checked(fleet: Fleet, num_envs: int, *modes: AutoresetMode) -> Fleet:
+    if fleet.num_envs == num_envs and fleet.autoreset_mode in modes and fleet.device == "cpu":
+        return fleet
+    fleet.close()
     raise InvalidArgument(
-        f"the environment creator returned a vector environment of {made.num_envs} sub-environments with autoreset "
-        f"{mode}, expected {num_envs} (its setting 'num_envs') that reset by themselves: make it so, or return a "
-        "single environment"
+        f"a vector environment of {fleet.num_envs} sub-environments with autoreset {fleet.autoreset_mode.name} and "
+        f"arrays on {fleet.device!r}, expected {num_envs} sub-environments (the setting 'num_envs'), autoreset "
+        f"{' or '.join(mode.name for mode in modes)}, and arrays on 'cpu': make it so"
     )

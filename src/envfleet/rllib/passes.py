@@ -37,7 +37,7 @@ def memory_as_it_comes() -> Iterator[None]:
     """Have PyTorch compute into memory without filling it first.
 
     With a seed RLlib asks PyTorch for deterministic algorithms, which then also fills what it is about to write: a
-    tenth of a pass, and of use only to programs that read what nobody wrote. Deterministic algorithms stay.
+    tenth of a pass, and of use only to programs that read memory before writing it. Deterministic algorithms stay.
     """
     settings: Any = torch.utils.deterministic
     is_filling = settings.fill_uninitialized_memory

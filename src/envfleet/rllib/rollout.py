@@ -1,4 +1,4 @@
-"""What a packed EnvRunner hands to the Learners in place of episodes: T steps of N sub-environments, by columns."""
+"""Rollouts, which a packed EnvRunner hands to the Learners in place of episodes: T steps of N sub-environments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PackedRollout:
 
     Attributes:
         observations: What the module saw, `(T, N, …)`; nested as the space is.
-        actions: What it chose, `(T, N, …)`; nested likewise.
+        actions: What it chose, `(T, N, …)`; nested as its space is.
         extras: What else came out of module and connectors, such as `action_logp`, `(T, N, …)` each.
         rewards: float32 `(T, N)`.
         terminated: bool `(T, N)`.
@@ -126,7 +126,7 @@ class PackedRollout:
         return [episode.to_numpy() for episode in episodes]
 
     def _after(self, step: int, row: int, finals: dict[tuple[int, int], int]) -> Any:
-        """The observation that a step led to."""
+        """Return the observation that a step led to."""
         if (step, row) in finals:
             return tree.map_structure(lambda column: column[finals[step, row]], self.final_observations)
         if self.terminated[step, row]:

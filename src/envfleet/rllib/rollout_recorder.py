@@ -25,24 +25,36 @@ class RolloutRecorder:
         self._finals: list[tuple[NDArray[np.int64], NDArray[np.int64], Any]] = []
         self.num_steps = self.num_samples = 0
 
-    def add(self, **columns: Any) -> None:
-        """Write one step.
+    def begin(self, **columns: Any) -> None:
+        """Write what a step begins with, before the environments write to the same arrays again.
 
         Args:
-            **columns: Arrays `(N, …)`, nested or not, the same names in each step; among them `valid`.
+            **columns: Arrays `(N, …)`, nested or not, the same names in each step.
         """
-        if not self._columns:
-            self._columns = {name: tree.map_structure(self._room, column) for name, column in columns.items()}
-        elif self.num_steps == self._capacity:
+        if self.num_steps == self._capacity:
             self._capacity *= 2
             self._columns = tree.map_structure(self._grown, self._columns)
+        self._put(columns)
+
+    def end(self, valid: NDArray[np.bool_], **columns: Any) -> None:
+        """Write what came of the step that was begun.
+
+        Args:
+            valid: Which rows are samples, bool `(N,)`.
+            **columns: As for `begin`.
+        """
+        self._put({"valid": valid, **columns})
+        self.num_steps += 1
+        self.num_samples += int(np.count_nonzero(valid))
+
+    def _put(self, columns: dict[str, Any]) -> None:
         for name, column in columns.items():
+            if name not in self._columns:
+                self._columns[name] = tree.map_structure(self._room, column)
             if isinstance(column, np.ndarray):  # most are, and walking a tree takes longer than writing them
                 self._columns[name][self.num_steps] = column
             else:
                 tree.map_structure(self._write, self._columns[name], column)
-        self.num_steps += 1
-        self.num_samples += int(np.count_nonzero(columns["valid"]))
 
     def add_finals(self, rows: NDArray[np.int64], observations: Any) -> None:
         """Write the hidden last observations of episodes that the step just written truncated.

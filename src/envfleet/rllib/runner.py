@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import tree
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core.columns import Columns
@@ -28,9 +27,7 @@ from ray.rllib.utils.metrics import (
 )
 
 from envfleet.agents.dense import fuse_dense_layers
-from envfleet.core.fleet import Fleet
 from envfleet.errors import EnvfleetError, InvalidArgument
-from envfleet.kernels.fleet import KernelFleet
 from envfleet.rllib.episode_tally import EpisodeTally
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts
@@ -83,7 +80,6 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         context = EnvContext(self.config.env_config, self.worker_index, num_workers=self.num_workers)
         self.num_envs = self.config.num_envs_per_env_runner
         self.env = make_packed_fleet(self.config.env, self.num_envs, context, self.config.fleet_options)
-        self._autoreset_mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._needs_initial_reset = True
         self._stand_in = [_NoEpisode()]
         make_callback(
@@ -116,7 +112,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             self.module.eval()  # for good: it only acts
 
     def get_metrics(self) -> Any:
-        """RLlib's metrics; returns and lengths are those of single sub-environments.
+        """Return RLlib's metrics; returns and lengths are those of single sub-environments.
 
         Of the episodes that ended since the last call, those are logged that RLlib's window has room for.
         """
@@ -181,16 +177,13 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     def _see(self, observations: Any, explore: bool) -> None:
         """Keep observations for the next action, as the module sees them."""
         self._cached_to_module = self._to_module(observations, explore)
-        seen = _to_numpy(self._cached_to_module[Columns.OBS])
-        # Ours stay as they are until the next-but-one step; others may write theirs again at the next.
-        is_ours = isinstance(self.env, Fleet | KernelFleet)
-        self._seen = seen if is_ours else tree.map_structure(np.array, seen)
+        self._seen = _to_numpy(self._cached_to_module[Columns.OBS])
 
     def _to_module(self, observations: Any, explore: bool) -> dict[str, Any]:
         return self._before_module({Columns.OBS: observations}, **self._context(explore))
 
     def _context(self, explore: bool) -> dict[str, Any]:
-        """What connector pieces are given besides a batch."""
+        """Return the arguments of connector pieces besides a batch."""
         return {
             "rl_module": self.module,
             "episodes": self._stand_in,
@@ -219,21 +212,20 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         else:
             outputs = self._act(recorder.num_samples, explore)
         actions = outputs.pop(Columns.ACTIONS)
-        results = self._try_env_step(outputs.pop(Columns.ACTIONS_FOR_ENV, actions))
+        actions_for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, actions)
+        recorder.begin(observations=self._seen, actions=actions, **outputs)
+        results = self._try_env_step(actions_for_env)
         if results == ENV_STEP_FAILURE:
             return None
-        observations, rewards, terminated, truncated, infos = results
+        observations, rewards, terminated, truncated, _ = results
         valid = ~self._is_awaiting if quotas is None else ~self._is_awaiting & (quotas > 0)
-        recorder.add(
-            observations=self._seen, actions=actions, rewards=rewards.astype(np.float32), terminated=terminated,
-            truncated=truncated, valid=valid, **outputs,
-        )  # fmt: skip
+        recorder.end(valid, rewards=rewards.astype(np.float32), terminated=terminated, truncated=truncated)
         ended = terminated | truncated
-        if self._autoreset_mode is AutoresetMode.SAME_STEP:
+        if self.env.autoreset_mode is AutoresetMode.SAME_STEP:
             cut = np.flatnonzero(truncated & ~terminated)
             if len(cut):
-                finals = self._to_module(_final_observations(self.env, infos, cut), explore)
-                recorder.add_finals(cut, _to_numpy(finals[Columns.OBS]))
+                finals = tree.map_structure(lambda column: column[cut], self.env.final_observations)
+                recorder.add_finals(cut, _to_numpy(self._to_module(finals, explore)[Columns.OBS]))
         else:
             self._is_awaiting = ended
         counted = ended & valid
@@ -245,7 +237,7 @@ class PackedEnvRunner(SingleAgentEnvRunner):
 
 
 def _forward(module: Any, name: str) -> Callable[..., Any]:
-    """The pass of that name, without what RLlib does first: it sets the mode of every part, which is set already."""
+    """Return the pass of that name, without setting the mode of every part first, which is set already."""
     is_rllibs = getattr(type(module), name, None) is getattr(TorchRLModule, name)
     forward: Callable[..., Any] = getattr(module, f"_{name}" if is_rllibs else name)
     return forward
@@ -253,11 +245,3 @@ def _forward(module: Any, name: str) -> Callable[..., Any]:
 
 def _to_numpy(tensors: Any) -> Any:
     return tree.map_structure(lambda tensor: tensor.numpy(force=True), tensors)
-
-
-def _final_observations(env: VectorEnv[Any, Any, Any], infos: Any, rows: NDArray[np.int64]) -> Any:
-    """The last observations of episodes that just ended, batched."""
-    if isinstance(env, Fleet | KernelFleet):
-        return tree.map_structure(lambda column: column[rows], env.final_observations)
-    space = env.single_observation_space
-    return concatenate(space, [infos["final_obs"][row] for row in rows], create_empty_array(space, len(rows)))

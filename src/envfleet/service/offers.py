@@ -11,13 +11,13 @@ from gymnasium.vector import AutoresetMode
 from pydantic import BaseModel, ConfigDict, Field
 
 import envfleet
-from envfleet.core.machine import version_of
 from envfleet.envs.hosting import Hosting
-from envfleet.envs.registration import find_hosting
 from envfleet.errors import InvalidArgument
-from envfleet.making.kernels import kernel_spec
+from envfleet.machine import version_of
+from envfleet.registry import BACKENDS, find_hosting
+from envfleet.sources import kernel_spec
 
-_BACKENDS = ("process", "thread", "serial", "ray")
+_BACKENDS = tuple(name for name in BACKENDS if name != "kernel")
 _START_TIMEOUT_S = 60.0
 
 
@@ -57,8 +57,7 @@ class Offer(BaseModel):
         env: Gymnasium's id.
         backend: That of `envfleet.make`, for environments that are no kernels.
         workers: Of one fleet, for them.
-        step_timeout_s: Seconds that one of them may take for a step or a reset. `"serial"` cannot hold it, and
-            `"thread"` not against native code.
+        step_timeout_s: Seconds that one of them may take for a step or a reset, with a backend that can end it.
         max_num_envs: Of one fleet.
         max_episode_steps: Upper limit; `None` for the registered one.
         options: Arguments that participants may give.
@@ -84,7 +83,8 @@ class Offer(BaseModel):
     @property
     def hosting(self) -> Hosting:
         """What else is known of it."""
-        return find_hosting(self.env)
+        hosting: Hosting = find_hosting(self.env)
+        return hosting
 
     @property
     def is_kernel(self) -> bool:
@@ -138,10 +138,11 @@ class Offer(BaseModel):
         kwargs |= {"autoreset_mode": autoreset_mode, "seed": 0}
         if self.is_kernel:
             return envfleet.make(self.env, num_envs, backend="kernel", **kwargs)
-        if self.backend != "serial":
-            kwargs |= {"workers": min(self.workers, num_envs), "step_timeout_s": self.step_timeout_s}
-        backend: Any = self.backend
-        return envfleet.make(self.env, num_envs, backend=backend, start_timeout_s=_START_TIMEOUT_S, **kwargs)
+        limits = {"step_timeout_s": self.step_timeout_s, "start_timeout_s": _START_TIMEOUT_S}
+        limits["workers"] = min(self.workers, num_envs)
+        known = BACKENDS[self.backend].options
+        kwargs |= {name: limit for name, limit in limits.items() if name in known}
+        return envfleet.make(self.env, num_envs, backend=self.backend, **kwargs)
 
 
 def find_env_id(name: str) -> str:

@@ -23,7 +23,7 @@ from envfleet.service.refusals import Unauthorized
 from envfleet.service.settings import Settings
 from envfleet.service.users.auth import Identity, Tokens
 from envfleet.service.users.quotas import Quotas, Turns
-from envfleet.transports.launch import hold_nursery
+from envfleet.workers.transports.launch import server
 
 _log = logging.getLogger("envfleet.service")
 _T = TypeVar("_T")
@@ -61,12 +61,11 @@ class Service:
         self.fleets = Fleets(self.store, Journal(self.store), settings)
         self._stop_tending = threading.Event()
         self._tending: threading.Thread | None = None
-        self._until_stop = contextlib.ExitStack()
 
     async def start(self) -> None:
         """Take calls."""
         if any(offer.count_processes(1) for offer in self.settings.offers):
-            self._until_stop.enter_context(hold_nursery())
+            server.warm_up()
         self._turns = Turns(self.settings)
         self._limiter = anyio.CapacityLimiter(self.settings.max_running + _THREADS_FOR_OTHERS)
         self.metrics.watch("fleets", "Fleets in memory.", lambda: self.fleets.num_held)
@@ -86,7 +85,6 @@ class Service:
         if self._tending is not None:
             self._tending.join(60.0)
         self.fleets.close()
-        self._until_stop.close()
         self.store.close()
 
     def _tend(self) -> None:

@@ -6,18 +6,17 @@ import copy
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
+import envfleet
 from envfleet.errors import KernelError
+from envfleet.fleet.fleet import Fleet
 from envfleet.kernels.kernel import Kernel, KernelSpec, find_kernel, read_kernel
 from envfleet.kernels.plain import PlainEnv, describe
-
-if TYPE_CHECKING:
-    from envfleet.kernels.fleet import KernelFleet
 
 _RESULTS = ("observation", "reward", "terminated", "truncated")
 _OTHER_SEEDS = 10_000
@@ -102,13 +101,8 @@ class _Trial:
         self.actions = np.array([space.sample() for _ in range(num_steps * len(seeds))], spec.action.dtype)
         self.actions = self.actions.reshape(shape)
 
-    def _make(self, num_envs: int, workers: int, *, debug: bool = False) -> KernelFleet:
-        from envfleet.kernels.fleet import KernelFleet
-
-        limit = self.spec.kernel.max_episode_steps
-        return KernelFleet(
-            self.spec, num_envs, params=self.params, max_episode_steps=limit, workers=workers, debug=debug
-        )
+    def _make(self, num_envs: int, workers: int, *, debug: bool = False) -> Fleet:
+        return envfleet.make(self.spec.kernel, num_envs, backend="kernel", workers=workers, debug=debug, **self.params)
 
     def _fail(self, what: str, seed: int | None, step: int, field: str, expected: Any, found: Any) -> None:
         where = f"seed {seed}, " if seed is not None else ""
@@ -148,7 +142,7 @@ class _Trial:
     def compare_plain(self) -> None:
         """Every row of a fleet against the plain code, and against its own first reset."""
         with self._make(len(self.seeds), 1) as fleet:
-            rows = [_PlainRow(self.spec, fleet._batch.records(k)[1]) for k in range(len(self.seeds))]  # noqa: SLF001
+            rows = [_PlainRow(self.spec, _batch_of(fleet).records(k)[1]) for k in range(len(self.seeds))]
             observations, infos = fleet.reset(seed=list(self.seeds))
             first = [self._record(fleet, k) for k in range(len(rows))], observations
             for k, row in enumerate(rows):
@@ -164,13 +158,14 @@ class _Trial:
             again, _ = fleet.reset(seed=list(self.seeds))
             self._compare_resets(first, ([self._record(fleet, k) for k in range(len(rows))], again))
 
-    def _record(self, fleet: KernelFleet, row: int) -> NDArray[Any]:
-        return fleet._batch.records(row)[0]  # noqa: SLF001  # what no caller needs
+    def _record(self, fleet: Fleet, row: int) -> NDArray[Any]:
+        state: NDArray[Any] = _batch_of(fleet).records(row)[0]
+        return state
 
-    def _compare_row(self, fleet: KernelFleet, k: int, step: int, row: _PlainRow, found: tuple[Any, ...]) -> None:
+    def _compare_row(self, fleet: Fleet, k: int, step: int, row: _PlainRow, found: tuple[Any, ...]) -> None:
         seed, env = self.seeds[k], row.env
         what = "plain Python and compiled code differ"
-        drawn = fleet._batch.rng_records()[k]  # noqa: SLF001  # as above
+        drawn = _batch_of(fleet).rng_records()[k]
         if row.has_drawn_otherwise(drawn):
             self._fail(f"{what}: they drew different numbers", seed, step, "rng", "the same draws", "others")
         record = self._record(fleet, k)
@@ -187,9 +182,9 @@ class _Trial:
             self._fail("rewards are finite numbers", seed, step, "reward", "a finite number", found[1])
         row.go_on_from(record)
 
-    def _check_infos(self, fleet: KernelFleet, infos: dict[str, Any], step: int) -> None:
+    def _check_infos(self, fleet: Fleet, infos: dict[str, Any], step: int) -> None:
         for name in self.spec.kernel.info_fields:
-            expected = fleet._batch.field(name)  # noqa: SLF001  # as above
+            expected = _batch_of(fleet).field(name)
             if not np.array_equal(infos[name], expected, equal_nan=expected.dtype.kind == "f"):
                 self._fail("infos tell the state", None, step, f"infos[{name!r}]", expected, infos[name])
 
@@ -251,6 +246,11 @@ class _Trial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its advice, as on infinite bounds, is no rule
             check_env(env, skip_render_check=True)
+
+
+def _batch_of(fleet: Fleet) -> Any:
+    engine: Any = fleet.engine
+    return engine._batch  # noqa: SLF001  # states, draws and parameters as they are, which no caller needs
 
 
 class _PlainRow:

@@ -13,6 +13,7 @@ Examples:
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import itertools
 import os
@@ -80,14 +81,9 @@ def _spin(duration_s: float) -> None:
         pass
 
 
-def _stubborn(duration_s: float) -> None:
-    """Sleep on, whatever is raised into it."""
-    end = time.monotonic() + duration_s
-    while time.monotonic() < end:
-        try:
-            time.sleep(0.05)
-        except BaseException:  # noqa: BLE001, S112  # the fault is to swallow everything
-            continue
+def _native_sleep(duration_s: float) -> None:
+    """Sleep in C, which returns as if it was over when a signal comes."""
+    ctypes.CDLL(None).sleep(int(duration_s))
 
 
 def _native_loop(duration_s: float) -> None:
@@ -112,8 +108,8 @@ _ACTS: dict[str, Callable[[float], None]] = {
     "hang": time.sleep,
     "slow": time.sleep,
     "spin": _spin,
-    "stubborn": _stubborn,
     "native_loop": _native_loop,
+    "native_sleep": _native_sleep,
 }
 _RAISING = (
     "raise",
@@ -138,7 +134,7 @@ _BAD_VALUES = (
 )
 
 FAULTS: tuple[str, ...] = (*_RAISING, *_ACTS, *_BAD_VALUES)
-"""Every fault `FaultyEnv` knows. Those after `"native_loop"` change what `reset` or `step` returns."""
+"""Every fault `FaultyEnv` knows. Those after `"native_sleep"` change what `reset` or `step` returns."""
 
 
 def once_marker(folder: str | None = None) -> str:

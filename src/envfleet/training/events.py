@@ -127,7 +127,7 @@ class Times:
 
     Attributes:
         act: The learner's and its opponents' choices of actions.
-        env: Sending actions and taking in what came of them; on compiled and serial fleets also the steps themselves.
+        env: Sending actions and taking in results; where this thread steps (serial, kernel) also the steps themselves.
         wait: Waiting for workers that were still stepping when there was nothing left to learn.
         update: Remembering and gradient updates.
         evaluation: Evaluations and checkpoints.
@@ -242,7 +242,7 @@ Event = Began | PhaseBegan | Episodes | Learned | Progress | Evaluated | Saved |
 
 
 class Observer(Protocol):
-    """Whoever wants to know what happens in a run.
+    """Whoever wants to know what happens in a run; subclasses need not have a state or anything to close.
 
     A run calls `on_event` for each event, in order and from one thread. An observer that writes files flushes them in
     `state_dict` and tells how long they are, so that a run which is resumed from that checkpoint can cut them to it.
@@ -250,16 +250,16 @@ class Observer(Protocol):
 
     def on_event(self, event: Event) -> None:
         """Take notice of an event."""
-        ...
+        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes, of numbers, text, arrays, lists and dicts; part of every checkpoint."""
-        ...
+        """Return what `load_state_dict` takes, of numbers, text, arrays, lists and dicts; part of every checkpoint."""
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to where the run was when `state_dict` returned this; before `Began`."""
-        ...
+        return
 
     def close(self) -> None:
         """Write what is left and let go of files; also after an error, in which case `Ended` never came."""
-        ...
+        return

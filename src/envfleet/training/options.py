@@ -6,8 +6,8 @@ import dataclasses
 import math
 from typing import Any, Literal, get_args
 
-from envfleet.core.arguments import check_choice, check_whole
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_choice, check_whole
 
 Engine = Literal["compiled", "box2d"]
 Backend = Literal["auto", "serial", "thread", "process", "ray", "kernel"]

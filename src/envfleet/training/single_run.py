@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envfleet.errors import InvalidArgument
-from envfleet.making.keywords import advise
+from envfleet.sources import advise
 from envfleet.training.config import RunConfig, parse_config, read_config
 from envfleet.training.events import Observer
 from envfleet.training.loop.checkpoints import Checkpoints
@@ -221,7 +221,7 @@ def _read(config: Mapping[str, Any] | str | Path) -> RunConfig:
 
 
 def _change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """The configuration with some keys of it, or of its sections, changed and checked."""
+    """Return the configuration with some keys of it, or of its sections, changed and checked."""
     data = config.model_dump(mode="json")
     for name, value in changes.items():
         data[name] = {**data[name], **value} if isinstance(value, Mapping) else value

@@ -12,7 +12,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.golden.classic.originals import PAIRS, Pair, assert_same
 
-from envfleet.kernels.fleet import KernelFleet
+import envfleet
+from envfleet import Fleet
 from envfleet.kernels.kernel import read_kernel
 
 NUM_ENVS = 60
@@ -20,9 +21,8 @@ SEED = 1000
 KERNELS_PAGE = (Path(__file__).resolve().parents[3] / "docs" / "kernels.md").read_text(encoding="utf-8")
 
 
-def make_fleet(pair: Pair, num_envs: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> KernelFleet:
-    spec = read_kernel(pair.kernel)
-    return KernelFleet(spec, num_envs, max_episode_steps=pair.kernel.max_episode_steps, autoreset_mode=mode)
+def make_fleet(pair: Pair, num_envs: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Fleet:
+    return envfleet.make(pair.kernel, num_envs, backend="kernel", autoreset_mode=mode)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S
 
+import envfleet
+from envfleet import Fleet
 from envfleet.envs.hockey import BasicOpponent, HockeyEnv, HockeyTwoEnv
 from envfleet.envs.hockey.kernel import shapes
 from envfleet.envs.hockey.kernel.game import STRONG, WEAK, Hockey, HockeyOne
 from envfleet.envs.hockey.scripted import scripted_action
 from envfleet.kernels.env import KernelEnv
-from envfleet.kernels.fleet import KernelFleet
-from envfleet.kernels.kernel import read_kernel
 
 pytestmark = pytest.mark.timeout(COMPILE_TIMEOUT_S)
 
@@ -66,8 +66,8 @@ def test_games_run_side_by_side(mode: int) -> None:
             ended = terminated or truncated
 
 
-def fleet_of(kernel: Any, num_envs: int, **params: Any) -> KernelFleet:
-    return KernelFleet(read_kernel(kernel), num_envs, params=params)
+def fleet_of(kernel: Any, num_envs: int, **params: Any) -> Fleet:
+    return envfleet.make(kernel, num_envs, backend="kernel", max_episode_steps=None, **params)
 
 
 def test_scripted_players_are_those_of_the_box2d_game() -> None:
@@ -79,7 +79,7 @@ def test_scripted_players_are_those_of_the_box2d_game() -> None:
         for _ in range(120):
             before = observations
             observations, rewards, terminated, *_ = scripted.step(nothing)
-            phases = scripted._batch.field("phases")
+            phases = scripted.get_attr("phases")
             actions = [
                 [scripted_action(view.tolist(), weak, True, phase) for view, weak, phase in zip(*row, strict=True)]
                 for row in zip(before, [(False, True)] * 6, phases, strict=True)
@@ -224,7 +224,7 @@ def test_settings_of_running_fleets() -> None:
         lengths = []
         for _ in range(600):
             observations, _, _, truncated, infos = fleet.step(np.zeros((400, 2, 4), np.float32))
-            lengths += [(infos["mode"][row], infos["episode"]["l"][row]) for row in np.flatnonzero(truncated)]
+            lengths += list(zip(infos["mode"][truncated], fleet.episode_lengths[truncated], strict=True))
         assert set(lengths) == {(0, 251), (1, 81), (2, 81)}
         assert observations.shape == (400, 2, 18)
         fleet.reset()

@@ -49,7 +49,7 @@ def test_a_participant_signs_in_looks_at_an_engine_and_signs_out(page: Page, ser
     check(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("ann")
     expect(page.get_by_role("img", name=re.compile("^score: "))).to_be_visible()
-    expect(page.locator(".panels path.repair").first).to_be_attached()
+    expect(page.locator(".panels path.warn").first).to_be_attached()
     used = service.store.count_live_envs(service.tokens.check(ann.token).user_id)
     expect(page.get_by_text(f"{used} of 20,000")).to_be_visible()
     follow(page.get_by_role("link", name="whole replay"))
@@ -58,7 +58,7 @@ def test_a_participant_signs_in_looks_at_an_engine_and_signs_out(page: Page, ser
     number, user_id = int(page.url.rpartition("/")[2]), service.tokens.check(ann.token).user_id
     episode = next(row for row in service.scores.episodes(user_id) if row["id"] == number)
     expect(page.locator("dl")).to_contain_text(f"{episode['total']:,.1f}".replace("-", "−"))
-    assert page.locator(".panels figure").first.locator("path.repair").count() == episode["details"]["repairs"] > 0
+    assert page.locator(".panels figure").first.locator("path.warn").count() == episode["details"]["repairs"] > 0
     expect(page.get_by_text(re.compile("^Repaired at flight"))).to_be_visible()
     page.go_back()
     follow(page.get_by_role("row").filter(has_text="CartPole").get_by_role("link").first)

@@ -11,10 +11,12 @@ import pytest
 import sqlalchemy as sa
 from tests.service.conftest import TURBOFAN, Caller
 
+from envfleet.envs.hosting import Mark, PlainLog
+from envfleet.envs.turbofan.plots import EngineLog
 from envfleet.service.database.models import Event, FleetRow
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.service import Service
-from envfleet.service.web.charts import Look, Mark, draw
+from envfleet.service.web.charts import Look, draw
 from envfleet.service.web.replay import Replays
 
 MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
@@ -60,14 +62,15 @@ def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env
         for k, seq in enumerate(steps):
             observation, reward = seen[row, seq]
             assert replay.rewards[k] == reward
-            if replay.engine is None:
-                np.testing.assert_array_equal(replay.observations[k], observation)
-            else:
-                block = replay.engine.blocks[k]
+            if isinstance(replay.log, EngineLog):
+                block = replay.log.blocks[k]
                 np.testing.assert_array_equal(block, observation[: len(block)])
-        if replay.engine is not None:
-            assert len(replay.engine.sensors) == episode["details"]["flights"]
-            assert len(replay.engine.repairs) == episode["details"]["repairs"]
+            else:
+                assert isinstance(replay.log, PlainLog)
+                np.testing.assert_array_equal(replay.log.observations[k], observation)
+        if isinstance(replay.log, EngineLog):
+            assert len(replay.log.sensors) == episode["details"]["flights"]
+            assert len(replay.log.repairs) == episode["details"]["repairs"]
 
 
 def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
@@ -83,10 +86,10 @@ def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
     ann.json("/episode/step", episode_id=ids[1], action=2)
     (episode,) = episodes_of(service, made["vectorized_group_id"])
     replay = Replays(service.store, service.settings, service.fleets).make(episode)
-    assert replay.engine is not None
-    assert replay.engine.reason == 1
-    assert replay.engine.repairs.tolist() == [24]  # after blocks of 10, 3 and 10 flights
-    for block, (rows, _) in zip(replay.engine.blocks, seen, strict=False):
+    assert isinstance(replay.log, EngineLog)
+    assert replay.log.reason == 1
+    assert replay.log.repairs.tolist() == [24]  # after blocks of 10, 3 and 10 flights
+    for block, (rows, _) in zip(replay.log.blocks, seen, strict=False):
         np.testing.assert_array_equal(block, np.asarray(rows, np.float32))
     assert replay.rewards[:-1].tolist() == [reward for _, reward in seen]
 
@@ -151,7 +154,7 @@ def test_a_long_line_is_thinned_to_its_extremes() -> None:
 
 @pytest.mark.parametrize("values", [[], [3.0], [2.0, 2.0], [np.nan, 1.0, np.inf, 2.0], [1e300, -1e300], [1e-12, 2e-12]])
 def test_lines_of_all_sorts(values: list[float]) -> None:
-    chart = draw("any", values, Look(has_zero=True), marks=[Mark(1.0, "repair")])
+    chart = draw("any", values, Look(has_zero=True), marks=[Mark(1.0, "repair", "warn")])
     assert len(points_of(chart.line)) == np.isfinite(values).sum()
     assert "nan" not in str(chart)
     assert chart.y_ticks
@@ -184,8 +187,8 @@ def test_a_replay_of_rows_that_were_stepped_by_themselves(service: Service, ann:
     (episode,) = episodes_of(service, fleet)
     assert (episode["env_index"], episode["length"]) == (2, 5)
     replay = Replays(service.store, service.settings, service.fleets).make(episode)
-    assert replay.engine is not None
-    for block, reward, (observation, expected) in zip(replay.engine.blocks, replay.rewards, seen, strict=True):
+    assert isinstance(replay.log, EngineLog)
+    for block, reward, (observation, expected) in zip(replay.log.blocks, replay.rewards, seen, strict=True):
         assert reward == expected
         np.testing.assert_array_equal(block, observation[: len(block)])
     state = ann.call(f"/fleets/{fleet}/save", seq=seq, rows=[0])["state"]

@@ -15,9 +15,9 @@ from tests.service.conftest import Caller
 from tests.service.serving import make_settings, serve_here
 from tests.service.web.playing import sell_at_once
 
+from envfleet.service.database.models import WebSession
 from envfleet.service.offers import make_offer
 from envfleet.service.service import Service
-from envfleet.service.web.sessions import WebSession
 
 COOKIE = "envfleet_session"
 

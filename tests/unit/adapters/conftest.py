@@ -37,5 +37,5 @@ def close_later() -> Iterator[Make]:
         warnings.simplefilter("ignore")  # that a call was under way
         while made:  # the list outlives the test, and what it holds the fleets' memory
             envs = made.pop()
-            envs.close(**({"terminate": True} if hasattr(envs, "processes") else {}))
+            envs.close(**({"terminate": True} if hasattr(envs, "call_async") else {}))
             del envs

@@ -32,14 +32,6 @@ def faulty(fault: str, when: Any = "step", **options: Any) -> list[Any]:
     return [functools.partial(FaultyEnv, None), functools.partial(FaultyEnv, fault, when, **options)]
 
 
-class TypedEnv(CountingEnv):
-    """Its dict observations are of the dtypes of their space, so that Gymnasium's `final_obs` are, too."""
-
-    def observe(self) -> Any:
-        observation = super().observe()
-        return {**observation, "count": np.int64(observation["count"])}
-
-
 def cartpole(**options: Any) -> gymnasium.Env[Any, Any]:
     """CartPole with metadata of its own, because Gymnasium's classes write into those they find."""
     env = gymnasium.make("CartPole-v1", **options)
@@ -58,3 +50,23 @@ class BoundedEnv(CountingEnv):
 
     def observe(self) -> Any:
         return np.zeros(self.size)
+
+
+class Typing(CountingEnv):
+    """Takes any action, and says what it was."""
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        super().__init__()
+        self.action_space = action_space
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, *ends, _ = super().step(0)
+        return observation, 0.0, ends[0], ends[1], {"action": _describe(action)}
+
+
+def _describe(action: Any) -> str:
+    if isinstance(action, dict):
+        return str({key: _describe(value) for key, value in action.items()})
+    if isinstance(action, tuple):
+        return str([_describe(value) for value in action])
+    return f"{type(action).__name__} {getattr(action, 'dtype', '')} {action}"

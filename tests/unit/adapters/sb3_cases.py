@@ -11,17 +11,17 @@ import pytest
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
 )
-from tests.unit.adapters.peers import EnvFns, TypedEnv
+from tests.unit.adapters.peers import EnvFns
 
 from envfleet.adapters.sb3 import FleetVecEnv
 from envfleet.testing import CountingEnv, mismatches
 from envfleet.testing.envs import SpaceEnv
 
-SERIAL = functools.partial(FleetVecEnv.make, backend="serial")
+SERIAL = functools.partial(FleetVecEnv, backend="serial")
 
 
 def PROCESS(env_fns: EnvFns, **options: Any) -> FleetVecEnv:  # noqa: N802  beside SERIAL
-    return FleetVecEnv.make(env_fns, backend="process", workers=min(2, len(env_fns)), **options)
+    return FleetVecEnv(env_fns, backend="process", workers=min(2, len(env_fns)), **options)
 
 
 OURS = [pytest.param(SERIAL, id="serial"), pytest.param(PROCESS, id="process")]
@@ -34,9 +34,13 @@ def same(expected: Any, found: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """`DummyVecEnv` gives OrderedDicts, `SubprocVecEnv` dicts."""
+    """`DummyVecEnv` gives OrderedDicts, and the integers of `terminal_observation` as the environment has them."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, np.integer):
+        return int(value)
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
@@ -61,9 +65,11 @@ ROLLOUTS: dict[str, EnvFns] = {
     "acrobot": [functools.partial(gymnasium.make, "Acrobot-v1", max_episode_steps=7)] * 2,
     "counting": [functools.partial(CountingEnv, 6, ends="alternate", vary=True)] * 3,
     "truncated": [functools.partial(CountingEnv, 3, ends="truncated")] * 2,
-    "dict": [functools.partial(TypedEnv, 3, dict_obs=True)] * 2,
+    "dict": [functools.partial(CountingEnv, 3, dict_obs=True)] * 2,
     "infos": [functools.partial(KeptInfoEnv, 4, vary=True)] * 3,
     "tuple": [functools.partial(SpaceEnv, "tuple", "multidiscrete")] * 2,
     "image": [functools.partial(SpaceEnv, "image", "multibinary")] * 2,
     "discrete": [functools.partial(SpaceEnv, "discrete", "discrete")] * 2,
+    "tuple actions": [functools.partial(SpaceEnv, "box", "tuple")] * 2,
+    "nested actions": [functools.partial(SpaceEnv, "box", "nested")] * 3,
 }

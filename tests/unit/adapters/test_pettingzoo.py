@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from tests.conftest import ONE_OF_EACH, Backend
 
 import envfleet
@@ -107,6 +108,7 @@ def test_rows_are_the_agents_of_games_played_one_by_one(backend: Backend, mode: 
     actions = np.random.default_rng(0).integers(0, 3, (40, NUM_GAMES, 3))
     expected = [replay_rows(Race(), 5 + game, actions[:, game], mode) for game in range(NUM_GAMES)]
     options: dict[str, Any] = {"backend": backend.name, "workers": backend.workers, "autoreset_mode": mode}
+    options["record_episodes"] = True
     with AgentFleet.make(Race, NUM_GAMES, **options) as fleet:
         first, infos = fleet.reset(seed=5)
         assert first.shape == (9, 2)
@@ -139,7 +141,7 @@ def test_rows_are_the_agents_of_games_played_one_by_one(backend: Backend, mode: 
 
 
 def test_the_numbers_of_episodes_are_those_of_agents() -> None:
-    with AgentFleet.make(Race, 2, backend="serial") as fleet:
+    with AgentFleet.make(Race, 2, backend="serial", record_episodes=True) as fleet:
         fleet.reset(seed=0)
         lengths = []
         for _ in range(60):
@@ -195,6 +197,34 @@ def test_a_game_that_fails_is_begun_anew() -> None:
                 assert not rewards[rows].any()
                 lost += 1
         assert lost
+
+
+def test_gymnasiums_statistics_of_agents() -> None:
+    with AgentFleet.make(Race, 2, backend="serial", autoreset_mode="SAME_STEP") as fleet:
+        assert fleet.autoreset_mode is fleet.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        subject = RecordEpisodeStatistics(fleet)
+        subject.reset(seed=0)
+        for _ in range(8):
+            *_, infos = subject.step(np.full(6, 2))
+            if "episode" in infos:
+                break
+        assert set(infos["episode"]["r"].tolist()) > {0.0}
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+def test_stable_baselines_learns_from_all_agents() -> None:
+    """Through `adopt`, which makes a fleet of any vector environment."""
+    from stable_baselines3 import PPO
+
+    from envfleet.adapters.sb3 import FleetVecEnv
+
+    agents = AgentFleet.make(Race, 2, backend="serial", autoreset_mode="SAME_STEP")
+    env = FleetVecEnv(envfleet.adopt(agents))
+    model = PPO("MlpPolicy", env, n_steps=16, batch_size=32, n_epochs=1, seed=0, device="cpu")
+    model.learn(192)
+    assert model.num_timesteps == 192
+    assert model.ep_info_buffer
+    env.close()
 
 
 class Unlike(Race):

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -31,7 +32,9 @@ def test_same_trajectories(ours: Make, name: str, close_later: Make) -> None:
     expected.action_space.seed(1)
     num_ended = 0
     for _ in range(60):
-        actions = np.stack([expected.action_space.sample() for _ in range(expected.num_envs)])
+        actions: Any = [expected.action_space.sample() for _ in range(expected.num_envs)]
+        if not isinstance(expected.action_space, (spaces.Dict, spaces.Tuple)):
+            actions = np.stack(actions)
         *results, infos = expected.step(actions)
         *own_results, own_infos = found.step(actions)
         same(results, own_results)
@@ -79,14 +82,22 @@ def run(env: Any, num_steps: int) -> list[dict[str, Any]]:
     return episodes
 
 
-def test_episodes_can_be_left_out(close_later: Make) -> None:
-    env = close_later(SERIAL, [functools.partial(CountingEnv, 1)], record_episodes=False)
-    env.reset()
-    assert env.step(np.zeros(1, int))[3] == [
-        {"TimeLimit.truncated": False, "draw": env.reset_infos and pytest.approx(0.5, abs=0.5)}
-        | {"terminal_observation": pytest.approx(np.zeros(5), abs=2)}
-    ]
-    assert env.env_is_wrapped(Monitor) == [False]
+@pytest.mark.parametrize("options", [{"record_episodes": True}, {"final_infos": False}], ids=str)
+def test_options_that_change_infos(options: dict[str, Any], close_later: Make) -> None:
+    """`info["episode"]` and `terminal_observation` are there, and nothing more."""
+    expected = close_later(SERIAL, [functools.partial(CountingEnv, 2)] * 2)
+    found = close_later(SERIAL, [functools.partial(CountingEnv, 2)] * 2, **options)
+    for env in (expected, found):
+        env.seed(1)
+        env.reset()
+    for step in range(3):
+        own, others = expected.step(np.zeros(2, int))[3], found.step(np.zeros(2, int))[3]
+        for info, other in zip(own, others, strict=True):
+            if "final_infos" in options:
+                info.pop("draw")  # the environment's own infos of the last step are left out, too
+                other.pop("draw", None)
+            same(bare(info), bare(other))
+            assert ("episode" in other) == (step == 1)
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -19,9 +19,7 @@ import pytest
 import stable_baselines3.common.env_util
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import (
-    VecEnv,
-)
+from stable_baselines3.common.vec_env import VecEnv
 from tests.unit.adapters.peers import Make
 from tests.unit.adapters.sb3_cases import OURS, PROCESS, SERIAL
 
@@ -141,22 +139,27 @@ def test_takes_a_fleet(close_later: Make) -> None:
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 def test_refuses_other_autoreset_modes(mode: AutoresetMode) -> None:
     with (
-        envfleet.make("CartPole-v1", backend="serial", autoreset_mode=mode) as fleet,
-        pytest.raises(InvalidArgument, match=rf"{mode.name}, expected SAME_STEP.*FleetVecEnv\.make"),
+        envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode=mode) as fleet,
+        pytest.raises(InvalidArgument, match=rf"{mode.name}, expected SAME_STEP.*FleetVecEnv\(env, num_envs\)"),
     ):
         FleetVecEnv(fleet)
     with pytest.raises(InvalidArgument, match="SAME_STEP"):
-        FleetVecEnv.make("CartPole-v1", backend="serial", autoreset_mode=mode)
+        FleetVecEnv("CartPole-v1", 2, backend="serial", autoreset_mode=mode)
 
 
-def test_refuses_what_is_no_fleet() -> None:
+def test_refuses_what_it_cannot_use() -> None:
     other: Any = gymnasium.make("CartPole-v1")
-    with pytest.raises(InvalidArgument, match=r"FleetVecEnv\.make\(env, num_envs\)"):
-        FleetVecEnv(other)
+    with pytest.raises(InvalidArgument, match="is an environment, expected a callable"):
+        FleetVecEnv(other, 2)
+    with (
+        envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
+        pytest.raises(InvalidArgument, match="made already"),
+    ):
+        FleetVecEnv(fleet, 2)
 
 
 def test_options_of_make(close_later: Make) -> None:
-    env = close_later(FleetVecEnv.make, "CartPole-v1", num_envs=3, backend="thread", workers=2, copy=False)
+    env = close_later(FleetVecEnv, "CartPole-v1", num_envs=3, backend="thread", workers=2, copy=False)
     assert env.fleet.plan.num_workers == 2
     env.reset()
     first = env.step(np.zeros(3, int))[0].copy()
@@ -166,12 +169,13 @@ def test_options_of_make(close_later: Make) -> None:
 
 def test_made_by_make_vec_env(close_later: Make) -> None:
     """SB3's own helper, which puts its `Monitor` around each."""
-    make_vec_env: Any = stable_baselines3.common.env_util.make_vec_env  # which wants a class, and only calls it
+    make_vec_env = stable_baselines3.common.env_util.make_vec_env
     options = {"backend": "process", "workers": 2}
-    env = close_later(make_vec_env, "CartPole-v1", 3, seed=4, vec_env_cls=FleetVecEnv.make, vec_env_kwargs=options)
+    env = close_later(make_vec_env, "CartPole-v1", 3, seed=4, vec_env_cls=FleetVecEnv, vec_env_kwargs=options)
+    assert isinstance(env, FleetVecEnv)
     assert env.fleet.plan.num_workers == 2
     expected = close_later(make_vec_env, "CartPole-v1", 3, seed=4)
-    assert np.array_equal(env.reset(), expected.reset())
+    np.testing.assert_array_equal(env.reset(), expected.reset())
     assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 3
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
@@ -18,9 +19,12 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
     VecTransposeImage,
 )
+from tests.fleets import LOCAL_FLEETS, adopted
 from tests.unit.adapters.peers import Make
 from tests.unit.adapters.sb3_cases import ALL, OURS, ROLLOUTS, SERIAL, bare, same
 
+from envfleet.adapters.sb3 import FleetVecEnv
+from envfleet.errors import InvalidArgument
 from envfleet.testing import CountingEnv
 from envfleet.testing.envs import AttributeEnv
 
@@ -69,6 +73,29 @@ def test_attributes_are_set_where_they_are(ours: Make, close_later: Make) -> Non
     assert env.env_method("scaled", 2) == [14]
 
 
+@pytest.mark.parametrize("make_fleet", LOCAL_FLEETS)
+def test_attributes_on_every_fleet(make_fleet: Make, close_later: Make) -> None:
+    env = close_later(FleetVecEnv, make_fleet(num_envs=3, autoreset_mode="SAME_STEP"))
+    env.reset()
+    env.set_attr("gravity", 5.0, indices=[0, 2])
+    assert env.get_attr("gravity") == [5.0, 9.8, 5.0]
+    env.set_attr("gravity", 6.0)
+    assert env.get_attr("gravity", [1, -1]) == [6.0, 6.0]
+    assert env.get_attr("render_mode", 0) == [None]
+    assert env.has_attr("length")
+    assert not env.has_attr("absent")
+    assert env.env_is_wrapped(Monitor, indices=[1]) == [True]
+    assert env.env_is_wrapped(gymnasium.wrappers.ClipAction) == [False] * 3
+
+
+def test_methods_where_there_are_no_objects(close_later: Make) -> None:
+    env = close_later(FleetVecEnv, adopted(3, AutoresetMode.SAME_STEP))
+    env.reset()
+    assert len(env.env_method("has_wrapper_attr", "gravity")) == 3
+    with pytest.raises(InvalidArgument, match="leave out indices"):
+        env.env_method("has_wrapper_attr", "gravity", indices=[1])
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_wrapped(kind: Make, close_later: Make) -> None:
     env = close_later(kind, [lambda: gymnasium.wrappers.TimeLimit(Marked(CountingEnv()), 10), CountingEnv])
@@ -100,6 +127,7 @@ def test_counts_as_monitored(ours: Make, close_later: Make) -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_frames(kind: Make, close_later: Make) -> None:
     env = close_later(kind, [functools.partial(CountingEnv, render_mode="rgb_array")] * 3)
+    assert env.render().shape == (8, 12, 3)  # before the first reset
     env.reset()
     env.step(np.zeros(3, int))
     assert env.render_mode == "rgb_array"

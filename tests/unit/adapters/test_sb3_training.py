@@ -27,7 +27,7 @@ def test_ppo_learns_cartpole(close_later: Make) -> None:
     """From about 22 a random policy reaches to several times that, and the log shows it without a `Monitor`."""
     from stable_baselines3 import PPO
 
-    env = close_later(FleetVecEnv.make, "CartPole-v1", 8, backend="process", workers=2)
+    env = close_later(FleetVecEnv, "CartPole-v1", 8, backend="process", workers=2)
     model = PPO("MlpPolicy", env, n_steps=64, batch_size=128, n_epochs=8, learning_rate=1e-3, seed=1, device="cpu")
     model.learn(20_000)
     assert model.ep_info_buffer is not None
@@ -36,18 +36,24 @@ def test_ppo_learns_cartpole(close_later: Make) -> None:
     assert np.mean(returns) > 120
 
 
-@pytest.mark.usefixtures("one_torch_thread")
-def test_ppo_learns_the_same_as_with_dummy_vec_env(close_later: Make) -> None:
-    """To the last weight: everything that a trainer reads is the same, in the same order."""
+def learn(env: Any) -> list[Any]:
     from stable_baselines3 import PPO
 
-    weights = []
-    for kind in (DummyVecEnv, SERIAL):
-        env = close_later(kind, [functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)] * 4)
-        model = PPO("MlpPolicy", env, n_steps=32, batch_size=64, n_epochs=2, seed=3, device="cpu")
-        model.learn(256)
-        weights.append([parameter.detach().numpy() for parameter in model.policy.parameters()])
-    for expected, found in zip(*weights, strict=True):
+    model = PPO("MlpPolicy", env, n_steps=32, batch_size=64, n_epochs=2, seed=3, device="cpu")
+    model.learn(256)
+    return [parameter.detach().numpy() for parameter in model.policy.parameters()]
+
+
+@pytest.fixture(scope="module")
+def learnt() -> list[Any]:
+    return learn(DummyVecEnv([functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)] * 4))
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+def test_ppo_learns_the_same_on_every_fleet(make_fleet: Make, learnt: list[Any], close_later: Make) -> None:
+    """To the last weight: everything that a trainer reads is the same as with `DummyVecEnv`, in the same order."""
+    fleet = make_fleet(num_envs=4, autoreset_mode="SAME_STEP", max_episode_steps=15)
+    for expected, found in zip(learnt, learn(close_later(FleetVecEnv, fleet)), strict=True):
         np.testing.assert_array_equal(expected, found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
@@ -86,7 +88,7 @@ class Counter(gym.Env[Any, Any]):
         return observation, reward, is_odd and self.steps == 3, self.steps == 5, {}
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name)
 def test_slabs_of_every_mode_against_single_episodes(mode: AutoresetMode) -> None:
     gamma, lambda_, num_envs = 0.9, 0.8, 3
     agent = PPO(
@@ -130,13 +132,15 @@ def test_slabs_of_kernels_are_those_of_steps() -> None:
     """Fused and step by step, a policy without chance plays the same."""
     slabs: list[Slab] = []
     for hide in (False, True):
-        with envfleet.make("envfleet/CartPole-v1", 5, backend="kernel", autoreset_mode="SAME_STEP") as fleet:
+        with contextlib.ExitStack() as stack:
+            options: dict[str, Any] = {"backend": "kernel", "autoreset_mode": "SAME_STEP"}
+            fleet = stack.enter_context(envfleet.make("envfleet/CartPole-v1", 5, **options))
             space = fleet.single_observation_space
             config = PPOConfig(hidden=(8,), normalise_observations=True)
             agent = PPO(space, fleet.single_action_space, config, num_envs=5, seed=0)
             list(agent._network.actor.parameters())[-2].data.mul_(1e4)  # chances of 0 and 1
             agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(1, 2, (50, 4))))
-            target: Any = gym.vector.VectorWrapper(fleet) if hide else fleet
+            target = stack.enter_context(envfleet.adopt(gym.vector.VectorWrapper(fleet))) if hide else fleet
             slabs.append(Collector(target, 60, seed=3).collect(agent))
     fused, stepped = slabs
     assert len(fused.returns) > 3
@@ -205,9 +209,23 @@ def test_slabs_with_next_to_nothing_in_them() -> None:
     assert all(np.isfinite(value) for figure in figures for value in figure.values())
 
 
-def test_a_collector_needs_steps() -> None:
+def test_a_collector_needs_steps_and_arrays_on_the_host() -> None:
+    with envfleet.make("CartPole-v1", 1, backend="serial") as fleet:
+        with pytest.raises(InvalidArgument, match="num_steps=0"):
+            Collector(fleet, 0)
+        other: Any = gym.vector.VectorWrapper(fleet)
+        with pytest.raises(
+            InvalidArgument, match=r"fleet is a VectorWrapper, expected a Fleet: call envfleet.adopt\(\)"
+        ):
+            Collector(other, 1)
+        fleet.engine.traits = dataclasses.replace(fleet.engine.traits, device="cuda")
+        with pytest.raises(InvalidArgument, match="live on 'cuda'"):
+            Collector(fleet, 1)
+
+
+def test_a_collector_needs_a_fleet_that_resets() -> None:
     with (
-        envfleet.make("CartPole-v1", 1, backend="serial") as fleet,
-        pytest.raises(InvalidArgument, match="num_steps=0"),
+        envfleet.make("CartPole-v1", 1, backend="serial", autoreset_mode="DISABLED") as fleet,
+        pytest.raises(InvalidArgument, match="autoreset_mode=DISABLED, expected NEXT_STEP or SAME_STEP"),
     ):
-        Collector(fleet, 0)
+        Collector(fleet, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from envfleet.bench.child import State
+from envfleet.bench.contenders import Contender
+from envfleet.bench.measure import State
 from envfleet.bench.synthetic import NullEnv, SpinEnv
 from envfleet.bench.workloads import Workload
 
@@ -78,16 +78,12 @@ class FakeRunner:
             raise RuntimeError("planted in close")
 
 
-@dataclasses.dataclass(frozen=True)
-class FakeContender:
-    name: str
-    fault: str = ""
-    packages: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+class FakeContender(Contender):
+    packages = modules = ()
 
-    @property
-    def label(self) -> str:
-        return f"the {self.name}"
+    def __init__(self, name: str, fault: str = "") -> None:
+        super().__init__(name, f"the {name}")
+        self.fault = fault
 
     def absence(self, workload: Workload) -> str | None:
         return "planted absence" if self.fault == "absent" else None

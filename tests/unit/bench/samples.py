@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from envfleet.bench.doctor import Facts, FleetFacts
-from envfleet.bench.machine import Machine
+from envfleet.bench.doctor import EnvFacts, Facts, FleetFacts, WrapperCost
 from envfleet.bench.measure import Sample
-from envfleet.bench.probes import EnvFacts, WrapperCost
-from envfleet.bench.results import Entry, Report, Run, Settings
+from envfleet.bench.results import Entry, Machine, Report, Run, Settings
 
 MACHINE = Machine("a processor", 4, 2.0, 8_000_000_000, 0.5, "Linux 6", "3.11.7", {"envfleet": "0.1.0"})
 
@@ -28,11 +26,9 @@ def report(*runs: Run) -> Report:
 
 
 ENV_FACTS = EnvFacts(
-    build_s=1e-3,
     step_s=100e-6,
     step_times=(100e-6,) * 50,
     reset_s=100e-6,
-    seeded_reset_s=110e-6,
     episode_steps=200.0,
     is_episode_seen=True,
     observation_bytes=16,
@@ -53,7 +49,6 @@ def facts(policy_s: float | None = None, fleet: dict[str, Any] | None = None, **
         "loop": 9_500.0,
         "serial": 9_000.0,
         "serial_without_infos": None,
-        "serial_without_copy": None,
         "process": 9_000.0,
         "kernel": None,
         "signal_s": 50e-6,
@@ -65,8 +60,6 @@ def facts(policy_s: float | None = None, fleet: dict[str, Any] | None = None, **
         workers=2,
         policy_s=policy_s,
         machine=MACHINE,
-        affinity=4,
-        quota=None,
         busy_cores=0.0,
         free_memory_bytes=4_000_000_000,
         env_facts=dataclasses.replace(ENV_FACTS, **env_changes),

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from envfleet.bench.machine import describe_machine, require_psutil
+from envfleet.bench.measure import require_psutil
+from envfleet.bench.results import describe_machine
 from envfleet.errors import InvalidArgument
 
 

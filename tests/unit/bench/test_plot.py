@@ -31,11 +31,11 @@ def test_unknown_ending(tmp_path):
 
 
 def test_long_names_are_wrapped(tmp_path):
-    named = dataclasses.replace(ONE, workload="hockey", env="package/" + "-".join(["Environment"] * 9) + "-v0")
+    named = dataclasses.replace(ONE, workload="hockey", env="package/" + "-".join(["Environment"] * 7) + "-v0")
     plot_report(report(named), tmp_path / "a.svg")
     texts = re.findall(r"<text[^>]*>([^<]+)</text>", (tmp_path / "a.svg").read_text(encoding="utf-8"))
     assert len([text for text in texts if "Environment" in text]) == 2
-    assert max(map(len, texts)) <= 72
+    assert max(map(len, texts)) <= 56
 
 
 def test_nothing_to_draw(tmp_path):

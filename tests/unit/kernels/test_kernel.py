@@ -85,7 +85,7 @@ def test_a_difference_of_plain_and_compiled_names_field_and_both_values(monkeypa
             result = self.fleet.step(actions)
             self.steps += 1
             if self.steps == 3:
-                self.fleet._batch.field("place")[0] += 1
+                self.fleet.engine._batch.field("place")[0] += 1
             return result
 
     monkeypatch.setattr(trial, "_make", lambda *args: Off(compiled(*args)))

@@ -11,10 +11,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+import envfleet
 from envfleet.errors import KernelError
+from envfleet.fleet.fleet import Fleet
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.env import KernelEnv
-from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import read_kernel
 from envfleet.testing import check_kernel
 
@@ -51,8 +52,8 @@ class Clock(Kernel):
 
 
 @pytest.fixture
-def fleet(request: pytest.FixtureRequest) -> Iterator[KernelFleet]:
-    with KernelFleet(read_kernel(Clock), 3, **getattr(request, "param", {})) as fleet:
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    with envfleet.make(Clock, 3, backend="kernel", record_episodes=True, **getattr(request, "param", {})) as fleet:
         fleet.reset(seed=0)
         yield fleet
 
@@ -61,7 +62,7 @@ def test_check_kernel_compares_them() -> None:
     assert check_kernel(Clock, num_steps=20) == 80
 
 
-def test_episodes_end_by_the_limit_of_the_kernel(fleet: KernelFleet) -> None:
+def test_episodes_end_by_the_limit_of_the_kernel(fleet: Fleet) -> None:
     times = np.arange(3)  # that they have come to
     fleet.set_attr("time", times)
     for _ in range(12):
@@ -74,13 +75,13 @@ def test_episodes_end_by_the_limit_of_the_kernel(fleet: KernelFleet) -> None:
 
 
 @pytest.mark.parametrize("fleet", [{"max_episode_steps": 2}], indirect=True)
-def test_the_fleets_limit_counts_as_well(fleet: KernelFleet) -> None:
+def test_the_fleets_limit_counts_as_well(fleet: Fleet) -> None:
     flags = [fleet.step(np.zeros(3, np.int64))[3].all() for _ in range(3)]
     assert flags == [False, True, False]
 
 
 @pytest.mark.parametrize("fleet", [{"autoreset_mode": AutoresetMode.SAME_STEP}], indirect=True)
-def test_rollouts_are_truncated_alike(fleet: KernelFleet) -> None:
+def test_rollouts_are_truncated_alike(fleet: Fleet) -> None:
     actions = np.random.default_rng(0).integers(0, 2, (24, 3))
     state = fleet.get_state()
     steps = [[np.copy(part) for part in fleet.step(one)[:4]] for one in actions]

@@ -30,7 +30,7 @@ def test_send_and_recv_take_turns(walkers: Any) -> None:
         ("set_attr", lambda: walkers.set_attr("x", 1.0)),
         ("render", walkers.render),
     ):
-        with pytest.raises(CallPending, match=rf"^{verb}\(\) while .*call recv\(\) first"):
+        with pytest.raises(CallPending, match=rf"^{verb}\(\).*call recv\(\)"):
             call()
     assert walkers.recv().rewards.shape == (4,)
     walkers.reset(seed=5)
@@ -38,23 +38,19 @@ def test_send_and_recv_take_turns(walkers: Any) -> None:
         walkers.recv()
 
 
-def test_what_only_other_fleets_do_is_refused_with_the_way_out(walkers: Any) -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"env_indices=\[0\], expected all 4 in order.*every sub-environment at once"
-    ):
-        walkers.send(ones(walkers)[:1], [0])
-    with pytest.raises(InvalidArgument, match=r"split\(3\) of a kernel's fleet.*call step\(\)"):
-        walkers.split(3)
-    with pytest.raises(InvalidArgument, match=r"num_steps=2\.5, expected an int"):
+def test_rollouts_that_cannot_be_are_refused(walkers: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"num_steps=2\.5 \(type float\): pass a whole number"):
         walkers.rollout("random", num_steps=2.5)
     with pytest.raises(InvalidArgument, match=r"seed='a', expected an int"):
         walkers.rollout("random", 2, seed="a")
-    with pytest.raises(InvalidArgument, match="out=3, expected None or what an earlier rollout returned"):
+    with pytest.raises(InvalidArgument, match="out is a int, expected what an earlier rollout returned"):
         walkers.rollout("random", 2, out=3)
 
 
 def test_options_that_are_no_dict_are_refused(walkers: Any) -> None:
-    for options, call in ((5, walkers.reset), ([], walkers.reset), (5, functools.partial(walkers.reset_envs, [0]))):
+    with pytest.raises(InvalidArgument, match="options has 0 entries, expected one for each of 4"):
+        walkers.reset(options=[])
+    for options, call in ((5, walkers.reset), (5, functools.partial(walkers.reset_envs, [0]))):
         with pytest.raises(InvalidArgument, match=rf"options={re.escape(repr(options))} \(type \w+\), expected a dict"):
             call(options=options)
     with pytest.raises(InvalidArgument, match=r"options\['params'\]=5 \(type int\), expected a dict"):
@@ -91,9 +87,9 @@ def test_messages_name_the_call_that_was_made() -> None:
 def test_what_only_objects_have_is_refused_in_words(walkers: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"get_attr\(\) and set_attr\(\)"):
         walkers.apply(len)
-    with pytest.raises(InvalidArgument, match="no Python stack"):
+    with pytest.raises(InvalidArgument, match="runs no Python here"):
         walkers.stacks()
-    assert (walkers.env_indices, walkers.batch_size) == (range(4), 4)
+    assert walkers.batch_size == 4
 
 
 def test_nothing_is_active_before_the_first_reset() -> None:

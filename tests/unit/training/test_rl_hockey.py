@@ -15,11 +15,11 @@ from rl_hockey.common.vectorized_env import VectorizedHockeyEnv, VectorizedHocke
 from rl_hockey.DDDQN.dddqn import DDDQN
 from rl_hockey.sac.sac import SAC
 
-import envfleet.training
 from envfleet.agents import ActionTable
 from envfleet.envs.hockey import action_table
+from envfleet.training.config import find_config
 
-CONFIGS = Path(envfleet.training.__file__).with_name("configs")
+CURRICULUM = find_config("curriculum_simple")
 
 QUICK_START = """
 from rl_hockey.common.training.train_single_run import train_single_run
@@ -56,8 +56,8 @@ print(f"Mean reward: {result['mean_reward']:.2f}")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory whose `configs/curriculum_simple.json` is the one the package ships, made short."""
-    data = json.loads((CONFIGS / "curriculum_simple.json").read_text(encoding="utf-8"))
+    """A working directory whose `configs/curriculum_simple.json` is the shipped one, made short."""
+    data = json.loads(CURRICULUM.read_text(encoding="utf-8"))
     for phase in data["curriculum"]["phases"]:
         phase["episodes"] = 4
     data["training"] |= {"warmup_steps": 100, "updates_per_step": 0.01}

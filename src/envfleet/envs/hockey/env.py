@@ -10,7 +10,6 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import ArrayLike, NDArray
 
-from envfleet.core.requests import check_options
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
@@ -19,6 +18,7 @@ from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
 from envfleet.envs.hockey.rules import Quirks, draw_start, read_mode
 from envfleet.envs.hockey.views import inform, observe
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_options
 
 if TYPE_CHECKING:
     from envfleet.envs.hockey.world import World

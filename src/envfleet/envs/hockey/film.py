@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.files import replacing
 from envfleet.envs.hockey import constants as c
 from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.files import replacing
 
 _SUFFIXES = (".gif", ".mp4")
 

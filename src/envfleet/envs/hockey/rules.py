@@ -58,14 +58,7 @@ class Quirks:
     public_spaces: bool = False
 
 
-PUBLIC_QUIRKS = Quirks(
-    holds_survive_reset=True,
-    limit_terminates=True,
-    reset_draws_seed=True,
-    starter_ignores_seed=True,
-    order_alternates=True,
-    public_spaces=True,
-)
+PUBLIC_QUIRKS = Quirks(**{quirk.name: True for quirk in dataclasses.fields(Quirks)})
 
 
 class Start(NamedTuple):

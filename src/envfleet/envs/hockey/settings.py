@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.hockey.rules import read_mode
 from envfleet.errors import InvalidArgument
 
 _T = TypeVar("_T")
@@ -21,6 +19,7 @@ _CHOICES = {
     "player_two": "0 (the action), 1 (the weak scripted player) or 2 (the strong one)",
 }
 _SHARES = ("shooting_share", "defense_share")
+_EXPECTED = _CHOICES | dict.fromkeys(_SHARES, "a share from 0 to 1") | {"keep_mode": "True or False"}
 
 
 def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
@@ -36,20 +35,21 @@ def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
         each = np.asarray(values.get(name, 0))
         is_right = (each >= 0) & (each <= 1) if name in _SHARES else np.isin(each, (0, 1, 2))
         if not is_right.all():
-            wrong, expected = each[~is_right].flat[0], _CHOICES.get(name, "a share from 0 to 1")
-            raise InvalidArgument(f"{name}={wrong}, expected {expected}: pass one for all games, or one for each")
+            wrong = each[~is_right].flat[0]
+            raise InvalidArgument(
+                f"{name}={wrong}, expected {_EXPECTED[name]}: pass one for all games, or one for each"
+            )
 
 
 class Setting(Generic[_T]):
-    """An attribute whose values are checked.
+    """An attribute of that name, whose values are checked as those of `check_settings`.
 
     Args:
-        read: Turns a value into that of the attribute; a `TypeError` or `ValueError` of it becomes an error for people.
-        expected: What the value is to be, in words.
+        read: Turns a value into that of the attribute; raises `TypeError` or `ValueError` if it is none.
     """
 
-    def __init__(self, read: Callable[[Any], _T], expected: str) -> None:
-        self._read, self._expected = read, expected
+    def __init__(self, read: Callable[[Any], _T]) -> None:
+        self._read = read
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -66,55 +66,22 @@ class Setting(Generic[_T]):
 
     def __set__(self, instance: object, value: Any) -> None:
         try:
-            vars(instance)[self._name] = self._read(value)
+            read = self._read(value)
+            check_settings({self._name: np.asarray(read)})
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
-                f"{self._name}={value!r}, expected {self._expected}; a fleet's set_attr takes one value for all, or a "
-                "list of one per sub-environment"
+                f"{self._name}={value!r}, expected {_EXPECTED[self._name]}; a fleet's set_attr takes one value for "
+                "all, or a list of one per sub-environment"
             ) from error
+        vars(instance)[self._name] = read
 
 
-def _one_of(*choices: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        number = operator.index(value)
-        if number not in choices:
-            raise ValueError(value)
-        return number
+def read_flag(value: Any) -> bool:
+    """Return a bool, or 0 or 1 as one.
 
-    return read
-
-
-def _read_share(value: Any) -> float:
-    share = float(value)
-    if not 0 <= share <= 1:
+    Raises:
+        ValueError: It is something else.
+    """
+    if value not in (0, 1):
         raise ValueError(value)
-    return share
-
-
-def _read_flag(value: Any) -> bool:
-    return bool(_one_of(0, 1)(int(value)))
-
-
-def mode_setting() -> Setting[int]:
-    """What is played: a `Mode`, its name or its number; read as a number."""
-    return Setting(lambda value: int(read_mode(value)), _CHOICES["mode"])
-
-
-def flag_setting() -> Setting[bool]:
-    """Yes or no."""
-    return Setting(_read_flag, "True or False")
-
-
-def starter_setting() -> Setting[int]:
-    """Who gets the puck."""
-    return Setting(_one_of(0, 1, 2), _CHOICES["starter"])
-
-
-def player_setting() -> Setting[int]:
-    """Who plays on a side."""
-    return Setting(_one_of(0, 1, 2), _CHOICES["player_one"])
-
-
-def share_setting() -> Setting[float]:
-    """A share of games."""
-    return Setting(_read_share, "a share from 0 to 1")
+    return bool(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar, SupportsIndex
 
@@ -10,16 +11,16 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envfleet.core.requests import check_options
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey import settings
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.game import Game, SavedGame
 from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
-from envfleet.envs.hockey.rules import draw_mode, draw_start
+from envfleet.envs.hockey.rules import draw_mode, draw_start, read_mode
 from envfleet.envs.hockey.scripted import scripted_action
+from envfleet.envs.hockey.settings import Setting, read_flag
 from envfleet.envs.hockey.views import inform, observe_both
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_options
 
 AGENT, WEAK, STRONG = 0, 1, 2
 _SETTINGS = ("mode", "keep_mode", "starter", "player_one", "player_two", "shooting_share", "defense_share")
@@ -84,13 +85,13 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         "render_modes": [*RENDER_MODES],
         "render_fps": c.STEPS_PER_SECOND,
     }
-    mode = settings.mode_setting()
-    keep_mode = settings.flag_setting()
-    starter = settings.starter_setting()
-    player_one = settings.player_setting()
-    player_two = settings.player_setting()
-    shooting_share = settings.share_setting()
-    defense_share = settings.share_setting()
+    mode = Setting(lambda value: int(read_mode(value)))
+    keep_mode = Setting(read_flag)
+    starter = Setting(operator.index)
+    player_one = Setting(operator.index)
+    player_two = Setting(operator.index)
+    shooting_share = Setting(float)
+    defense_share = Setting(float)
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         if unknown:
             raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': pass settings by name under it")
         params = (options or {}).get("params")
-        check_options(params, "options['params']")
+        check_options(params, name="options['params']")
         self._set(params or {})
         if self.shooting_share + self.defense_share > 1:
             raise InvalidArgument(

@@ -1,8 +1,8 @@
-"""Turbofan engines at a service: what participants may choose and read, what is counted, and how they are drawn."""
+"""Turbofan engines at a service: what participants may choose and read, and what is counted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,9 +10,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.envs.hosting import Hosting
+from envfleet.envs.hosting import EpisodeProtocol, Hosting
 from envfleet.envs.turbofan.engines import LONG_BLOCK, has_program, make_engines
-from envfleet.envs.turbofan.kernel import FAILURE, REPAIR
+from envfleet.envs.turbofan.kernel import FAILURE, REPAIR, SOLD
 from envfleet.envs.turbofan.plots import EngineLog
 
 
@@ -23,7 +23,17 @@ class EngineHosting(Hosting):
     readable: ClassVar[tuple[str, ...]] = ("profit", "repair_cost", "failure_cost", "sale_value")
     warm_options: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"step_size": LONG_BLOCK})
     columns: ClassVar[Mapping[str, Any]] = {"flights": np.int64, "repairs": np.int64}
+    unit: ClassVar[str] = "flights"
+    glance: ClassVar[tuple[str, ...]] = ("HPC_Tout", "HPC_Pout_st", "LPT_Tin")  # they show wear best
     abandon_penalty: ClassVar[float | None] = 150.0  # the most that a sale brings: selling always counts for more
+    episodes: ClassVar[EpisodeProtocol | None] = EpisodeProtocol(
+        names=("DegradationEnv",),
+        option="step_size",
+        span="flights",
+        longest=LONG_BLOCK,
+        actions=("fly", "repair", "sell"),
+        reasons={SOLD: "sold", FAILURE: "failure"},
+    )
 
     def make(self, spec: EnvSpec, num_envs: int, autoreset_mode: AutoresetMode, options: Mapping[str, Any]) -> Any:
         """Make a fleet on one of the programs that all blocks share, unless it is that of this very block."""
@@ -53,6 +63,22 @@ class EngineHosting(Hosting):
             "flights": int(columns["flights"][row]),
             "repairs": int(columns["repairs"][row]),
             "is_failure": reason is not None and int(reason) == FAILURE,
+        }
+
+    def ending(self, outcome: str, details: Mapping[str, Any]) -> tuple[str, str]:
+        """Tell sales from failures; see `Hosting.ending`."""
+        if outcome != "terminated" or "is_failure" not in details:
+            return super().ending(outcome, details)
+        return ("failure", "bad") if details["is_failure"] else ("sold", "good")
+
+    def metrics(self, episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Repairs, flights and failures; see `Hosting.metrics`."""
+        details = [episode["details"] for episode in episodes]
+        flights = [each.get("flights", episode["length"]) for each, episode in zip(details, episodes, strict=True)]
+        return {
+            "total_maintenance": sum(each.get("repairs", 0) for each in details),
+            "avg_steps": sum(flights) / len(flights),
+            "failure_rate": sum(bool(each.get("is_failure")) for each in details) / len(details),
         }
 
     def log(self) -> EngineLog:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.envs.hosting import Line, Mark, Portrait
 from envfleet.envs.turbofan.kernel import FAILURE, REPAIR, SOLD
 from envfleet.envs.turbofan.sensors import NAMES, NUM_SENSORS, UNITS
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_ENDS = {SOLD: ("sale", "good"), FAILURE: ("failure", "bad")}
 _BLUE, _GREEN, _ORANGE, _RED = "#2f6db5", "#2e8b57", "#d9822b", "#c0392b"
 
 
@@ -37,7 +39,9 @@ class EngineLog:
     reason: int = 0
     degradation: list[float] = dataclasses.field(default_factory=list)
 
-    def add(self, observation: NDArray[Any], action: int, reward: float, *, info: dict[str, Any] | None = None) -> None:
+    def add(
+        self, observation: NDArray[Any], action: int, reward: float, *, info: Mapping[str, Any] | None = None
+    ) -> None:
         """Add one decision.
 
         Args:
@@ -72,6 +76,18 @@ class EngineLog:
         starts = self.ends - [len(block) for block in self.blocks]
         chosen: NDArray[np.int64] = starts[np.asarray(self.actions, np.int64) == REPAIR] + 1
         return chosen
+
+    def portrait(self) -> Portrait:
+        """Return its sensors over flights, repairs and end, for a page of a service."""
+        ends, rows, repairs = self.ends, self.sensors, self.repairs.tolist()
+        marks, told = [Mark(flight, "repair", "warn") for flight in repairs], []
+        if repairs:
+            told.append(f"Repaired at flight {', '.join(map(str, repairs))}.")
+        if self.reason in _ENDS:
+            marks.append(Mark(int(ends[-1]), *_ENDS[self.reason]))
+            told.append(f"{marks[-1].word.capitalize()} at flight {ends[-1]}.")
+        lines = [Line(name, rows[:, k], UNITS[k]) for k, name in enumerate(NAMES)]
+        return Portrait(lines, ends, marks, " ".join(told))
 
 
 def plot_sensors(log: EngineLog, *, names: Sequence[str] = NAMES, figure: Figure | None = None) -> Figure:

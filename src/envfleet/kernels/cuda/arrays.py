@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.kernels.cuda.availability import import_cuda, is_simulated
+from envfleet.kernels.cuda.availability import cuda_target, import_cuda, is_simulated
 from envfleet.kernels.cuda.dlpack import CPU, CUDA, make_capsule
-from envfleet.kernels.cuda.target import cuda_target
 
 _LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__ and DLPack
 
@@ -51,7 +50,8 @@ class DeviceArray:
     @property
     def address(self) -> int:
         """Where it begins on the device."""
-        return cuda_target().address_of(self._data)
+        address: int = cuda_target().address_of(self._data)
+        return address
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

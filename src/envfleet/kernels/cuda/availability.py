@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import types
 from typing import Any
 
 from envfleet.errors import InvalidArgument
@@ -21,6 +22,16 @@ def import_cuda() -> Any:
         if importlib.util.find_spec(module) is None:
             raise InvalidArgument(f"device='cuda' needs {package}, which is not installed: {_HOW}")
     return importlib.import_module("numba.cuda")
+
+
+def cuda_target() -> types.ModuleType:
+    """Import the compiler of kernels, `numba_cuda`.
+
+    Raises:
+        InvalidArgument: numba or numba-cuda is not installed.
+    """
+    import_cuda()
+    return importlib.import_module("envfleet.kernels.cuda.numba_cuda")
 
 
 def is_simulated() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +17,14 @@ from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import Buffer, BufferPlan
 from envfleet.kernels.cuda.actions import Actions
 from envfleet.kernels.cuda.arrays import DeviceArray
-from envfleet.kernels.cuda.availability import import_cuda, require_cuda
+from envfleet.kernels.cuda.availability import cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.ended import DeviceEnded
 from envfleet.kernels.cuda.memory import HEADER_BYTES, SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
-from envfleet.kernels.cuda.outputs import DevicePool, DeviceSet
+from envfleet.kernels.cuda.outputs import DeviceSet
 from envfleet.kernels.cuda.program import CudaProgram, compile_for_cuda
 from envfleet.kernels.cuda.source import Layouts
-from envfleet.kernels.cuda.target import cuda_target
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.outputs import OutputPool
 from envfleet.kernels.params import merge_params
 from envfleet.kernels.program import compiling
 
@@ -80,7 +81,8 @@ class CudaBatch(BatchBase):
         self._kept = Piece(self._layouts.kept, num_envs, self._room, is_zero=True)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
-        self._pool = DevicePool(plan, self._layouts.out, num_envs, has_finals=self._has_finals, copy=copy)
+        make_set = functools.partial(DeviceSet, plan, self._layouts.out, num_envs, has_finals=self._has_finals)
+        self._pool = OutputPool(make_set, copy=copy)
         self._last: DeviceSet = self._pool.take()
         # Ended episodes of this step and of the one before, which take turns.
         self._counts = cuda.to_device(np.zeros(2 * _WORD_BYTES, np.uint8))
@@ -173,7 +175,7 @@ class CudaBatch(BatchBase):
         self._launch_observe(self._kept.address, out.piece.address, self.num_envs, self._room)
 
     def _hand(self, out: DeviceSet) -> tuple[DeviceArray, ...]:
-        return tuple(out.handed[: len(self._plan.outputs)])
+        return tuple(out.arrays[: len(self._plan.outputs)])
 
     def step(self, actions: Any) -> tuple[tuple[DeviceArray, ...], DeviceEnded]:
         """Step every row once.
@@ -205,7 +207,7 @@ class CudaBatch(BatchBase):
         def count() -> int:
             return self._count_ended(number, out)
 
-        ended = tuple(out.handed[len(self._plan.outputs) :])
+        ended = tuple(out.arrays[len(self._plan.outputs) :])
         return self._hand(out), DeviceEnded(count, ended, self.spec.kernel.info_fields, now)
 
     def _launch_step(self, out: DeviceSet, actions_at: int, now: int, *, num_rows: int) -> None:
@@ -253,7 +255,7 @@ class CudaBatch(BatchBase):
     @property
     def final_observations(self) -> DeviceArray:
         """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
-        return self._last.handed[len(self._plan.outputs) + 1]
+        return self._last.arrays[len(self._plan.outputs) + 1]
 
     def count_awaiting(self) -> int:
         """How many rows await a reset; waits for the device."""

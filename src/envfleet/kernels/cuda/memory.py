@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import OutOfMemory
 from envfleet.kernels.buffers import Buffer
-from envfleet.kernels.cuda.availability import import_cuda
-from envfleet.kernels.cuda.target import cuda_target
+from envfleet.kernels.cuda.availability import cuda_target, import_cuda
 
 HEADER_BYTES = 128
 """What every piece begins with; of the pieces that steps write, the number of ended episodes."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels.cuda.availability import cuda_target
 from envfleet.kernels.cuda.source import CudaSource
-from envfleet.kernels.cuda.target import cuda_target
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
 

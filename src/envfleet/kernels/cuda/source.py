@@ -25,7 +25,7 @@ What it calls is put in from outside: {version}.
 
 from numba import cuda
 
-from envfleet.kernels.cuda.target import cuda_target
+from envfleet.kernels.cuda.availability import cuda_target
 
 kernel = cuda_target().kernel
 '''

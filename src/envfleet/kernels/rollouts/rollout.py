@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from typing import Any
 
@@ -11,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument, OutOfMemory
+from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch, Fused
 from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.host_actions import convert_actions, refuse_action
@@ -22,74 +22,6 @@ from envfleet.kernels.rollouts.source import compile_rollout
 from envfleet.kernels.source import FIRST_ADDRESS
 
 _FIRST_ENDED = 64
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class EndedEpisodes:
-    """The episodes that ended in a rollout, E of them, by step, then by sub-environment; always new arrays.
-
-    Attributes:
-        steps: Step of the rollout in which each ended, int64 `(E,)`.
-        env_indices: Its sub-environment, int64 `(E,)`.
-        returns: Sum of its rewards, those before the rollout included, float64 `(E,)`.
-        lengths: Steps it took, likewise, int64 `(E,)`.
-        ids: Its number, `i + num_envs * (episodes sub-environment i had ended before)`, int64 `(E,)`.
-        observations: Its last observation, `(E, …)`, in every autoreset mode.
-        infos: Its last infos by name, `(E, …)`.
-    """
-
-    steps: NDArray[np.int64]
-    env_indices: NDArray[np.int64]
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    observations: NDArray[Any]
-    infos: dict[str, NDArray[Any]]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rollout:
-    """T steps of N sub-environments; row t of every array belongs to one step.
-
-    Where an episode ends at step t, `SAME_STEP` has the first observation of the next episode at t + 1; the last one of
-    the old is in `episodes`. In `NEXT_STEP` the last one is at t + 1, and step t + 1 is the reset: `is_reset` marks it,
-    and it is no transition to learn from.
-
-    Attributes:
-        all_observations: `(T + 1, N, …)`: before every step, and after the last.
-        actions: `(T, N, …)`.
-        rewards: float64 `(T, N)`.
-        terminated: bool `(T, N)`.
-        truncated: bool `(T, N)`.
-        is_reset: bool `(T, N)`: the step was a reset, whose action was ignored and whose reward is 0.
-        infos: The kernel's own infos after every step by name, `(T, N, …)`.
-        episodes: Those that ended.
-        slabs: The memory of the arrays, which a rollout with `out=` writes again.
-    """
-
-    all_observations: NDArray[Any]
-    actions: NDArray[Any]
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    is_reset: NDArray[np.bool_]
-    infos: dict[str, NDArray[Any]]
-    episodes: EndedEpisodes
-    slabs: Slabs = dataclasses.field(repr=False)
-
-    @property
-    def observations(self) -> NDArray[Any]:
-        """Observations that the actions were chosen on, `(T, N, …)`; a view."""
-        return self.all_observations[: len(self.actions)]
-
-    @property
-    def last_observations(self) -> NDArray[Any]:
-        """Observations after the last step, `(N, …)`; a view."""
-        last: NDArray[Any] = self.all_observations[-1]
-        return last
 
 
 class Slabs:
@@ -133,14 +65,8 @@ def run_rollout(
     seed: int | None = None,
     out: Rollout | None = None,
 ) -> Rollout:
-    """Step a batch `num_steps` times in one compiled call; see `KernelFleet.rollout`."""
+    """Step a batch `num_steps` times in one compiled call; see `Fleet.rollout`."""
     spec, num_envs = batch.spec, batch.num_envs
-    if autoreset_mode is AutoresetMode.DISABLED:
-        raise InvalidArgument(
-            "rollout in AutoresetMode.DISABLED: an episode that ends could not go on; make the fleet with NEXT_STEP or "
-            "SAME_STEP, or call step"
-        )
-    _check_form(num_steps, out)
     word = _check_seed(seed)
     fused = batch.fused()
     plan = fused.program.plan
@@ -151,12 +77,12 @@ def run_rollout(
         chooser = policy_source(spec, policy, debug=fused.program.debug)
     if out is None:
         slabs = Slabs(spec, plan.outputs, num_steps, num_envs)
-    elif out.slabs.form == (spec, num_steps, num_envs):
-        slabs = out.slabs
+    elif isinstance(out.memory, Slabs) and out.memory.form == (spec, num_steps, num_envs):
+        slabs = out.memory
     else:
-        _, *found = out.slabs.form
         raise InvalidArgument(
-            f"out is a rollout of (T, N) = {tuple(found)}, expected one of the same kernel of {(num_steps, num_envs)}"
+            f"out is a rollout of (T, N) = {out.rewards.shape}, expected one of the same kernel of "
+            f"{(num_steps, num_envs)}"
         )
     actions = slabs.actions if given is None else given
     parts = _run(batch, fused, chooser, policy, slabs, actions, word)
@@ -164,17 +90,6 @@ def run_rollout(
     named = dict(zip(spec.kernel.info_fields, infos, strict=True))
     episodes = _gather(parts, slabs, spec, num_envs, autoreset_mode)
     return Rollout(observations, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
-
-
-def _check_form(num_steps: Any, out: Any) -> None:
-    if not isinstance(num_steps, (int, np.integer)) or num_steps < 1:
-        raise InvalidArgument(
-            f"num_steps={num_steps!r}, expected an int of at least 1: pass the steps of each sub-environment"
-        )
-    if out is not None and not isinstance(out, Rollout):
-        raise InvalidArgument(
-            f"out={out!r}, expected None or what an earlier rollout returned: leave it out in the first one"
-        )
 
 
 def _check_seed(seed: Any) -> int:
@@ -234,7 +149,7 @@ def _run(
 
 def _gather(
     parts: list[tuple[Any, ...]], slabs: Slabs, spec: KernelSpec, num_envs: int, mode: AutoresetMode
-) -> EndedEpisodes:
+) -> RolloutEpisodes:
     """Bring the ended episodes of all slices of rows into one order, which does not depend on the slices."""
     num_steps = len(slabs.is_reset)
     steps = np.concatenate([part[2][: part[0]] for part in parts])
@@ -252,4 +167,4 @@ def _gather(
             finals.append(output[steps + (place == 0), rows])
     infos = dict(zip(spec.kernel.info_fields, finals[1:], strict=True))
     ids = ended["episode"] * num_envs + rows
-    return EndedEpisodes(steps, rows, ended["total"].copy(), ended["length"].copy(), ids, finals[0], infos)
+    return RolloutEpisodes(steps, rows, ended["total"].copy(), ended["length"].copy(), ids, finals[0], infos)

@@ -1,1 +1,1 @@
-"""What `envfleet rllib` does: training by either way, comparing them, evaluating, drawing."""
+"""The work behind `envfleet rllib`: training by either way, comparing them, evaluating, drawing."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
+from envfleet.files import write_whole
 from envfleet.rllib.experiments.training import Iteration, TrainingPlan, build, train
 
 
@@ -59,7 +59,7 @@ def compare(plans: Iterable[TrainingPlan], num_iterations: int) -> Iterator[Comp
 def grid(
     plan: TrainingPlan, ways: Iterable[Any], nums_envs: Iterable[int], batch_sizes: Iterable[int]
 ) -> list[TrainingPlan]:
-    """Plans that differ in way, sub-environments and batch size; places with less than a step per batch are left out.
+    """Return plans that differ in way, sub-environments and batch size, each with at least one step per batch.
 
     Args:
         plan: All else.

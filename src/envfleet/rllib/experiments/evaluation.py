@@ -1,4 +1,4 @@
-"""What a trained module does when it takes its best actions, as figures and as a GIF."""
+"""Evaluation of a trained module by its best actions: figures, and a GIF."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core.columns import Columns
 
 import envfleet
-from envfleet.core.files import replacing
 from envfleet.errors import InvalidArgument
+from envfleet.files import replacing
 from envfleet.rllib.connectors import PrepareActions
 
 _EVERY = 2  # steps between frames

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envfleet.core.files import replacing
+from envfleet.files import replacing
 from envfleet.rllib.experiments.comparison import Comparison
 
 _COLOURS = {"vec": "#c2571a", "packed_vec": "#1f6f8b"}

@@ -1,4 +1,4 @@
-"""Where the time of an iteration went."""
+"""Measurement of where the time of an iteration went."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _mark(learner: Any) -> None:
 
 
 def connector_seconds(result: Mapping[str, Any], num_steps: int) -> dict[str, float]:
-    """Seconds per iteration of every connector piece, by RLlib's running means.
+    """Return seconds per iteration of every connector piece, by RLlib's running means.
 
     Args:
         result: Of `Algorithm.train`.

@@ -27,7 +27,7 @@ FLEET = "envfleet-training"  # the name of the fleet in RLlib's registry
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """What to train, and how; all sizes count samples.
+    """Settings of one training; all sizes count samples.
 
     Attributes:
         env: A Gymnasium id.
@@ -72,7 +72,7 @@ class TrainingPlan:
             )
 
     def configure(self) -> PPOConfig:
-        """The configuration for RLlib; registers the fleet."""
+        """Return the configuration for RLlib; registers the fleet."""
         register_fleet(FLEET, self.env, backend=self.backend)
         config: PPOConfig = PackedPPOConfig() if self.way == "packed_vec" else PPOConfig()
         config.environment(FLEET)
@@ -129,7 +129,7 @@ class Iteration:
 
 @contextlib.contextmanager
 def quiet_ray() -> Iterator[None]:
-    """A Ray of this process that says only what went wrong, unless there is one already."""
+    """Start a local Ray that logs only errors, unless there is one already; end it afterwards."""
     is_ours = not ray.is_initialized()
     if is_ours:
         ray.init("local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
-    """Of all tables."""
+    """Declarative base."""
 
 
 class User(Base):
@@ -36,6 +36,16 @@ class Token(Base):
     prefix: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
+
+
+class WebSession(Base):
+    """Somebody's session in a browser; it ends with its token."""
+
+    __tablename__ = "web_sessions"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_id: Mapped[int] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
+    expires_at: Mapped[float] = mapped_column(Float)
 
 
 class FleetRow(Base):

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
+from envfleet.registry import find_hosting
 from envfleet.service.database.models import Episode, User
 from envfleet.service.database.store import Store
 from envfleet.service.offers import Offer
@@ -47,22 +48,18 @@ class Scores:
         return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
 
     def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
-        """What the episode protocol tells of one user's last ranked turbofan episodes; empty if there are none."""
+        """What the episode protocol tells of a user's last ranked episodes; empty if there are none."""
         rows = self._last(env, limit, user_id)
         if not rows:
             return {}
-        details, count = [row["details"] for row in rows], len(rows)
-        newest = dt.datetime.fromtimestamp(max(row["ended_at"] for row in rows), dt.UTC)
+        total, newest = sum(row["counted"] for row in rows), max(row["ended_at"] for row in rows)
         return {
-            "total_episodes": count,
-            "total_reward": sum(row["counted"] for row in rows),
-            "avg_reward": sum(row["counted"] for row in rows) / count,
+            "total_episodes": len(rows),
+            "total_reward": total,
+            "avg_reward": total / len(rows),
             "best_reward": max(row["counted"] for row in rows),
-            "total_maintenance": sum(each.get("repairs", 0) for each in details),
-            "avg_steps": sum(each.get("flights", row["length"]) for each, row in zip(details, rows, strict=True))
-            / count,
-            "failure_rate": sum(bool(each.get("is_failure")) for each in details) / count,
-            "last_episode_date": newest.isoformat(timespec="seconds"),
+            "last_episode_date": dt.datetime.fromtimestamp(newest, dt.UTC).isoformat(timespec="seconds"),
+            **find_hosting(env).metrics(rows),
         }
 
     def episodes(self, user_id: int, *, limit: int = 100, before_id: int | None = None) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.database.models import Event, FleetRow, Snapshot, Usage
+from envfleet.service.database.models import Base, Event, FleetRow, Snapshot, Usage
 
 _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
@@ -61,14 +61,22 @@ class Store:
             sa.event.listen(self.engine, "connect", _configure_sqlite)
 
     def migrate(self) -> None:
-        """Bring the tables up to date; several processes may do so at once.
+        """Make the tables of a new database, or bring those of an older one up to date; at once in several processes.
 
         Raises:
-            InvalidArgument: The database cannot be reached, or not with this name and password.
+            InvalidArgument: The database cannot be reached, or not with this name and password, or another version of
+                the service made it.
         """
+        from alembic.util import CommandError
+
         try:
             self._close_to_others()
             self._migrate()
+        except CommandError as error:
+            raise InvalidArgument(
+                f"the database {self.engine.url.render_as_string(hide_password=True)} is of another version of the "
+                f"service ({error}): run that version, or pass a new --database"
+            ) from error
         except (sa.exc.OperationalError, OSError) as error:
             raise InvalidArgument(
                 f"the database {self.engine.url.render_as_string(hide_password=True)} cannot be used: "
@@ -121,7 +129,11 @@ class Store:
             config.attributes["connection"] = connection
             if not self.is_sqlite:
                 connection.execute(sa.text("SELECT pg_advisory_lock(728531)"))
-            command.upgrade(config, "head")
+            if sa.inspect(connection).has_table("alembic_version"):
+                command.upgrade(config, "head")
+            else:
+                Base.metadata.create_all(connection)
+                command.stamp(config, "head")
             connection.commit()  # a lock of PostgreSQL ends with the connection
             if not self.is_sqlite:
                 connection.execute(sa.text("SELECT pg_advisory_unlock(728531)"))

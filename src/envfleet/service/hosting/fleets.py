@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded
-from envfleet.packing.values import pack
+from envfleet.remote.codec import pack
 from envfleet.service.database.journal import Conflict, Journal, JournalEntry
 from envfleet.service.database.scores import fleets_that_count
 from envfleet.service.database.store import Store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Mapping
@@ -9,18 +10,18 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from envfleet.errors import InvalidArgument
-from envfleet.packing.infos import infos_to_plain
-from envfleet.packing.spaces import space_to_plain
-from envfleet.packing.values import pack, shrink, unpack
-from envfleet.service.hosting.few import Few
+from envfleet.errors import InvalidArgument, SubEnvError
+from envfleet.fleet.checks import check_rows
+from envfleet.remote.codec import pack, shrink, unpack
 from envfleet.service.hosting.meter import Meter
+from envfleet.service.hosting.plain import infos_to_plain, space_to_plain
 from envfleet.service.hosting.saved import SavedStates, state_from_plain, state_to_plain
 from envfleet.service.offers import Offer
+
+_log = logging.getLogger("envfleet.service")
 
 CLOSE = "close"
 """What the last event of a fleet does."""
@@ -102,9 +103,7 @@ class HostedFleet:
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
         self.meter = Meter(config.num_envs, hosting=offer.hosting, lists_all=lists_all)
-        self.observations: Any = None
         self._every = np.arange(config.num_envs)
-        self._few = Few(lambda count: offer.make(count, config.autoreset_mode, config.options))
         self._saved = SavedStates(config.num_envs)
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
@@ -146,38 +145,28 @@ class HostedFleet:
         return made
 
     def _reset(self, event: Mapping[str, Any]) -> Made:
-        rows = event["rows"]
-        every = self._chosen(rows)
-        seeds = self._seeds(event["seeds"], every)
-        if rows is None:
-            self.observations, infos = self.fleet.reset(seed=seeds)
-            shown = self.observations
-        else:
-            shown, infos = self.fleet.reset_envs(every.tolist(), seeds)
-        episodes = self.meter.abandon(every, seq=self.seq, at=event["at"])
-        self.meter.begin(every, seq=self.seq, at=event["at"], is_ranked=self.config.mode == "ranked")
-        return Made({"observations": shown, "infos": infos_to_plain(infos, len(every))}, episodes, 0)
+        rows, seeds = self._chosen(event["rows"]), event["seeds"]
+        if isinstance(seeds, int):
+            seeds = (seeds + rows).tolist()
+        observations, infos = self.fleet.reset_envs(rows, seeds)
+        episodes = self.meter.abandon(rows, seq=self.seq, at=event["at"])
+        is_ranked = np.asarray(event.get("is_ranked", self.config.mode == "ranked"))
+        self.meter.begin(rows, seq=self.seq, at=event["at"], is_ranked=is_ranked)
+        return Made({"observations": observations, "infos": infos_to_plain(infos, len(rows))}, episodes, 0)
 
     def _chosen(self, rows: Any) -> NDArray[np.int64]:
         """Indices that a client sent; all, if it sent none."""
         return self._every if rows is None else check_rows(rows, self.config.num_envs)
 
-    def _seeds(self, seeds: Any, rows: NDArray[np.int64]) -> list[int | None] | None:
-        if seeds is None:
-            return None
-        if isinstance(seeds, int):
-            return [seeds + row for row in rows.tolist()]
-        if len(seeds) != len(rows):
-            raise InvalidArgument(f"seeds has {len(seeds)} entries, expected one for each of {len(rows)} rows")
-        return [None if seed is None else int(seed) for seed in seeds]
-
     def _step(self, event: Mapping[str, Any]) -> Made:
-        actions, is_whole = restore_actions(self.fleet.single_action_space, event["actions"]), "rows" not in event
-        rows = self._chosen(event.get("rows"))
+        rows, actions, at = self._chosen(event.get("rows")), event["actions"], event["at"]
         ended_before = ~self.meter.columns["is_running"][rows]
-        step = self.fleet.step(actions) if is_whole else self._few.step(self.fleet, rows, actions)
+        if rows is self._every:
+            step = self.fleet.step(actions)
+        else:
+            self.fleet.send(actions, rows)
+            step = self.fleet.recv(env_indices=rows)[:5]
         observations, rewards, terminated, truncated, infos = step
-        at = event["at"]
         episodes = self.meter.step(rows, actions, step, seq=self.seq, at=at)
         # In NEXT_STEP they begin a step later; in DISABLED, by a reset.
         begun = terminated | truncated if self.config.autoreset_mode == "SAME_STEP" else ended_before
@@ -211,12 +200,11 @@ class HostedFleet:
 
     def count_running(self, rows: Any) -> int:
         """How many of some sub-environments, or of all, are in an episode: a step of the others is only their reset."""
-        is_running = self.meter.columns["is_running"]
-        return int(np.count_nonzero(is_running if rows is None else is_running[rows]))
+        return int(np.count_nonzero(self.meter.columns["is_running"][self._chosen(rows)]))
 
     def abandon(self, at: float) -> list[dict[str, Any]]:
         """End all episodes that run, as the fleet is closed; returns them."""
-        return self.meter.abandon(np.arange(self.config.num_envs), seq=self.seq, at=at)
+        return self.meter.abandon(self._every, seq=self.seq, at=at)
 
     def describe(self) -> dict[str, Any]:
         """Return what the protocol calls `FLEET`."""
@@ -226,8 +214,8 @@ class HostedFleet:
             **config.model_dump(exclude={"kind"}),
             "max_episode_steps": self._limit(),
             "seq": self.seq,
-            "ended": np.flatnonzero(~self.meter.columns["is_running"]) if self.seq else np.zeros(0, np.int64),
-            "episode_ids": np.asarray(fleet.episode_ids, np.int64),
+            "ended": np.array(fleet.terminated_indices, np.int64),
+            "episode_ids": fleet.episode_ids,
             "returns": self.meter.columns["returns"],
             "lengths": self.meter.columns["lengths"],
             "observation_space": space_to_plain(fleet.single_observation_space),
@@ -250,15 +238,14 @@ class HostedFleet:
         saved = unpack(body)
         self.fleet.reset(seed=0)
         forms = self.fleet.get_state().arrays
-        self.observations = self.fleet.set_state(state_from_plain(saved, forms))
+        self.fleet.set_state(state_from_plain(saved, forms))
         self._saved.load_plain(saved["saved"], forms)
         self.meter.columns = {name: array.copy() for name, array in saved["meter"].items()}
         self.seq = self.snapshot_seq = seq
 
     def adopt(self, other: HostedFleet) -> None:
         """Become what `other` is, which must not be used any more; `release` this one before."""
-        self.fleet, self.meter, self.observations = other.fleet, other.meter, other.observations
-        self._saved = other._saved
+        self.fleet, self.meter, self._saved = other.fleet, other.meter, other._saved
         self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
         self.is_behind = other.is_behind
         self.num_processes = other.num_processes
@@ -268,28 +255,15 @@ class HostedFleet:
         """End its sub-environments and their processes; it may adopt others then."""
         try:
             self.fleet.close()
+        except SubEnvError as error:  # everything is released, and nobody can mend it
+            _log.warning("fleet %s is closed, though its environment failed to: %s", self.fleet_id, error)
         finally:
             self.num_processes = 0
 
     def close(self) -> None:
         """Release it for good."""
         self.is_open = False
-        self._few.close()
         self.release()
-
-
-def check_rows(rows: Any, num_envs: int) -> NDArray[np.int64]:
-    """Indices that a client sent.
-
-    Raises:
-        InvalidArgument: They are none.
-    """
-    is_list = isinstance(rows, list) and all(type(row) is int for row in rows)
-    if not is_list and not (isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"):
-        raise InvalidArgument(f"rows is {rows!r:.100}, expected a list or an array of indices")
-    if not 1 <= len(rows) <= num_envs or min(rows) < 0 or max(rows) >= num_envs or len(np.unique(rows)) != len(rows):
-        raise InvalidArgument(f"rows is {rows!r:.100}, expected different indices from 0 to {num_envs - 1}")
-    return np.asarray(rows, np.int64)
 
 
 def shrink_actions(actions: Any) -> Any:
@@ -299,28 +273,3 @@ def shrink_actions(actions: Any) -> Any:
     if isinstance(actions, (list, tuple)):
         return [shrink_actions(each) for each in actions]
     return shrink(actions) if isinstance(actions, np.ndarray) else actions
-
-
-def restore_actions(space: gym.Space[Any], actions: Any) -> Any:
-    """Actions as the fleet takes them: whole numbers of the space's dtype, tuples for `Tuple`.
-
-    Raises:
-        InvalidArgument: They have another structure than the space.
-    """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(actions, dict) or set(actions) != set(space.spaces):
-            raise InvalidArgument(f"actions for a Dict space: expected a map with {', '.join(space.spaces)}")
-        return {name: restore_actions(each, actions[name]) for name, each in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(actions, (list, tuple)) or len(actions) != len(space.spaces):
-            raise InvalidArgument(f"actions for a Tuple space: expected a list of {len(space.spaces)}")
-        return tuple(restore_actions(each, part) for each, part in zip(space.spaces, actions, strict=True))
-    try:
-        array = np.asarray(actions)
-    except ValueError as error:
-        raise InvalidArgument(f"actions cannot be made an array: {error}") from error
-    if array.dtype.kind not in "biuf":
-        raise InvalidArgument(f"actions have dtype {array.dtype}, expected numbers: send an array or lists of them")
-    if array.dtype.kind in "iu" and np.dtype(space.dtype).kind in "iu":
-        return array.astype(space.dtype)
-    return array

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envfleet.errors import InvalidArgument
-from envfleet.packing.values import unpack
+from envfleet.remote.codec import unpack
 from envfleet.service.database.store import Store, StoredFleet
 from envfleet.service.hosting.episode_fleet import EpisodeFleet
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.core.layout import SpaceLayout
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchState
 from envfleet.service.hosting.meter import Meter
@@ -19,7 +18,7 @@ _FEWEST_KEPT = 64  # sub-environments, however few the fleet has
 class Saved(NamedTuple):
     """What was saved at once: some sub-environments, and what their episodes amounted to."""
 
-    state: Any  # of a kernel's fleet a `BatchState`, else a list
+    states: Any  # as the fleet's `get_state` returned them
     columns: dict[str, NDArray[Any]]
 
     @property
@@ -29,11 +28,9 @@ class Saved(NamedTuple):
 
     def pick(self, places: NDArray[np.int64]) -> Any:
         """The states of some of them."""
-        if not isinstance(self.state, BatchState):
-            return [self.state[place] for place in places.tolist()]
-        arrays = {name: array[places] for name, array in self.state.arrays.items()}
-        params = {name: each if len(each) == 1 else each[places] for name, each in self.state.params.items()}
-        return BatchState(arrays, params)
+        if isinstance(self.states, list):
+            return [self.states[place] for place in places.tolist()]
+        return self.states[places]
 
 
 class SavedStates:
@@ -91,24 +88,20 @@ class SavedStates:
         Returns:
             Their last observations.
         """
-        layout = SpaceLayout(fleet.single_observation_space)
-        found = [np.zeros((len(rows), *leaf.shape), leaf.dtype) for leaf in layout.leaves]
         numbers, places = np.array(states, np.int64).T
         for number in np.unique(numbers).tolist():
             mine = numbers == number
             saved = self._kept[number]
-            observations = fleet.set_state(saved.pick(places[mine]), rows[mine])
-            for target, leaf in zip(found, layout.unbatch(observations, int(mine.sum()))[0], strict=True):
-                target[mine] = leaf
+            fleet.set_state(saved.pick(places[mine]), rows[mine])
             for name, column in meter.columns.items():
                 column[rows[mine]] = saved.columns[name][places[mine]]
-        return layout.batch(found)
+        return fleet.engine.observe(rows)
 
     # ------------------------------------------------------------------ in snapshots, of kernels
 
     def to_plain(self) -> dict[str, Any]:
         """All of them as values that `pack` takes."""
-        return {str(number): [state_to_plain(each.state), each.columns] for number, each in self._kept.items()}
+        return {str(number): [state_to_plain(each.states), each.columns] for number, each in self._kept.items()}
 
     def load_plain(self, plain: Mapping[str, Any], forms: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of `to_plain`; `forms` are arrays like those of a state."""

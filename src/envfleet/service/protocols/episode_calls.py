@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.turbofan import FAILURE, SOLD
 from envfleet.errors import InvalidArgument
-from envfleet.service.hosting.episode_fleet import MOST_FLIGHTS, TURBOFAN, EpisodeFleet, episode_fleet_config
+from envfleet.service.hosting.episode_fleet import EpisodeFleet, episode_fleet_config, find_episode_offer
 from envfleet.service.hosting.hosted import HostedFleet, Made
-from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import read
 from envfleet.service.protocols.schemas import (
     CreateEpisodes,
@@ -31,8 +29,6 @@ from envfleet.service.service import Service
 from envfleet.service.users.auth import Identity
 
 _EPISODE_ID = re.compile(r"([0-9a-f]{24})-(\d{1,6})-(\d{1,12})")
-_NAMES = ("DegradationEnv", TURBOFAN, TURBOFAN.removeprefix("envfleet/"))
-_REASONS = {SOLD: "sold", FAILURE: "failure"}
 _LEFT_ALONE_S = 60.0
 Reply = dict[str, Any]
 
@@ -62,18 +58,15 @@ class EpisodeCalls:
         return {"episode_ids": ids, "vectorized_group_id": fleet_id, "initial_observations": observations}
 
     def _create(self, asked: EpisodeConfig, num_envs: int) -> tuple[str, list[list[float]]]:
-        if asked.env_type not in _NAMES:
-            raise InvalidArgument(f"env_type={asked.env_type!r}: pass one of {', '.join(_NAMES)}")
-        offer = find_offer(self._service.settings.offers, TURBOFAN)
-        limit = offer.max_episode_steps or asked.max_steps_per_episode
-        config = episode_fleet_config(offer, num_envs, min(asked.max_steps_per_episode, limit))
+        offer, protocol = find_episode_offer(self._service.settings.offers, asked.env_type)
+        config = episode_fleet_config(offer, protocol, num_envs, asked.max_steps_per_episode)
         user_id, key = self._identity.user_id, secrets.token_hex(16)
         with self._room(num_envs) as most:
             fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
         event = {"do": "reset", "rows": list(range(num_envs)), "seeds": None}
         with self._fleets.use(user_id, fleet_id) as hosted:
             made = self._fleets.call_next(hosted, lambda: event)
-        return fleet_id, made.reply["observations"].tolist()
+        return fleet_id, made.reply["observations"][:, 0].tolist()
 
     @contextlib.contextmanager
     def _room(self, num_envs: int) -> Iterator[int]:
@@ -109,7 +102,7 @@ class EpisodeCalls:
         fleet_id, row = _parse(episode_id)
         with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
             fleet = _checked(hosted, row)
-            return {"observation": fleet.observations[row, -1].tolist(), **_flags(fleet, row)}
+            return {"observation": fleet.latest(row).tolist(), **_flags(fleet, row)}
 
     # ------------------------------------------------------------------ resetting
 
@@ -121,7 +114,7 @@ class EpisodeCalls:
             event = {"do": "reset", "rows": [row], "seeds": [asked.seed]}
             made = self._fleets.call_next(fleet, lambda: event)
             return {
-                "observation": made.reply["observations"][0].tolist(),
+                "observation": made.reply["observations"][0, 0].tolist(),
                 "new_episode_id": _episode_id(fleet, row),
                 "info": {},
             }
@@ -138,7 +131,7 @@ class EpisodeCalls:
             event = {"do": "reset", "rows": [row for _, row in places], "seeds": [seeds[place] for place, _ in places]}
             made = self._fleets.call_next(fleet, lambda: event)
             for k, (place, row) in enumerate(places):
-                observation = made.reply["observations"][k].tolist()
+                observation = made.reply["observations"][k, 0].tolist()
                 results[place] = {"observation": observation, "id": _episode_id(fleet, row), "info": {}}
 
         def refuse(place: int, error: str) -> None:
@@ -154,11 +147,11 @@ class EpisodeCalls:
     # ------------------------------------------------------------------ stepping
 
     def step_one(self, asked: StepEpisode) -> Reply:
-        """Decide for one engine."""
-        _check_action(asked.action)
+        """Decide for one episode."""
         fleet_id, row = _parse(asked.episode_id)
         with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
             fleet = _checked(hosted, row)
+            fleet.protocol.check_action(asked.action)
             result = self._step(fleet, [(0, row)], [asked])[0]
             info = {"step": result["step"], "episode_id": _episode_id(fleet, row)}
         reply = {name: result[name] for name in ("observation", "reward", "terminated", "truncated", "step")}
@@ -166,7 +159,7 @@ class EpisodeCalls:
         return {**reply, "info": {**info, "reason": result["reason"], "info": inner}}
 
     def step_many(self, body: bytes) -> Reply:
-        """Decide for some engines; what cannot be done is told in its place."""
+        """Decide for some episodes; what cannot be done is told in its place."""
         actions = read(StepEpisodes, body, is_json=True).episode_actions
         results: list[Reply] = [{}] * len(actions)
 
@@ -179,10 +172,13 @@ class EpisodeCalls:
             for place, row in places:
                 if fleet.is_over(row):
                     refuse(place, "the episode has ended: reset it", episode_id=_episode_id(fleet, row))
-                elif actions[place].action not in (0, 1, 2):
-                    refuse(place, f"action={actions[place].action}: pass 0 (fly), 1 (repair) or 2 (sell)")
+                    continue
+                try:
+                    fleet.protocol.check_action(actions[place].action)
+                except InvalidArgument as error:
+                    refuse(place, str(error))
                 else:
-                    groups[min(actions[place].step_size, MOST_FLIGHTS)].append((place, row))
+                    groups[min(actions[place].step_size, fleet.protocol.longest)].append((place, row))
             for group in groups.values():
                 results_of_group = self._step(fleet, group, actions)
                 for (place, row), result in zip(group, results_of_group, strict=True):
@@ -197,8 +193,9 @@ class EpisodeCalls:
     def _step(
         self, fleet: EpisodeFleet, places: Sequence[tuple[int, int]], actions: Sequence[StepEpisode]
     ) -> list[Reply]:
-        """Step rows of a fleet for the same number of flights; one result each."""
-        flights = min(actions[places[0][0]].step_size, MOST_FLIGHTS)
+        """Make decisions for the same number of steps; one result each."""
+        protocol = fleet.protocol
+        span = min(actions[places[0][0]].step_size, protocol.longest)
         rows = [row for _, row in places]
         most_steps = self._service.quotas.limits(self._identity)[1]
 
@@ -206,10 +203,10 @@ class EpisodeCalls:
             if any(fleet.is_over(row) for row in rows):
                 raise EpisodeOver("the episode has ended: reset it")
             chosen = np.array([actions[place].action for place, _ in places])
-            return {"do": "step", "rows": rows, "actions": chosen, "flights": flights}
+            return {"do": "step", "rows": rows, "actions": chosen, protocol.span: span}
 
         made = self._fleets.call_next(fleet, event, most_steps=most_steps)
-        self._service.metrics.env_steps.labels(TURBOFAN).inc(len(rows))
+        self._service.metrics.env_steps.labels(fleet.config.env).inc(len(rows))
         return [_result(fleet, made, k, row, actions[place]) for k, (place, row) in enumerate(places)]
 
     def _by_fleet(
@@ -244,7 +241,7 @@ class EpisodeCalls:
 
 
 def _parse(episode_id: str) -> tuple[str, int]:
-    """Fleet and row. The number behind them is not asked for: an old id means the engine that took its place."""
+    """Fleet and row. The number behind them is not asked for: an old id means the episode that took its place."""
     found = _EPISODE_ID.fullmatch(episode_id)
     if found is None:
         raise NotFound(f"there is no episode {episode_id[:80]!r}")
@@ -257,11 +254,6 @@ def _checked(hosted: HostedFleet, row: int) -> EpisodeFleet:
     return hosted
 
 
-def _check_action(action: int) -> None:
-    if action not in (0, 1, 2):
-        raise InvalidArgument(f"action={action}: pass 0 (fly), 1 (repair) or 2 (sell)")
-
-
 def _episode_id(fleet: EpisodeFleet, row: int) -> str:
     return f"{fleet.fleet_id}-{row}-{fleet.number(row)}"
 
@@ -269,20 +261,19 @@ def _episode_id(fleet: EpisodeFleet, row: int) -> str:
 def _flags(fleet: EpisodeFleet, row: int) -> Reply:
     is_truncated = fleet.is_truncated(row)
     is_terminated = fleet.is_over(row) and not is_truncated
-    return {"step": fleet.flights(row), "terminated": is_terminated, "truncated": is_truncated}
+    return {"step": fleet.length(row), "terminated": is_terminated, "truncated": is_truncated}
 
 
 def _result(fleet: EpisodeFleet, made: Made, k: int, row: int, asked: StepEpisode) -> Reply:
     reply = made.reply
-    rows = reply["observations"][k, : int(reply["num_rows"][k])]
-    truncated = bool(reply["truncated"][k])
-    reason = "max_steps" if truncated else _REASONS.get(int(reply["reasons"][k]))
+    num_rows, reason = (int(reply["infos"][name]["values"][k]) for name in ("num_rows", "reason"))
+    rows, truncated = reply["observations"][k, :num_rows], bool(reply["truncated"][k])
     return {
         "observation": (rows if asked.return_all_states else rows[-1]).tolist(),
         "reward": float(reply["rewards"][k]),
         "terminated": bool(reply["terminated"][k]),
         "truncated": truncated,
-        "step": fleet.flights(row),
+        "step": fleet.length(row),
         "total": float(fleet.meter.columns["returns"][row]),
-        "reason": reason,
+        "reason": "max_steps" if truncated else fleet.protocol.reasons.get(reason),
     }

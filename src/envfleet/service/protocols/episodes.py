@@ -1,4 +1,4 @@
-"""The episode protocol: JSON as an older turbofan service spoke it, with the quirks that its clients depend on."""
+"""The episode protocol: JSON as an older service spoke it, with the quirks that its clients depend on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 
-from envfleet.service.hosting.episode_fleet import TURBOFAN
+from envfleet.service.hosting.episode_fleet import find_episode_offer
 from envfleet.service.protocols.episode_calls import EpisodeCalls
 from envfleet.service.protocols.requests import TokenRoute, json_of, service_of
 from envfleet.service.protocols.schemas import (
@@ -78,7 +78,7 @@ async def reset_episode(asked: ResetEpisode, request: Request, user_token: UserT
 
 @router.post("/episode/step")
 async def step_episode(asked: StepEpisode, request: Request, user_token: UserToken = None) -> Reply:
-    """Decide for the next flights."""
+    """Decide for the next steps."""
     return await _run(request, user_token, EpisodeCalls.step_one, asked)
 
 
@@ -99,4 +99,5 @@ async def score(token: str, request: Request, limit: Annotated[int, Query(ge=1, 
     """A user's score."""
     service = service_of(request)
     identity = await service.identify(token)
-    return {"metrics": await service.in_thread(lambda: service.scores.metrics(TURBOFAN, identity.user_id, limit))}
+    env = find_episode_offer(service.settings.offers)[0].env
+    return {"metrics": await service.in_thread(lambda: service.scores.metrics(env, identity.user_id, limit))}

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from envfleet.packing.values import pack, shrink
+from envfleet.remote.codec import pack
 from envfleet.service.database.scores import COUNTED
-from envfleet.service.hosting.hosted import FleetConfig, check_rows
+from envfleet.service.hosting.hosted import FleetConfig
 from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import BINARY, BinaryRoute, caller, read, reply_with, service_of
 from envfleet.service.protocols.schemas import CreateFleet, FleetCall, LoadRows, ResetFleet, SaveRows, StepFleet
@@ -109,8 +109,7 @@ def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tupl
     with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
         config, event, count = hosted.config, {"do": "step", "actions": asked.actions}, hosted.config.num_envs
         if asked.rows is not None:
-            event["rows"] = rows = shrink(check_rows(asked.rows, count))
-            count = len(rows)
+            event["rows"], count = asked.rows, len(asked.rows)
         most_steps = service.quotas.limits(identity)[1]
         reply, is_stored = service.fleets.call(hosted, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
     if not is_stored:

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
 from envfleet.errors import InvalidArgument
-from envfleet.packing.values import MEDIA_TYPE, unpack
+from envfleet.remote.codec import MEDIA_TYPE, unpack
 from envfleet.service.protocols.schemas import Schema
 from envfleet.service.service import Service
 from envfleet.service.users.auth import Identity

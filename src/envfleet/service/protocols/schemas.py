@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from envfleet.remote.codec import shrink
 
 MAX_SEED = 2**62
 _MOST_EPISODES = 2**17  # of a call
 _Batch = Field(fail_fast=True)  # one error is enough: those of all entries would take longer than the call
 
+
+def _read_rows(rows: Any) -> NDArray[Any] | None:
+    """Return indices that a client sent in as few bytes as hold them, for they are stored."""
+    if rows is None:
+        return None
+    array = np.asarray(rows) if isinstance(rows, list) else rows
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError("expected a list or an array of indices")
+    return shrink(array)
+
+
 Key = Annotated[bytes, Field(min_length=8, max_length=64)]
 Count = Annotated[int, Field(ge=0, lt=2**53, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=MAX_SEED, strict=True)]
 EpisodeId = Annotated[str, Field(min_length=1, max_length=200)]
+Rows = Annotated[Any, BeforeValidator(_read_rows)]
 
 
 class Schema(BaseModel):
@@ -43,7 +59,7 @@ class FleetCall(Schema):
 class ResetFleet(FleetCall):
     """`POST /api/v2/fleets/{fleet}/reset`."""
 
-    rows: Any = None
+    rows: Rows = None
     seeds: Seed | Annotated[list[Seed | None], _Batch] | None = None
 
 
@@ -51,19 +67,19 @@ class StepFleet(FleetCall):
     """`POST /api/v2/fleets/{fleet}/step`."""
 
     actions: Any
-    rows: Any = None
+    rows: Rows = None
 
 
 class SaveRows(FleetCall):
     """`POST /api/v2/fleets/{fleet}/save`."""
 
-    rows: Any = None
+    rows: Rows = None
 
 
 class LoadRows(FleetCall):
     """`POST /api/v2/fleets/{fleet}/load`; of each state the number that `save` told, and the place in it."""
 
-    rows: Any = None
+    rows: Rows = None
     states: Annotated[list[tuple[Count, Count]], _Batch]
 
 
@@ -82,7 +98,7 @@ class CreateToken(Schema):
 class EpisodeConfig(Schema):
     """Of one episode; `auto_reset` and `step_size` mean something to clients only."""
 
-    env_type: str = "DegradationEnv"
+    env_type: str | None = None
     max_steps_per_episode: Annotated[int, Field(ge=1, lt=2**31)] = 1000
     auto_reset: bool = True
     step_size: int = 10

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from envfleet.errors import InvalidArgument, ResetNeeded, StepTimeout, WorkerDied
-from envfleet.packing.values import pack
+from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError, WireError
+from envfleet.remote.codec import pack
 from envfleet.service.hosting.hosted import HostedFleet
 from envfleet.service.protocols.requests import BinaryRoute, caller, reply_with
 from envfleet.service.refusals import failed
@@ -40,7 +40,7 @@ async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
             except (InvalidArgument, ResetNeeded):
                 raise
             except Exception as error:
-                if isinstance(error, (StepTimeout, WorkerDied)):
+                if not isinstance(error, (SubEnvError, WireError)):  # after those a fleet goes on
                     service.fleets.mend(hosted)
                 raise failed(error) from error
 
@@ -62,8 +62,6 @@ def _frames(hosted: HostedFleet) -> list[Any]:
             f"this fleet of {hosted.config.env} draws no pictures: connect with render_mode='rgb_array', where the "
             "service allows it"
         )
-    if not hosted.seq:
-        raise ResetNeeded("pictures before the first reset: reset the fleet first")
     if hosted.config.num_envs > _MOST_PICTURES:
         raise InvalidArgument(
             f"this fleet has {hosted.config.num_envs} sub-environments, those of {_MOST_PICTURES} are drawn at most: "

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from envfleet.registry import find_hosting
 from envfleet.service.refusals import Busy, Closed, EnvFailed, Unauthorized
 from envfleet.service.users.auth import Identity
-from envfleet.service.web.drawings import FEW_SENSORS, Pictures, draw_score, picture
+from envfleet.service.web.drawings import Pictures, draw_episode, draw_score
 from envfleet.service.web.sessions import Visitor
 from envfleet.service.web.site import (
     COOKIE,
@@ -110,15 +111,15 @@ async def _show_account(site: Site, visitor: Visitor, of: Identity, before: int 
 
 
 def _find_last(site: Site, episodes: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, Pictures | None]:
-    """The newest episode of an engine, with a few of its sensors if they can be shown quickly."""
-    found = next((episode for episode in episodes if "flights" in episode["details"]), None)
+    """The newest episode that has something to show at a glance, with that if it can be shown quickly."""
+    found = next((episode for episode in episodes if find_hosting(episode["env"]).glance), None)
     if found is None:
         return None, None
     try:
         replay = site.replays.make(found, _GLANCE_S)
     except (Busy, Closed, EnvFailed):
         return found, None
-    return found, picture(replay, sensors=FEW_SENSORS, has_rewards=False)
+    return found, draw_episode(replay, find_hosting(found["env"]).glance)
 
 
 def _offered(site: Site) -> set[str]:
@@ -139,9 +140,11 @@ async def episode_page(episode_id: _Id, request: Request) -> HTMLResponse:
         episode = site.reading.episode(whose, episode_id)
         owner = site.reading.user(episode["user_id"])
         try:
-            return episode, owner, picture(site.replays.make(episode)), ""
+            return episode, owner, draw_episode(site.replays.make(episode)), ""
         except (Busy, Closed, EnvFailed) as error:
             return episode, owner, None, str(error)
 
     episode, owner, pictures, refusal = await site.service.run(visitor.identity, "replay", read)
-    return show("episode.html", visitor, episode=episode, owner=owner, pictures=pictures, refusal=refusal)
+    counted, details = find_hosting(episode["env"]).columns, episode["details"]
+    facts = {name: details[name] for name in counted if name in details}
+    return show("episode.html", visitor, episode=episode, owner=owner, facts=facts, pictures=pictures, refusal=refusal)

@@ -9,22 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from envfleet.envs.hosting import Mark
+
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 8.0, 8.0, 22.0
 _BUCKETS = 160
 """Lines with more points than two of each are thinned to their extremes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Mark:
-    """A vertical line.
-
-    Attributes:
-        at: Where, in the chart's own numbers.
-        kind: `repair`, `sale`, `failure` or `limit`: the class that styles it.
-    """
-
-    at: float
-    kind: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +29,7 @@ class Chart:
         frame: `(left, top, right, bottom)` of the plot in it.
         line: Path of the line.
         dots: Path of faint dots under it; empty for none.
-        marks: `(x, kind)` of vertical lines.
+        marks: `(x, tone)` of vertical lines.
         x_ticks: `(x, text)`.
         y_ticks: `(y, text)`.
         x_label: Under the axis.
@@ -73,7 +62,7 @@ class Look:
     """
 
     unit: str = ""
-    x_label: str = "flights"
+    x_label: str = "steps"
     size: tuple[float, float] = (340.0, 140.0)
     is_bars: bool = False
     has_zero: bool = False
@@ -157,7 +146,7 @@ def draw(
         frame=plane.frame,
         line=draw_line(x[kept].tolist(), y[kept].tolist()),
         dots=plane.dots(shown.tolist(), points.tolist()),
-        marks=tuple((plane.x(mark.at), mark.kind) for mark in marks),
+        marks=tuple((plane.x(mark.at), mark.tone) for mark in marks),
         x_ticks=tuple((plane.x(tick), text) for tick, text in _ticks(0.0, right, 4, is_whole=True)),
         y_ticks=tuple((plane.y(tick), text) for tick, text in y_ticks),
         x_label=look.x_label,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import gymnasium as gym
+
+from envfleet.registry import find_hosting
 
 
 def figure(value: float | None, decimals: int = 0) -> str:
@@ -36,11 +40,23 @@ def moment(at: float | None) -> str:
 def short(env: str) -> str:
     """An environment's id, without our namespace where nobody else's has that name.
 
-    >>> short("envfleet/Turbofan-v0"), short("envfleet/CartPole-v1")
-    ('Turbofan-v0', 'envfleet/CartPole-v1')
+    >>> short("envfleet/GridWorld-v0"), short("envfleet/CartPole-v1")
+    ('GridWorld-v0', 'envfleet/CartPole-v1')
     """
     name = env.removeprefix("envfleet/")
     return env if name in gym.registry else name
+
+
+def duration(episode: Mapping[str, Any]) -> int:
+    """Length of an episode in its environment's own unit."""
+    counted: int = episode["details"].get(find_hosting(episode["env"]).unit, episode["length"])
+    return counted
+
+
+def ending(episode: Mapping[str, Any]) -> tuple[str, str]:
+    """How an episode ended: a word and its tone."""
+    told: tuple[str, str] = find_hosting(episode["env"]).ending(episode["outcome"], episode["details"])
+    return told
 
 
 def iso(at: float) -> str:

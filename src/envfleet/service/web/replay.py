@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
-from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.turbofan.plots import EngineLog
+from envfleet.envs.hosting import EpisodeLog
 from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied
-from envfleet.packing.infos import infos_from_plain
-from envfleet.packing.values import unpack
+from envfleet.fleet.layout import SpaceLayout
+from envfleet.remote.codec import infos_from_plain, unpack
 from envfleet.service.database.models import Event, FleetRow
 from envfleet.service.database.store import Store
-from envfleet.service.hosting.episode_fleet import EpisodeFleet
 from envfleet.service.hosting.fleets import Fleets
-from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet, restore_actions
+from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.settings import Settings
 
 _MOST_EVENTS = 20_000
 _MOST_REMEMBERED = 32
-_MOST_SHOWN = 32
-"""Observations with more numbers are not drawn."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Replay:
+class Replay(NamedTuple):
     """An episode, step by step.
 
     Attributes:
         rewards: One per step.
-        actions: One per step; empty unless they are whole numbers.
-        observations: After each step, `(steps, numbers)`; no columns if they cannot be drawn as lines.
-        engine: Of a turbofan engine, in place of observations.
+        log: What its environment notes of it.
+        unit: What its length is counted in.
     """
 
     rewards: NDArray[np.float64]
-    actions: NDArray[np.int64]
-    observations: NDArray[np.float64]
-    engine: EngineLog | None
+    log: EpisodeLog
+    unit: str
 
 
 class Replays:
@@ -91,24 +82,26 @@ class Replays:
     def _make(self, episode: Mapping[str, Any], deadline: float) -> Replay:
         hosted, num_envs = self._build(episode)
         try:
-            space, row = hosted.fleet.single_action_space, episode["env_index"]
+            layout, row = SpaceLayout(hosted.fleet.single_action_space), episode["env_index"]
             events = []
             for seq, event in self._events(episode):
                 _check_time(deadline)
-                mine = _of_row(event, row, num_envs=num_envs, space=space)
+                mine = _of_row(event, row, num_envs=num_envs, layout=layout)
                 if mine is not None:
                     events.append((seq, mine))
                 if mine is not None and _is_seeded(mine) and seq <= episode["first_seq"]:
                     break
             else:
                 raise Closed("the events of this episode are no longer kept, or are too many")
-            tape = _Tape(hosted)
+            hosting, rewards = hosted.meter.hosting, []
+            log = hosting.log()
             for seq, event in reversed(events):
                 _check_time(deadline)
                 reply = hosted.make(event).reply
                 if event["do"] == "step" and seq > episode["first_seq"]:
-                    tape.add(event, reply)
-            return tape.finish()
+                    rewards.append(float(reply["rewards"][0]))
+                    _note(log, event, reply)
+            return Replay(np.array(rewards), log, hosting.unit)
         except (StepTimeout, SubEnvError, WorkerDied) as error:
             raise EnvFailed(f"the episode could not be made again ({type(error).__name__})") from error
         finally:
@@ -146,49 +139,14 @@ class Replays:
                     yield row.seq, event
 
 
-class _Tape:
-    """What is noted while an episode is made again.
-
-    Args:
-        hosted: The fleet that makes it.
-    """
-
-    def __init__(self, hosted: HostedFleet) -> None:
-        self._is_episodes = isinstance(hosted, EpisodeFleet)
-        fleet = hosted.fleet
-        self._engine = hosted.meter.hosting.log()
-        self._is_discrete = isinstance(fleet.single_action_space, spaces.Discrete)
-        space = fleet.single_observation_space
-        is_line = isinstance(space, (spaces.Box, spaces.Discrete)) and math.prod(space.shape or ()) <= _MOST_SHOWN
-        self._has_lines = is_line and self._engine is None
-        self._rewards: list[float] = []
-        self._actions: list[int] = []
-        self._observations: list[NDArray[np.float64]] = []
-
-    def add(self, event: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
-        """Note a step of the episode."""
-        reward = float(reply["rewards"][0])
-        self._rewards.append(reward)
-        if self._is_discrete:
-            self._actions.append(int(np.asarray(event["actions"])[0]))
-        if self._is_episodes:
-            info, observation = {"num_rows": reply["num_rows"], "reason": reply["reasons"]}, reply["observations"][0]
-        else:
-            infos = infos_from_plain(reply["infos"], 1)
-            has_ended = "final_obs" in infos  # with SAME_STEP, what is in the reply is of the next episode
-            observation = infos["final_obs"][0] if has_ended else reply["observations"]
-            observation = observation if has_ended or not isinstance(observation, np.ndarray) else observation[0]
-            info = infos["final_info"] if has_ended else infos
-        if self._engine is not None:
-            told = {name: int(info[name][0]) for name in ("num_rows", "reason")}
-            self._engine.add(observation, self._actions[-1], reward, info=told)
-        elif self._has_lines:
-            self._observations.append(np.asarray(observation, np.float64).ravel())
-
-    def finish(self) -> Replay:
-        """The episode."""
-        lines = np.stack(self._observations) if self._observations else np.zeros((len(self._rewards), 0))
-        return Replay(np.array(self._rewards), np.array(self._actions, np.int64), lines, self._engine)
+def _note(log: EpisodeLog, event: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
+    """Note a step of a fleet of one."""
+    infos, observation, action = infos_from_plain(reply["infos"], 1), reply["observations"], event["actions"]
+    if "final_obs" in infos:  # with SAME_STEP, what is in the reply is of the next episode
+        infos, observation = infos["final_info"], infos["final_obs"]
+    observation, action = (each[0] if isinstance(each, np.ndarray) else None for each in (observation, action))
+    info = {name: column[0] for name, column in infos.items() if isinstance(column, np.ndarray)}
+    log.add(observation, action, float(reply["rewards"][0]), info=info)
 
 
 def _check_time(deadline: float) -> None:
@@ -201,7 +159,7 @@ def _is_seeded(event: Mapping[str, Any]) -> bool:
     return event["do"] == "reset" and event["seeds"] is not None and event["seeds"][0] is not None
 
 
-def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, space: spaces.Space[Any]) -> dict[str, Any] | None:
+def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, layout: SpaceLayout) -> dict[str, Any] | None:
     """An event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
     rows = event.get("rows")
     if event["do"] == "save":
@@ -213,7 +171,7 @@ def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, space: spaces.
     if event["do"] == "load":
         raise Closed("the episode goes on from a state that was saved, and is not replayed")
     if event["do"] == "step":
-        actions = _pick(restore_actions(space, event["actions"]), place)
+        actions = layout.batch([leaf[[place]] for leaf in layout.unbatch(event["actions"], len(every))[0]])
         return {**event, "actions": actions} if rows is None else {**event, "rows": [0], "actions": actions}
     seeds = event["seeds"]
     if seeds is not None:
@@ -222,12 +180,3 @@ def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, space: spaces.
     if "is_ranked" in event:
         picked["is_ranked"] = [event["is_ranked"][place]]
     return picked
-
-
-def _pick(actions: Any, place: int) -> Any:
-    """One sub-environment's actions, as a batch of one."""
-    if isinstance(actions, dict):
-        return {name: _pick(each, place) for name, each in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(_pick(each, place) for each in actions)
-    return actions[place : place + 1]

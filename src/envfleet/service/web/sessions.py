@@ -8,25 +8,14 @@ import secrets
 import time
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, mapped_column
 
-from envfleet.service.database.models import Base, Token, User
+from envfleet.service.database.models import Token, User, WebSession
 from envfleet.service.database.store import Store
 from envfleet.service.refusals import Forbidden
 from envfleet.service.users.auth import Identity, digest_of
 
 LIFETIME_S = 12 * 3600.0
 _MOST_CHARACTERS = 100
-
-
-class WebSession(Base):
-    """A session; it ends with its token."""
-
-    __tablename__ = "web_sessions"
-
-    digest: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
-    token_id: Mapped[int] = mapped_column(sa.ForeignKey("tokens.id", ondelete="CASCADE"))
-    expires_at: Mapped[float] = mapped_column(sa.Float)
 
 
 @dataclasses.dataclass(frozen=True)

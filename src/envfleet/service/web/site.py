@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.staticfiles import StaticFiles
 
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.service.refusals import Forbidden, NotFound, Refusal
@@ -87,23 +86,6 @@ class PageRoute(APIRoute):
             return response
 
         return answer
-
-
-def install(app: FastAPI) -> None:
-    """Add the pages to a service's application.
-
-    Args:
-        app: With `state.service`.
-    """
-    from envfleet.service.web import account, administration, leaderboard
-
-    service: Service = app.state.service
-    store, scores = service.store, service.scores
-    replays = Replays(store, service.settings, service.fleets)
-    app.state.site = Site(service, Sessions(store), Reading(store, scores), replays)
-    for module in (leaderboard, account, administration):
-        app.include_router(module.router, include_in_schema=False)
-    app.mount("/static", StaticFiles(directory=_FOLDER / "static"))
 
 
 def site_of(request: Request) -> Site:
@@ -194,12 +176,8 @@ def _make_templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {
-        "figure": formats.figure,
-        "moment": formats.moment,
-        "iso": formats.iso,
-        "short": formats.short,
-    }
+    kept = (formats.duration, formats.ending, formats.figure, formats.iso, formats.moment, formats.short)
+    templates.filters |= {each.__name__: each for each in kept}
     return templates
 
 

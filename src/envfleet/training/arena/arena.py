@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -11,19 +11,15 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envfleet.core.fleet import Fleet
-from envfleet.core.rows import StepResult
 from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.fleet import KernelFleet
+from envfleet.fleet.engine import StepResult
+from envfleet.fleet.fleet import Fleet
 from envfleet.training.arena.outcomes import ArenaStep, Running, column, in_step
 from envfleet.training.arena.shaping import SHAPING_TERMS, RewardShaper
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase
 from envfleet.training.opponents.opponents import Entry, Opponents
-
-if TYPE_CHECKING:
-    from envfleet.remote.fleet import RemoteFleet
 
 PLAYERS = 2
 
@@ -47,11 +43,12 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         reward_scale: What all rewards are multiplied by.
         max_loaded: Networks of opponents to keep.
         has_both_sides: Whether the learner learns from either side of games against itself.
+        has_states: Whether states of the fleet can be brought back in another one; a service keeps its fleet's own.
         stopwatch: Told where the time goes.
 
     Attributes:
-        has_workers: Whether sub-environments step while this thread does something else.
-        is_remote: Whether they live behind a service, which does not save them: who goes on begins new episodes.
+        fleet: The fleet inside.
+        has_states: Whether running episodes are saved; if not, whoever goes on begins new ones.
         num_seats: N or 2N.
         seats: Those that the learner has now, int64, ascending.
 
@@ -61,13 +58,14 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     def __init__(
         self,
-        fleet: Fleet | KernelFleet | RemoteFleet,
+        fleet: Fleet,
         num_players: int,
         *,
         seed: np.random.SeedSequence,
         reward_scale: float = 1.0,
         max_loaded: int = 8,
         has_both_sides: bool = False,
+        has_states: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         self.closed = True  # until everything is there
@@ -77,8 +75,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
                 f"the fleet's autoreset_mode is {self.metadata['autoreset_mode'].name}, expected SAME_STEP: make it "
                 'with autoreset_mode="SAME_STEP"'
             )
-        self._fleet: Any = fleet  # a remote one cannot be reached into, and is not where that is needed
-        self._is_game, self.is_remote = num_players == PLAYERS, fleet.plan.backend == "remote"
+        self.fleet, self.has_states = fleet, has_states and fleet.engine.traits.has_states
+        self._is_game = num_players == PLAYERS
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
         self.single_observation_space: Any = _one_of(fleet.single_observation_space, num_players)
@@ -97,19 +95,12 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
         self._every = np.arange(self.num_envs)
         self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
-        self.has_workers = fleet.plan.backend not in ("serial", "kernel")
         self.closed = False
 
     @property
-    def fleet(self) -> Fleet | KernelFleet | RemoteFleet:
-        """The fleet inside."""
-        fleet: Fleet | KernelFleet | RemoteFleet = self._fleet
-        return fleet
-
-    @property
     def plan(self) -> str:
-        """Where the sub-environments run, in a few words."""
-        return f"{self.spec.id if self.spec is not None else 'custom environment'}, {self._fleet.plan.describe()}"
+        """Return where the sub-environments run, in a few words."""
+        return f"{self.spec.id if self.spec is not None else 'custom environment'}, {self.fleet.plan.describe()}"
 
     # ------------------------------------------------------------------ phases and resets
 
@@ -133,7 +124,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             **phase.environment.kwargs,
         }
         for name, value in settings.items():
-            self._fleet.set_attr(name, [value] * self.num_envs)
+            self.fleet.set_attr(name, [value] * self.num_envs)
         self._opponents.cast(entries)
 
     def reset(
@@ -154,13 +145,13 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             self._opponents.draw(self._every)
             self._set_scripts()
             self._take_seats()
-        self._observations, infos = self._fleet.reset(seed=seed)
+        self._observations, infos = self.fleet.reset(seed=seed)
         self._shaper.begin_episodes(self._every)
         self._running.clear()
         return self._by_seat(self._observations), infos
 
     def _set_scripts(self) -> None:
-        self._fleet.set_attr("player_two", self._opponents.scripts.tolist())
+        self.fleet.set_attr("player_two", self._opponents.scripts.tolist())
 
     def _take_seats(self) -> None:
         self.seats = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
@@ -192,11 +183,12 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             own = self._opponents.own_rows
             joint[own, 1] = actions[self.num_envs + own]
             actions = joint
-        self._fleet.send(actions)
+        self.fleet.send(actions)
 
     def recv(self) -> ArenaStep:
         """Wait for what comes of it; episodes that begin have their opponents then."""
-        observations, rewards, terminated, truncated, infos, _ = self._fleet.recv()
+        observations, rewards, terminated, truncated, infos, _ = self.fleet.recv()
+        self._watch.lap("wait")
         self._observations = observations
         rows = np.flatnonzero(terminated | truncated)
         winners = np.zeros(self.num_envs, np.int64)
@@ -211,7 +203,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             self._begin_episodes(rows, winners[rows])
         if self._has_both_sides:
             terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        finals = self._by_seat(self._fleet.final_observations)
+        finals = self._by_seat(self.fleet.final_observations)
         return ArenaStep(seats, self._by_seat(observations), shaped, terminated, truncated, finals, infos, results)
 
     def _shape(
@@ -264,26 +256,26 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     @property
     def final_observations(self) -> NDArray[Any]:
         """Last observations of the episodes that ended in the last step, `(num_seats, …)`."""
-        return self._by_seat(self._fleet.final_observations)
+        return self._by_seat(self.fleet.final_observations)
 
     def close(self, **kwargs: Any) -> None:
         """Close the fleet."""
         self.closed = True
-        self._fleet.close(**kwargs)
+        self.fleet.close(**kwargs)
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes; `"fleet"` is the fleet's own, which pickles, or `None` of a remote one."""
+        """Return what `load_state_dict` takes; `"fleet"` is the fleet's own, and pickles, or `None` if it has none."""
         return {
-            "fleet": None if self.is_remote else self._fleet.get_state(),
+            "fleet": self.fleet.get_state() if self.has_states else None,
             "opponents": self._opponents.state_dict(),
             "shaper": self._shaper.state_dict(),
             "running": self._running.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> NDArray[Any]:
-        """Go on where another was, after `begin_phase` of the same phase; a remote fleet begins new episodes.
+        """Go on where another was, after `begin_phase` of the same phase; without states new episodes begin.
 
         Returns:
             Observations of all seats, `(num_seats, …)`.
@@ -296,12 +288,12 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         if self._is_game:
             self._set_scripts()
             self._take_seats()
-        self._observations = self._fleet.set_state(state["fleet"])
+        self._observations = self.fleet.set_state(state["fleet"])
         return self._by_seat(self._observations)
 
 
 def _one_of(space: spaces.Space[Any], num_players: int) -> spaces.Space[Any]:
-    """The space of one of `num_players` players."""
+    """Return the space of one of `num_players` players."""
     if num_players == 1:
         return space
     if not isinstance(space, spaces.Box) or not space.shape or space.shape[0] != num_players:

@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 import envfleet
-from envfleet.agents import AGENTS, Agent, load_agent
-from envfleet.core.fleet import Fleet
+from envfleet.agents import Agent, OffPolicyAgent, load_agent
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.fleet import KernelFleet
-from envfleet.making.kernels import names_kernel
+from envfleet.fleet.fleet import Fleet
+from envfleet.registry import AGENTS, resolve
+from envfleet.sources import find_callable, names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig
+from envfleet.training.config import RunConfig, action_table_of, agent_config
 from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.copies import experienced
 from envfleet.training.opponents.sources import needs_learner
 from envfleet.training.options import RunOptions
 
-if TYPE_CHECKING:
-    from envfleet.remote.fleet import RemoteFleet
-
-_VERSION = re.compile(r"-v\d+$")  # ends Gymnasium's ids, also those with the module that registers them
 _COMPILED, _BOX2D = "envfleet/Hockey-v0", "envfleet/Hockey-Two-Box2D-v0"
 
 
 def env_source(place: Environment, options: RunOptions) -> Any:
-    """What `envfleet.make` takes for the environment of a phase.
+    """Return what `envfleet.make` takes for the environment of a phase.
 
     Raises:
-        InvalidArgument: It names a callable that is not there.
+        InvalidArgument: It names a module that cannot be imported.
     """
     if place.is_hockey:
         return _COMPILED if options.engine == "compiled" else _BOX2D
-    module, colon, name = place.id.partition(":")
-    if not colon or _VERSION.search(name):
-        return place.id
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidArgument(
-            f"environment.id is {place.id!r}, which cannot be imported ({error}): write a Gymnasium id or "
-            '"module:callable"'
-        ) from error
+    return find_callable(place.id) or place.id
 
 
-def make_fleet(place: Environment, options: RunOptions) -> Fleet | KernelFleet | RemoteFleet:
+def make_fleet(place: Environment, options: RunOptions) -> Fleet:
     """Make the fleet of a phase, in `SAME_STEP`.
 
     Raises:
@@ -66,32 +51,15 @@ def make_fleet(place: Environment, options: RunOptions) -> Fleet | KernelFleet |
             )
         return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
     source = env_source(place, options)
-    backend = options.backend or _choose_backend(source, options.num_envs)
-    kwargs: dict[str, Any] = {} if place.is_hockey else dict(place.kwargs)  # hockey's are set when a phase begins
-    if backend == "kernel":
-        if options.on_failure != "raise":
-            raise InvalidArgument(
-                f"on_failure={options.on_failure!r} with backend='kernel', whose sub-environments cannot be restarted: "
-                "leave on_failure out"
-            )
-        return envfleet.make(
-            source, options.num_envs, backend="kernel", workers=options.workers, autoreset_mode="SAME_STEP", **kwargs
-        )
     return envfleet.make(
         source,
         options.num_envs,
-        backend=backend,
+        backend=options.backend or ("kernel" if names_kernel(source) else "auto"),
         workers=options.workers,
         autoreset_mode="SAME_STEP",
         on_failure=options.on_failure,
-        **kwargs,
+        **({} if place.is_hockey else place.kwargs),  # hockey's are set when a phase begins
     )
-
-
-def _choose_backend(source: Any, num_envs: int) -> Any:
-    if names_kernel(source):
-        return "kernel"
-    return "serial" if num_envs == 1 else "auto"
 
 
 def make_arena(
@@ -107,6 +75,7 @@ def make_arena(
             seed=seed,
             reward_scale=config.training.reward_scale,
             has_both_sides=config.training.learn_from_both_sides and any(map(needs_learner, opponents)),
+            has_states=not place.is_remote,
             stopwatch=stopwatch,
         )
     except BaseException:
@@ -127,12 +96,12 @@ def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str, takes
     Raises:
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
     """
-    kind, place = AGENTS[config.agent.type], _device(device)
-    path, extra = config.agent.checkpoint_path, {} if kind.name == "PPO" else {"replay_device": place}
+    kind, place = resolve(AGENTS[config.agent.type].target), _device(device)
+    path, extra = config.agent.checkpoint_path, {"replay_device": place} if issubclass(kind, OffPolicyAgent) else {}
     agent: Agent[Any] = kind(
         arena.single_observation_space,
-        config.action_table() or arena.single_action_space,
-        config.agent_config() if path is None else experienced(config.agent_config()),
+        action_table_of(config) or arena.single_action_space,
+        agent_config(config) if path is None else experienced(agent_config(config)),
         num_envs=arena.num_seats,
         seed=seed,
         device=place,

@@ -112,7 +112,7 @@ class Running:
         return results
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {"returns": self._returns.copy(), "shaped": self._shaped.copy(), "lengths": self._lengths.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

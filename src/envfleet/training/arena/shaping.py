@@ -32,7 +32,7 @@ class Schedule:
     move: int
 
     def at(self, episodes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The number for each of these episodes, counted from 0.
+        """Return the number for each of these episodes, counted from 0.
 
         >>> Schedule(start=20.0, final=1.5, hold=600, move=400).at(np.array([0, 600, 800, 1000]))
         array([20.  , 20.  , 10.75,  1.5 ])
@@ -63,12 +63,12 @@ class RewardShaper:
 
     @property
     def needs_terms(self) -> bool:
-        """Whether `shape` looks at terms in this phase."""
+        """Return whether `shape` looks at terms in this phase."""
         return bool(self._schedules)
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """What the terms of each running episode are multiplied by, `(num_envs, 3)`; a copy."""
+        """Return what the terms of each running episode are multiplied by, `(num_envs, 3)`; a copy."""
         return self._weights.copy()
 
     def begin_phase(self, phase: Phase) -> None:

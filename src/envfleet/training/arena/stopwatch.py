@@ -29,5 +29,5 @@ class Stopwatch:
 
     @property
     def times(self) -> Times:
-        """The totals, in seconds."""
+        """Return the totals, in seconds."""
         return Times(**self._totals)

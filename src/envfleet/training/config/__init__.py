@@ -7,66 +7,33 @@ try:
 except ImportError as error:
     raise MissingDependency("training needs pydantic, which is not installed: pip install 'envfleet[train]'") from error
 
+from envfleet.training.config.agents import action_table_of, agent_config
 from envfleet.training.config.opponents import (
     Matchmaking,
     MixedOpponent,
-    NoOpponent,
-    Opponent,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
-    StrongOpponent,
-    WeakOpponent,
     shares_of,
 )
-from envfleet.training.config.phases import (
-    HOCKEY,
-    Curriculum,
-    Environment,
-    Phase,
-    Promotion,
-    RewardBonus,
-    RewardShaping,
-    WeightedMode,
-)
-from envfleet.training.config.reading import (
-    find_config,
-    json_schema,
-    parse_config,
-    read_config,
-    recorded_config,
-    shipped_names,
-)
-from envfleet.training.config.run import AgentSection, Hyperparameters, Pool, RunConfig, Training
+from envfleet.training.config.phases import Phase
+from envfleet.training.config.reading import find_config, json_schema, parse_config, read_config, shipped_names
+from envfleet.training.config.run import RunConfig
 
 __all__ = [
-    "HOCKEY",
-    "AgentSection",
-    "Curriculum",
-    "Environment",
-    "Hyperparameters",
     "Matchmaking",
     "MixedOpponent",
-    "NoOpponent",
-    "Opponent",
     "Phase",
-    "Pool",
-    "Promotion",
-    "RewardBonus",
-    "RewardShaping",
     "RunConfig",
     "SelfPlayOpponent",
     "Single",
     "SnapshotOpponent",
-    "StrongOpponent",
-    "Training",
-    "WeakOpponent",
-    "WeightedMode",
+    "action_table_of",
+    "agent_config",
     "find_config",
     "json_schema",
     "parse_config",
     "read_config",
-    "recorded_config",
     "shares_of",
     "shipped_names",
 ]

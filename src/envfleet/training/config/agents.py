@@ -9,58 +9,13 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from envfleet.agents import ActionTable, DDDQNConfig, PPOConfig, SACConfig, TD3Config
+from envfleet.agents import ActionTable
+from envfleet.agents.hyperparameters import AdamConfig, OffPolicyConfig
 from envfleet.envs.hockey.discrete import action_table
 from envfleet.errors import InvalidArgument
-from envfleet.training.config.run import AgentName, RunConfig
+from envfleet.registry import AGENTS, resolve
+from envfleet.training.config.run import RunConfig
 from envfleet.training.config.section import describe_unknown
-
-AgentConfig = DDDQNConfig | SACConfig | TD3Config | PPOConfig
-CONFIGS: dict[AgentName, type[AgentConfig]] = {
-    "SAC": SACConfig,
-    "TD3": TD3Config,
-    "DDDQN": DDDQNConfig,
-    "PPO": PPOConfig,
-}
-
-_SHARED = {
-    "hidden_dim": "hidden",
-    "hidden_dims": "hidden",
-    "discount": "gamma",
-    "tau": "target_tau",
-    "buffer_size": "capacity",
-    "buffer_max_size": "capacity",
-    "n_step": "num_steps",
-}
-ALIASES: dict[AgentName, dict[str, str]] = {
-    "SAC": _SHARED | {"alpha": "initial_temperature", "max_episode_steps": "noise_length"},
-    "TD3": _SHARED
-    | {
-        "expl_noise": "exploration_noise",
-        "policy_noise": "target_noise",
-        "noise_clip": "target_noise_clip",
-        "policy_freq": "policy_delay",
-    },
-    "DDDQN": _SHARED
-    | {
-        "eps": "epsilon_start",
-        "eps_min": "epsilon_end",
-        "use_per": "prioritised",
-        "per_alpha": "priority_alpha",
-        "per_beta": "priority_beta",
-    },
-    "PPO": {
-        "hidden_dim": "hidden",
-        "hidden_dims": "hidden",
-        "discount": "gamma",
-        "clip_range": "clip",
-        "clip_coef": "clip",
-        "n_epochs": "num_epochs",
-        "ent_coef": "entropy_weight",
-        "vf_coef": "value_weight",
-    },
-}
-"""Names of older files, which are those of `rl_hockey` (left), and ours."""
 
 _FIXED: dict[str, tuple[Any, str]] = {
     "use_huber_loss": (True, "the loss of DDDQN is always Huber's"),
@@ -76,25 +31,29 @@ _COLOURS = {"normal": 0.0, "white": 0.0, "pink": 1.0, "red": 2.0}
 _ELSEWHERE = {"warmup": "training.warmup_steps"}
 
 
-def agent_config(config: RunConfig) -> AgentConfig:
-    """Make the agent's own configuration; see `RunConfig.agent_config`."""
+def agent_config(config: RunConfig) -> AdamConfig:
+    """Make the agent's own configuration: its hyperparameters, with the learning rate, batch size and warm-up.
+
+    Raises:
+        InvalidArgument: A hyperparameter is not known, or cannot have that value.
+    """
     kind = config.agent.type
     values = _named(kind, config.agent.hyperparameters)
-    accepted = [field.name for field in dataclasses.fields(CONFIGS[kind])]
+    accepted = _accepted(kind)
     for name, value in config.hyperparameters:
         if value is not None:
             _take_over(values, name, value, kind, accepted)
     if "warmup" in accepted:
         values["warmup"] = config.training.warmup_steps
     try:
-        made: AgentConfig = TypeAdapter(CONFIGS[kind]).validate_python(values)
+        made: AdamConfig = TypeAdapter(_config_class(kind)).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f".{part}" for part in first["loc"][:1])
         reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         given = f" is {first['input']!r}" if place else ""
         raise InvalidArgument(f"agent.hyperparameters{place}{given}: {reason}") from None
-    if not isinstance(made, PPOConfig) and made.capacity < made.batch_size:
+    if isinstance(made, OffPolicyConfig) and made.capacity < made.batch_size:
         raise InvalidArgument(
             f"agent.hyperparameters.capacity is {made.capacity}, expected at least batch_size, {made.batch_size}: "
             "nothing is learned before the replay buffer holds a batch"
@@ -103,7 +62,7 @@ def agent_config(config: RunConfig) -> AgentConfig:
 
 
 def action_table_of(config: RunConfig) -> ActionTable | None:
-    """Make the actions that DDDQN chooses from; see `RunConfig.action_table`."""
+    """Return what DDDQN chooses from in hockey, actions of shape `(4,)`; `None` for others."""
     place, agent = config.curriculum.phases[0].environment, config.agent
     if agent.type != "DDDQN" or not place.is_hockey:
         return None
@@ -111,9 +70,9 @@ def action_table_of(config: RunConfig) -> ActionTable | None:
     return ActionTable(np.pad(table, ((0, 0), (0, 4 - table.shape[1]))))  # without keep_mode nobody shoots
 
 
-def _named(kind: AgentName, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyperparameters under our names."""
-    accepted = [field.name for field in dataclasses.fields(CONFIGS[kind]) if field.name not in _ELSEWHERE]
+def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters under our names."""
+    accepted = [name for name in _accepted(kind) if name not in _ELSEWHERE]
     values: dict[str, Any] = {}
     for name, value in given.items():
         place = f"agent.hyperparameters.{name}"
@@ -122,7 +81,7 @@ def _named(kind: AgentName, given: Mapping[str, Any]) -> dict[str, Any]:
             if value != fixed:
                 raise InvalidArgument(f"{place} is {value!r}, expected {fixed!r}: {reason}")
             continue
-        ours = ALIASES[kind].get(name, name)
+        ours = AGENTS[kind].aliases.get(name, name)
         special = _special(kind, name, value, place)
         if special is None and ours not in accepted:
             raise InvalidArgument(f"{place} {_unknown(kind, name, accepted)}")
@@ -133,8 +92,8 @@ def _named(kind: AgentName, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _special(kind: AgentName, name: str, value: Any, place: str) -> dict[str, Any] | None:
-    """What names of older files mean that are more than another word for one of ours; `None` for all else."""
+def _special(kind: str, name: str, value: Any, place: str) -> dict[str, Any] | None:
+    """Return what names of older files mean that are more than another word for one of ours; `None` for all else."""
     if name == "noise" and kind == "SAC":
         if value not in _COLOURS:
             raise InvalidArgument(f"{place} is {value!r}, expected one of {', '.join(_COLOURS)}")
@@ -153,17 +112,22 @@ def _special(kind: AgentName, name: str, value: Any, place: str) -> dict[str, An
     return None
 
 
-def _unknown(kind: AgentName, name: str, accepted: list[str]) -> str:
-    owners = [other for other in CONFIGS if name in _names_of(other)]
+def _unknown(kind: str, name: str, accepted: list[str]) -> str:
+    owners = [other.name for other in AGENTS.values() if name in other.aliases or name in _accepted(other.name)]
     hint = f" ({name} is known to {', '.join(owners)})" if owners else ""
     return describe_unknown(name, accepted).replace("key here", f"hyperparameter of {kind}{hint}")
 
 
-def _names_of(kind: AgentName) -> set[str]:
-    return {field.name for field in dataclasses.fields(CONFIGS[kind])} | set(ALIASES[kind])
+def _config_class(kind: str) -> type[AdamConfig]:
+    config_class: type[AdamConfig] = resolve(AGENTS[kind].target).config_class
+    return config_class
 
 
-def _take_over(values: dict[str, Any], name: str, value: Any, kind: AgentName, accepted: list[str]) -> None:
+def _accepted(kind: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(_config_class(kind))]
+
+
+def _take_over(values: dict[str, Any], name: str, value: Any, kind: str, accepted: list[str]) -> None:
     if name not in accepted:
         raise InvalidArgument(
             f"hyperparameters.{name} is {value!r}, but {kind} has none: write agent.hyperparameters.num_minibatches, "

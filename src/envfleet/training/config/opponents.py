@@ -13,46 +13,52 @@ Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
 Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 
 
-class NoOpponent(Section):
-    """The other side stands still; in environments for one player there is none."""
+class _Entry(Section):
+    """An entry of a mixture, or the only opponent."""
 
-    type: Literal["none"]
     weight: Weight = Field(default=1.0, description="Share among the entries of a mixture, relative to the others'.")
 
 
-class WeakOpponent(Section):
-    """The weak scripted player."""
+class _Agent(_Entry):
+    """A trained agent."""
 
-    type: Literal["basic_weak"]
-    weight: Weight = Field(default=1.0, description="Share among the entries of a mixture, relative to the others'.")
-
-
-class StrongOpponent(Section):
-    """The strong scripted player."""
-
-    type: Literal["basic_strong"]
-    weight: Weight = Field(default=1.0, description="Share among the entries of a mixture, relative to the others'.")
-
-
-class SelfPlayOpponent(Section):
-    """The learner itself as it is now, or one saved agent."""
-
-    type: Literal["self_play"]
-    weight: Weight = Field(default=1.0, description="Share among the entries of a mixture, relative to the others'.")
-    checkpoint: str | None = Field(
-        default=None,
-        description='File of a saved agent; null or "latest" for the learner\'s own weights of the moment.',
-    )
     deterministic: bool = Field(
         default=False, description="Whether the opponent takes its best action instead of drawing."
     )
 
 
-class SnapshotOpponent(Section):
+class NoOpponent(_Entry):
+    """The other side stands still; in environments for one player there is none."""
+
+    type: Literal["none"]
+
+
+class WeakOpponent(_Entry):
+    """The weak scripted player."""
+
+    type: Literal["basic_weak"]
+
+
+class StrongOpponent(_Entry):
+    """The strong scripted player."""
+
+    type: Literal["basic_strong"]
+
+
+class SelfPlayOpponent(_Agent):
+    """The learner itself as it is now, or one saved agent."""
+
+    type: Literal["self_play"]
+    checkpoint: str | None = Field(
+        default=None,
+        description='File of a saved agent; null or "latest" for the learner\'s own weights of the moment.',
+    )
+
+
+class SnapshotOpponent(_Agent):
     """An earlier self of the learner, or an agent out of a folder, drawn for every episode."""
 
     type: Literal["snapshots"]
-    weight: Weight = Field(default=1.0, description="Share among the entries of a mixture, relative to the others'.")
     folder: str | None = Field(
         default=None, description="Folder of saved agents; null for the snapshots that this run takes of the learner."
     )
@@ -61,16 +67,12 @@ class SnapshotOpponent(Section):
         description="How one is drawn: uniform, latest, prioritised (by p(1-p), p being the learner's win rate against "
         "it), hardest (by (1-p)^2).",
     )
-    deterministic: bool = Field(
-        default=False, description="Whether the opponent takes its best action instead of drawing."
-    )
 
 
-class MixedOpponent(Section):
+class MixedOpponent(_Entry):
     """One of several, drawn by weight for every episode."""
 
     type: Literal["weighted_mixture"]
-    weight: Weight = Field(default=1.0, description="Share among the entries of a mixture, relative to the others'.")
     opponents: list[Opponent] = Field(min_length=1, description="Its entries; a mixture may hold mixtures.")
 
 

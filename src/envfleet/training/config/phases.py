@@ -40,17 +40,17 @@ class Environment(Section):
 
     @property
     def is_hockey(self) -> bool:
-        """Whether two players play hockey."""
+        """Return whether two players play hockey."""
         return self.id == HOCKEY
 
     @property
     def is_remote(self) -> bool:
-        """Whether it lives behind a service."""
+        """Return whether it lives behind a service."""
         return self.id == REMOTE
 
     @property
     def mode_shares(self) -> dict[str, float]:
-        """The chance of each mode that an episode can have; together 1."""
+        """Return the chance of each mode that an episode can have; together 1."""
         if self.mixture is None:
             return {self.mode or "NORMAL": 1.0}
         total = sum(entry.weight for entry in self.mixture)

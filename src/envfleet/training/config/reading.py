@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
+from envfleet.training.config.agents import agent_config
 from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """Folder of the configurations that come with envfleet, and of their JSON schema."""
 _MOST_ERRORS = 8
-_ONCE = {"learn_from_both_sides": False}  # keys of `training` that came later, and what was done before
 
 
 def shipped_names() -> list[str]:
@@ -86,7 +86,7 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
     try:
         data = modernise(data, notes)
         config = RunConfig.model_validate(data)
-        config.agent_config()
+        agent_config(config)
     except ValidationError as error:
         raise InvalidArgument(_explain(error, data, source)) from None
     except InvalidArgument as error:
@@ -96,24 +96,8 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
     return config
 
 
-def recorded_config(data: Any, source: str = "the configuration") -> RunConfig:
-    """Make the configuration of a run of what was written down of it, with all defaults of the time.
-
-    Args:
-        data: Content of a run's `config.json`; keys that are not there did not exist yet.
-        source: As in `parse_config`.
-
-    Raises:
-        InvalidArgument: As `read_config`.
-    """
-    section = data.get("training") if isinstance(data, dict) else None
-    if isinstance(section, dict):
-        data = {**data, "training": {**_ONCE, **section}}
-    return parse_config(data, source)
-
-
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of configuration files, with a description of every key, for editors and other tools."""
+    """Return the JSON schema of configuration files, with a description of every key, for editors and other tools."""
     schema = RunConfig.model_json_schema()
     schema["properties"]["$schema"] = {"type": "string"}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -167,7 +151,7 @@ def _describe(problem: ErrorDetails) -> str:
 
 
 def _real(location: Sequence[int | str], data: Any) -> list[int | str]:
-    """The keys of a location; pydantic puts the types of opponents between them."""
+    """Return the keys of a location; pydantic puts the types of opponents between them."""
     keys: list[int | str] = []
     for number, part in enumerate(location):
         is_there = isinstance(data, list) or (isinstance(data, dict) and part in data)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from envfleet.errors import InvalidArgument
+from envfleet.options import RETIRED
 
 _TRAINING = {
     "max_episode_steps": "it never did anything: the environment says how long a game lasts",
@@ -18,19 +18,8 @@ _OPPONENT = {
     "skill_range": "opponents are not drawn by rating: write matchmaking in an opponent of type snapshots",
     "agent_type": "the file of an agent says what kind it is",
 }
-_EMPTY = {  # written into opponents that have no use for them
-    "checkpoint": None,
-    "deterministic": True,
-    "opponents": None,
-    "skill_range": None,
-    "agent_type": None,
-    "distribution": None,
-}
-_USED = {
-    "self_play": {"checkpoint", "deterministic"},
-    "snapshots": {"deterministic"},
-    "weighted_mixture": {"opponents"},
-}
+_OFTEN_NULL = ("checkpoint", "opponents", "distribution", *_OPPONENT)
+"""Keys that older files write into opponents of every type."""
 _SNAPSHOTS = {"run_checkpoints", "archive"}
 _PRIORITISED = {"DDQN_PER": "DDDQN"}
 _NEAREST = {"REDQTD3": "TD3", "CrossQ": "SAC", "TDMPC2": "SAC", "TDMPC2_REPO": "SAC"}
@@ -106,6 +95,13 @@ def _agent(section: dict[str, Any]) -> dict[str, Any]:
 def _phase(phase: Any, path: str, notes: list[str]) -> Any:
     if not isinstance(phase, dict):
         return phase
+    place = phase.get("environment")
+    kwargs: Any = place.get("kwargs") if isinstance(place, dict) else None
+    for name in RETIRED.keys() & kwargs.keys() if isinstance(kwargs, dict) else ():
+        raise InvalidArgument(
+            f"{path}.environment.kwargs.{name} is {kwargs[name]!r}, but a fleet has no such option any more: "
+            f"{RETIRED[name]}"
+        )
     bonus = phase.get("reward_bonus")
     for name in ("WIN_DISCOUNT_START", "WIN_DISCOUNT_FINAL"):
         if isinstance(bonus, dict) and name in bonus:
@@ -131,18 +127,11 @@ def _opponent(opponent: Any, path: str, notes: list[str]) -> Any:
             "with their matchmaking (pfsp is prioritised, random is uniform), and of basic_weak and basic_strong "
             "for baseline"
         )
-    for name in list(_unused(kept)):
-        value = kept.pop(name)
-        if value != _EMPTY[name]:
-            notes.append(f"{path}.{name}={value!r} has no effect: {_OPPONENT[name]}")
+    kept = {name: value for name, value in kept.items() if value is not None or name not in _OFTEN_NULL}
+    if kept.get("type") not in ("self_play", "snapshots") and kept.get("deterministic") is True:
+        del kept["deterministic"]
+    dropped = {name: kept.pop(name) for name in _OPPONENT if name in kept}
+    notes += [f"{path}.{name}={value!r} has no effect: {_OPPONENT[name]}" for name, value in dropped.items()]
     if isinstance(kept.get("opponents"), list):
         kept["opponents"] = [_opponent(one, f"{path}.opponents[{i}]", notes) for i, one in enumerate(kept["opponents"])]
     return kept
-
-
-def _unused(opponent: dict[str, Any]) -> Iterator[str]:
-    """Keys of an opponent that say nothing, or that never did anything."""
-    used = _USED.get(opponent.get("type", ""), set())
-    for name, value in opponent.items():
-        if name in _EMPTY and name not in used and (value == _EMPTY[name] or name in _OPPONENT):
-            yield name

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from envfleet.registry import AGENTS
 from envfleet.training.config.phases import Curriculum, Length
 from envfleet.training.config.section import Section
 
 if TYPE_CHECKING:
-    from envfleet.agents import ActionTable
-    from envfleet.training.config.agents import AgentConfig
+    pass
 
-AgentName = Literal["SAC", "TD3", "DDDQN", "PPO"]
 Rate = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, strict=False, allow_inf_nan=False)]
 
@@ -87,7 +86,7 @@ class Training(Section):
 class AgentSection(Section):
     """Who learns."""
 
-    type: AgentName
+    type: str = Field(json_schema_extra=lambda schema: schema.update(enum=list(AGENTS)))
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of the agent, by name.")
     checkpoint_path: str | None = Field(
         default=None,
@@ -100,6 +99,13 @@ class AgentSection(Section):
     action_combined: bool = Field(
         default=False, description="DDDQN in hockey: whether an action may move several axes."
     )
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, name: str) -> str:
+        if name not in AGENTS:
+            raise ValueError(f"is {name!r}, expected one of {', '.join(map(repr, AGENTS))}")
+        return name
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -122,19 +128,3 @@ class RunConfig(Section):
     training: Training = Training()
     agent: AgentSection
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="All randomness of the run derives from it.")
-
-    def agent_config(self) -> AgentConfig:
-        """The agent's own configuration: its hyperparameters, with the learning rate, batch size and warm-up of here.
-
-        Raises:
-            InvalidArgument: A hyperparameter is not known, or cannot have that value.
-        """
-        from envfleet.training.config.agents import agent_config
-
-        return agent_config(self)
-
-    def action_table(self) -> ActionTable | None:
-        """What DDDQN chooses from in hockey, actions of shape `(4,)`; `None` for others, who take the action space."""
-        from envfleet.training.config.agents import action_table_of
-
-        return action_table_of(self)

@@ -2,7 +2,7 @@
 
 from envfleet.training.evaluation.episodes import evaluate_returns
 from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate, evaluate_panel, generalise
-from envfleet.training.evaluation.ratings import Rating, rate
+from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.evaluation.tournament import Tournament, find_checkpoints, run_tournament
 
 __all__ = [
@@ -16,6 +16,5 @@ __all__ = [
     "evaluate_returns",
     "find_checkpoints",
     "generalise",
-    "rate",
     "run_tournament",
 ]

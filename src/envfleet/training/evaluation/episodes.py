@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import envfleet
-from envfleet.making.kernels import names_kernel
+from envfleet.sources import names_kernel
 from envfleet.training.evaluation.evaluation import MeanReturn, mean_return
 from envfleet.training.games.seating import Policy, SeatedPolicy, Seating
 
@@ -54,10 +54,13 @@ def evaluate_returns(
         seating.seat(np.arange(seating.num_envs))
         observations = fleet.reset(seed=[seeds[game] for game in seating.games])[0]
         while len(rows := seating.rows):
-            observations, rewards, terminated, truncated, _ = fleet.step(seated.act(observations))
-            np.add.at(returns, seating.games[rows], rewards[rows])
-            np.add.at(lengths, seating.games[rows], 1)
-            begun = seating.seat(rows[(terminated | truncated)[rows]])
+            observations, _, terminated, truncated, _ = fleet.step(seated.act(observations))
+            ended = rows[(terminated | truncated)[rows]]
+            if not len(ended):
+                continue
+            returns[seating.games[ended]] = fleet.episode_returns[ended]
+            lengths[seating.games[ended]] = fleet.episode_lengths[ended]
+            begun = seating.seat(ended)
             if len(begun):
                 observations[begun] = fleet.reset_envs(begun, [seeds[game] for game in seating.games[begun]])[0]
     return mean_return(env if isinstance(env, str) else repr(env), seed, returns, lengths)

@@ -62,7 +62,7 @@ class Score:
 
     @property
     def win_interval(self) -> tuple[float, float]:
-        """Where the chance to win lies, 95 % sure (Wilson)."""
+        """Return where the chance to win lies, 95 % sure (Wilson)."""
         return wilson(self.wins, self.games)
 
     @property

@@ -9,7 +9,7 @@ Z_95 = 1.959963984540054
 
 
 def wilson(successes: float, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927, "Probable inference, the law of succession", equation 4).
+    """Return the 95 % interval of a share (Wilson 1927, "Probable inference, the law of succession", equation 4).
 
     Args:
         successes: How many of the trials went well.

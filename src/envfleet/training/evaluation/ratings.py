@@ -97,7 +97,7 @@ def rate(
 
 
 def expected_score(one: Rating, two: Rating) -> float:
-    """What `one` is expected to score in a game against `two`: its chance to win and half of that to draw.
+    """Return what `one` is expected to score in a game against `two`: its chance to win and half of that to draw.
 
     Examples:
         >>> expected_score(Rating("strong", 25.0, 0.1, 0), Rating("weak", 22.0, 0.1, 0))

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.core.arguments import check_choice
 from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_choice
 from envfleet.training.games.players import Player, Seated, seat_player
 from envfleet.training.games.seating import SeatedPolicy, Seating
 from envfleet.training.options import Engine
@@ -118,7 +118,7 @@ def play(
 
 
 def usual_side(mode: str) -> Side:
-    """Where a player sits if nobody says: on both sides in turns; in the training modes where one shoots or defends.
+    """Return where a player sits by default: both sides in turns; in the training modes where one shoots or defends.
 
     >>> usual_side("NORMAL"), usual_side("TRAIN_DEFENSE")
     ('both', 'left')
@@ -142,7 +142,7 @@ def plan_games(games: int, seed: int = 0, side: Side = "both") -> Games:
 
 
 def table_params(strengths: Sequence[int], is_left: bool, is_starting: bool) -> dict[str, int]:
-    """What an environment for two has to know of a game.
+    """Return what an environment for two has to know of a game.
 
     Args:
         strengths: Of the player and the opponent: 1 or 2 for scripted players, else 0.

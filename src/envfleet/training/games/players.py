@@ -77,7 +77,7 @@ def seat_player(player: Player, name: str | None = None, *, device: str = "cpu")
 
 
 def plays_hockey(agent: Agent[Any]) -> bool:
-    """Whether an agent sees what players of hockey see."""
+    """Return whether an agent sees what players of hockey see."""
     return agent.observation_space.shape == _VIEW
 
 

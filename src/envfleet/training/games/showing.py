@@ -47,7 +47,7 @@ class Person:
         self._hands = HumanOpponent(env, player=1 if is_left else 2)
 
     def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
-        """What the keyboard says, for every row."""
+        """Return what the keyboard says, for every row."""
         return np.tile(self._hands.act(observations[0]), (len(observations), 1))
 
 
@@ -91,7 +91,7 @@ def show_games(
 
 
 def wants_to_leave() -> bool:
-    """Whether somebody closed the window or pressed Escape since this was last asked."""
+    """Return whether somebody closed the window or pressed Escape since this was last asked."""
     import pygame
 
     events = pygame.event.get([pygame.QUIT, pygame.KEYDOWN])

@@ -28,13 +28,13 @@ class Budget:
         return time.monotonic() - self._began_s
 
     def spent(self, transitions: int) -> str | None:
-        """Which of the two is spent, `"max_transitions"` or `"max_minutes"`; `None` if none is."""
+        """Return which of the two is spent, `"max_transitions"` or `"max_minutes"`; `None` if none is."""
         if self._max_transitions is not None and transitions >= self._max_transitions:
             return "max_transitions"
         return "max_minutes" if self._max_s is not None and self.elapsed_s >= self._max_s else None
 
     def share(self, transitions: int) -> float:
-        """How much of the one that is spent sooner is spent, from 0 to 1."""
+        """Return how much of the one that is spent sooner is spent, from 0 to 1."""
         shares = [0.0]
         if self._max_transitions is not None:
             shares.append(transitions / self._max_transitions)

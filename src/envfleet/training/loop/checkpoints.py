@@ -37,13 +37,13 @@ class Checkpoints:
 
     @property
     def latest(self) -> Path | None:
-        """The newest agent's file."""
+        """Return the newest agent's file."""
         numbered = self._numbered()
         return numbered[-1] if numbered else None
 
     @property
     def best(self) -> Path | None:
-        """The best agent's file."""
+        """Return the best agent's file."""
         path = self._agents / BEST
         return path if path.is_file() else None
 
@@ -74,7 +74,7 @@ class Checkpoints:
         return path
 
     def load(self) -> dict[str, Any]:
-        """What `save` was given last.
+        """Return what `save` was given last.
 
         Raises:
             InvalidArgument: There is none, or it cannot be read.

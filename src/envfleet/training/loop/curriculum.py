@@ -39,12 +39,12 @@ class CurriculumProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all phases are done."""
+        """Return whether all phases are done."""
         return self.index == len(self.phases)
 
     @property
     def phase(self) -> Phase:
-        """The phase that is played.
+        """Return the phase that is played.
 
         Raises:
             InvalidArgument: All phases are done.
@@ -55,12 +55,12 @@ class CurriculumProgress:
 
     @property
     def is_phase_over(self) -> bool:
-        """Whether `advance` is due: the phase has its length, or the learner wins as often as it asks for."""
+        """Return whether `advance` is due: the phase has its length, or the learner wins as often as it asks for."""
         return not self.is_finished and (self.phase_share >= 1.0 or self._is_promoted())
 
     @property
     def phase_share(self) -> float:
-        """How much of the phase is done, from 0 to 1."""
+        """Return how much of the phase is done, from 0 to 1."""
         phase = self.phase
         if phase.episodes is not None:
             return min(self.episodes / phase.episodes, 1.0)
@@ -68,7 +68,7 @@ class CurriculumProgress:
 
     @property
     def share(self) -> float:
-        """How much of the curriculum is done, from 0 to 1, all phases alike."""
+        """Return how much of the curriculum is done, from 0 to 1, all phases alike."""
         done = 0.0 if self.is_finished else self.phase_share
         return (self.index + done) / len(self.phases)
 
@@ -91,7 +91,7 @@ class CurriculumProgress:
         self._winners = self._window()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as numbers and lists."""
+        """Return the position, as numbers and lists."""
         return {
             "index": self.index,
             "episodes": self.episodes,

@@ -50,7 +50,7 @@ class Learner(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes, with the agent."""
+        """Return what `load_state_dict` takes, with the agent."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ class ReplayLearner:
         self._schedule.restart()
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {
             "agent": self._agent.state_dict("all"),
             "writer": self._writer.state_dict(),
@@ -173,7 +173,7 @@ class SlabLearner:
         """Nothing is remembered."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {
             "agent": self._agent.state_dict("all"),
             "writer": self._writer.state_dict(),
@@ -191,7 +191,7 @@ class SlabLearner:
 
 
 def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
-    """The way an agent learns."""
+    """Return the way an agent learns."""
     training = config.training
     if isinstance(agent, PPO):
         return SlabLearner(agent, training.rollout_steps)
@@ -222,7 +222,7 @@ def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, floa
 
 
 def _transitions(writer: TransitionWriter, actions: NDArray[Any], step: ArenaStep) -> Transitions:
-    """Those of the learner's seats; the writer goes on in all of them, as any may be the learner's next."""
+    """Return those of the learner's seats; the writer goes on in all of them, as any may be the learner's next."""
     happened = writer.step(
         actions,
         step.observations,

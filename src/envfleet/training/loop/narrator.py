@@ -1,28 +1,34 @@
-"""What a run tells its observers, put together from what its parts know."""
+"""What a run tells its observers, put together from what its parts know, and how fast it goes."""
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from envfleet.agents import Agent
+from envfleet.training import events
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Progress, Results, Saved
-from envfleet.training.loop.announcer import Announcer
+from envfleet.training.events import Event, Observer, Results
 from envfleet.training.loop.budget import Budget
 from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.loop.examining import Examination
 from envfleet.training.loop.tally import Tally
 
+_PROGRESS_EVERY_S = 0.25
+
 
 class Narrator:
-    """Tells what happens in a run.
+    """Tells the observers of a run what happens in it.
 
     Args:
-        announcer: Its observers.
+        observers: In the order in which they are told.
         agent: Who learns.
         curriculum: Where the run is.
         tally: What it has counted.
@@ -32,7 +38,7 @@ class Narrator:
 
     def __init__(
         self,
-        announcer: Announcer,
+        observers: Sequence[Observer],
         agent: Agent[Any],
         *,
         curriculum: CurriculumProgress,
@@ -40,12 +46,14 @@ class Narrator:
         budget: Budget,
         stopwatch: Stopwatch,
     ) -> None:
-        self._announcer, self._agent, self._curriculum = announcer, agent, curriculum
+        self._observers, self._agent, self._curriculum = tuple(observers), agent, curriculum
         self._tally, self._budget, self._watch = tally, budget, stopwatch
+        self._told_s = time.monotonic()
+        self._worked_s, self._transitions, self._speed = 0.0, 0, 0.0
 
     def began(self, run_name: str, arena: Arena, folder: Path | None) -> None:
         """The run begins, or goes on."""
-        event = Began(
+        event = events.Began(
             run_name=run_name,
             agent=self._agent.name,
             num_envs=arena.num_envs,
@@ -54,17 +62,17 @@ class Narrator:
             folder=folder,
             **self._counts(),
         )
-        self._announcer.tell(event)
+        self.tell(event)
 
     def phase_began(self) -> None:
         """A phase begins."""
         index, tally = self._curriculum.index, self._tally
-        self._announcer.tell(PhaseBegan(index, self._curriculum.phase.name, tally.transitions, tally.episodes))
+        self.tell(events.PhaseBegan(index, self._curriculum.phase.name, tally.transitions, tally.episodes))
 
     def episodes_ended(self, results: Results) -> None:
         """Episodes ended in a round, and are counted already."""
         count = len(results.env_indices)
-        event = Episodes(
+        event = events.Episodes(
             numbers=self._tally.episodes - count + np.arange(count),
             phase=self._curriculum.index,
             phase_name=self._curriculum.phase.name,
@@ -72,33 +80,33 @@ class Narrator:
             updates=self._agent.num_updates,
             **vars(results),
         )
-        self._announcer.tell(event)
+        self.tell(event)
 
     def learned(self) -> None:
         """Figures of updates since the last time, if there were any."""
         figures = self._tally.take_figures()
         if figures:
-            self._announcer.tell(Learned(figures, self._agent.num_updates, self._tally.transitions, self._phase_index))
+            self.tell(events.Learned(figures, self._agent.num_updates, self._tally.transitions, self._phase_index))
 
     def progressed(self) -> None:
         """The run goes on."""
         curriculum, index, transitions = self._curriculum, self._phase_index, self._tally.transitions
         times = self._watch.times
-        event = Progress(
+        event = events.Progress(
             phase=index,
             phase_name=curriculum.phases[index].name,
             phase_share=1.0 if curriculum.is_finished else curriculum.phase_share,
             run_share=max(curriculum.share, self._budget.share(transitions)),
-            steps_per_s=self._announcer.take_speed(transitions, times.total - times.evaluation),
+            steps_per_s=self.take_speed(transitions, times.total - times.evaluation),
             elapsed_s=self._budget.elapsed_s,
             times=times,
             **self._counts(),
         )
-        self._announcer.tell(event)
+        self.tell(event)
 
     def evaluated(self, found: Examination, is_best: bool) -> None:
         """The learner was evaluated."""
-        event = Evaluated(
+        event = events.Evaluated(
             results=found.results,
             phase=self._phase_index,
             score=found.score,
@@ -106,16 +114,16 @@ class Narrator:
             ratings=found.ratings,
             **self._counts(),
         )
-        self._announcer.tell(event)
+        self.tell(event)
 
     def saved(self, path: Path, *, is_best: bool) -> None:
         """A checkpoint is on the disk."""
-        self._announcer.tell(Saved(path, self._tally.transitions, is_best=is_best))
+        self.tell(events.Saved(path, self._tally.transitions, is_best=is_best))
 
     def ended(self, reason: str) -> None:
         """The run is over."""
-        event = Ended(reason=reason, elapsed_s=self._budget.elapsed_s, times=self._watch.times, **self._counts())
-        self._announcer.tell(event)
+        event = events.Ended(reason=reason, elapsed_s=self._budget.elapsed_s, times=self._watch.times, **self._counts())
+        self.tell(event)
 
     def _counts(self) -> dict[str, int]:
         return {
@@ -128,3 +136,56 @@ class Narrator:
     def _phase_index(self) -> int:
         """Of the phase, and of the last one when all are done."""
         return min(self._curriculum.index, len(self._curriculum.phases) - 1)
+
+    # ------------------------------------------------------------------ observers
+
+    def tell(self, event: Event) -> None:
+        """Tell all of them."""
+        for observer in self._observers:
+            observer.on_event(event)
+
+    def begin(self, transitions: int) -> None:
+        """Measure speed from now on."""
+        self._told_s, self._transitions = time.monotonic(), transitions
+
+    @property
+    def is_progress_due(self) -> bool:
+        """Return whether it is time to tell how far the run is."""
+        return time.monotonic() - self._told_s >= _PROGRESS_EVERY_S
+
+    def take_speed(self, transitions: int, worked_s: float) -> float:
+        """Transitions per second since the last time; as it was then if there were none.
+
+        Args:
+            transitions: Made so far.
+            worked_s: Seconds that it took, without evaluations and checkpoints.
+        """
+        made, seconds = transitions - self._transitions, worked_s - self._worked_s
+        if made and seconds > 0:
+            self._speed = made / seconds
+        self._told_s, self._worked_s, self._transitions = time.monotonic(), worked_s, transitions
+        return self._speed
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of those observers that have a state, by the names of their classes and their places among those of one."""
+        states = {name: observer.state_dict() for name, observer in self._named()}
+        return {name: state for name, state in states.items() if state}
+
+    def _named(self) -> Iterator[tuple[str, Observer]]:
+        counts: collections.Counter[str] = collections.Counter()
+        for observer in self._observers:
+            name = type(observer).__name__
+            counts[name] += 1
+            yield (name if counts[name] == 1 else f"{name}.{counts[name]}"), observer
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring back the state of those that are here again."""
+        for name, observer in self._named():
+            if name in state:
+                observer.load_state_dict(state[name])
+
+    def close(self) -> None:
+        """Close all of them, also where one raises."""
+        with contextlib.ExitStack() as closing:
+            for observer in reversed(self._observers):
+                closing.callback(observer.close)

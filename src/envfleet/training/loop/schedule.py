@@ -57,7 +57,7 @@ class UpdateSchedule:
         self._worth += min(counted, 1) if self._is_by_round else counted
 
     def take(self) -> int:
-        """How many updates are due; they are taken to be made."""
+        """Return how many updates are due; they are taken to be made."""
         due = self._total() - self._made
         self._made += due
         return due
@@ -66,7 +66,7 @@ class UpdateSchedule:
         return math.floor(self._worth * self._rate + _ROUNDING)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {"seen": self._seen, "worth": self._worth, "made": self._made}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ class Tally:
         return is_best
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes; counts are not part of it."""
+        """Return what `load_state_dict` takes; counts are not part of it."""
         return {
             "figures": {name: list(sums) for name, sums in self._figures.items()},
             "returns": list(self._returns),

@@ -15,9 +15,8 @@ from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig, recorded_config
+from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Observer, Results, Times
-from envfleet.training.loop.announcer import Announcer
 from envfleet.training.loop.budget import Budget
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.curriculum import CurriculumProgress
@@ -68,7 +67,6 @@ class Trainer:
     ) -> None:
         self.config, self.options = config, options or RunOptions()
         self._name, self._folder = name, folder
-        self._announcer = Announcer(observers)
         self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
         root = np.random.SeedSequence(config.seed)
         for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
@@ -90,7 +88,7 @@ class Trainer:
         self._examiner = Examiner(config, self.options, _int_of(for_examiner))
         self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
         self._narrator = Narrator(
-            self._announcer,
+            observers,
             self.agent,
             curriculum=self._curriculum,
             tally=self._tally,
@@ -138,7 +136,7 @@ class Trainer:
         self._tally.add_figures(self._learner.learn())
         watch.lap("update")
         step = arena.recv()
-        watch.lap("wait" if arena.has_workers else "env")
+        watch.lap("env")
         self._tally.add_figures(self._learner.take(actions, step))
         watch.lap("update")
         self._observations = step.observations
@@ -182,7 +180,7 @@ class Trainer:
             self.evaluate()
         if is_due(training.checkpoint_frequency) and not self._curriculum.is_finished:
             self.save()
-        if self._announcer.is_progress_due:
+        if self._narrator.is_progress_due:
             self._narrator.progressed()
 
     # ------------------------------------------------------------------ phases
@@ -195,7 +193,7 @@ class Trainer:
             self._begin_phase()
             self._has_begun = True
         self._first_transitions = self.transitions
-        self._announcer.begin(self.transitions)
+        self._narrator.begin(self.transitions)
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
@@ -262,7 +260,7 @@ class Trainer:
             "pool": self._pool.state_dict(),
             "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
             "tally": self._tally.state_dict(),
-            "observers": self._announcer.state_dict(),
+            "observers": self._narrator.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -271,7 +269,7 @@ class Trainer:
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        is_same = recorded_config(json.loads(state["config"])) == recorded_config(self.config.model_dump(mode="json"))
+        is_same = parse_config(json.loads(state["config"])) == parse_config(self.config.model_dump(mode="json"))
         if not is_same or state["num_envs"] != self._stage.arena.num_envs:
             raise InvalidArgument(
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
@@ -281,14 +279,14 @@ class Trainer:
         self._curriculum.load_state_dict(state["curriculum"])
         self._pool.load_state_dict(state["pool"])
         self._tally.load_state_dict(state["tally"])
-        self._announcer.load_state_dict(state["observers"])
+        self._narrator.load_state_dict(state["observers"])
         self._has_begun = True
         if not self._curriculum.is_finished:
             phase, arena = self._curriculum.phase, state["arena"]
             self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
             self._learner.reset(self._observations)
         self._learner.load_state_dict(state["learner"])
-        if not self._curriculum.is_finished and self._stage.arena.is_remote:  # new episodes, not those of the state
+        if not self._curriculum.is_finished and not self._stage.arena.has_states:  # new episodes have begun
             self._learner.cut()
             self._learner.reset(self._observations)
 
@@ -297,7 +295,7 @@ class Trainer:
         try:
             self._stage.arena.close()
         finally:
-            self._announcer.close()
+            self._narrator.close()
 
     # ------------------------------------------------------------------ figures
 
@@ -323,13 +321,13 @@ class Trainer:
 
     @property
     def rating(self) -> float | None:
-        """The learner's in the last evaluation; `None` if it was not rated."""
+        """Return the learner's in the last evaluation; `None` if it was not rated."""
         examination = self._tally.examination
         return None if examination is None else examination.ratings.get(LEARNER, {}).get("rating")
 
     @property
     def times(self) -> Times:
-        """Where the seconds of this sitting went."""
+        """Return where the seconds of this sitting went."""
         return self._watch.times
 
     @property

@@ -11,7 +11,7 @@ Config = TypeVar("Config")
 
 
 def experienced(config: Config) -> Config:
-    """The hyperparameters of an agent that is trained already: it explores as such a one does, from its first step.
+    """Return the hyperparameters of a trained agent: it explores as such a one does, from its first step.
 
     Args:
         config: Of an agent of the same kind that begins with nothing.

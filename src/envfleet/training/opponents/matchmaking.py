@@ -15,7 +15,7 @@ _FLOOR = 0.01  # of a weight, so that even an opponent that always loses is met 
 
 
 def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.float64]:
-    """The chance of each opponent, the oldest first.
+    """Return the chance of each opponent, the oldest first.
 
     Args:
         win_rates: The learner's running scores p against them.

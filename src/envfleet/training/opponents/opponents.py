@@ -38,7 +38,7 @@ class Source(Protocol):
         ...
 
     def load(self, key: str, seed: int) -> Agent[Any]:
-        """The player of a key; its draws derive from `seed`."""
+        """Return the player of a key; its draws derive from `seed`."""
         ...
 
     def report(self, key: str, scores: NDArray[np.float64]) -> None:
@@ -50,7 +50,7 @@ class Source(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -213,7 +213,7 @@ class Opponents:
 
     @property
     def has_networks(self) -> bool:
-        """Whether any opponent acts by `act`."""
+        """Return whether any opponent acts by `act`."""
         return bool(self._groups)
 
     def act(self, observations: NDArray[Any]) -> NDArray[np.float32]:
@@ -229,7 +229,7 @@ class Opponents:
         return actions
 
     def names(self, rows: NDArray[np.int64]) -> tuple[str, ...]:
-        """What records call the opponents of these rows."""
+        """Return what records call the opponents of these rows."""
         return tuple(self._known[number][1].name for number in self._who[rows].tolist())
 
     def report(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
@@ -248,7 +248,7 @@ class Opponents:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {
             "rng": self._rng.bit_generator.state,
             "known": [[entry, *dataclasses.astuple(opponent)] for entry, opponent in self._known],

@@ -61,7 +61,7 @@ class SnapshotPool:
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
-        """Those that may be drawn, the oldest first."""
+        """Return those that may be drawn, the oldest first."""
         return tuple(self._all.values())[-self._size :]
 
     def add(self) -> Snapshot:
@@ -88,7 +88,7 @@ class SnapshotPool:
         return player
 
     def unsure(self, count: int) -> tuple[Snapshot, ...]:
-        """Those that were rated by the fewest games, of equals the newest."""
+        """Return those that were rated by the fewest games, of equals the newest."""
         newest_first = self.snapshots[::-1]
         return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rated_games)[:count])
 
@@ -110,7 +110,7 @@ class SnapshotPool:
         snapshot.games += len(scores)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
+        """Return what `load_state_dict` takes."""
         return {"snapshots": [dict(vars(snapshot)) for snapshot in self._all.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

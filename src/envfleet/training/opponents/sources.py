@@ -42,7 +42,7 @@ class Scripted:
         self._opponent = Opponent(name, _SCRIPTS[name])
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:  # always the same one
-        """The same opponent `count` times."""
+        """Return the same opponent `count` times."""
         return [self._opponent] * count
 
     def load(self, key: str, seed: int) -> Agent[Any]:  # as of every source
@@ -143,7 +143,7 @@ class Files(Scripted):
         return [Opponent(Path(paths[place]).stem, key=paths[place]) for place in drawn.tolist()]
 
     def load(self, key: str, seed: int) -> Agent[Any]:
-        """The agent in a file."""
+        """Return the agent in a file."""
         return as_player(load_agent(key, num_envs=1, device=self._device), num_envs=self._num_envs, seed=seed)
 
     def report(self, key: str, scores: NDArray[np.float64]) -> None:
@@ -151,7 +151,7 @@ class Files(Scripted):
         self._rates[key] = move_rate(self._rates[key], scores)
 
     def state_dict(self) -> dict[str, Any]:
-        """The win rates."""
+        """Return the win rates."""
         return {"rates": dict(self._rates)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ def check_opponents(phases: Iterable[Phase]) -> None:
 
 
 def _place_of(opponent: Single) -> str | None:
-    """The file or folder that an opponent comes from, `None` if it comes from none."""
+    """Return the file or folder that an opponent comes from, `None` if it comes from none."""
     if isinstance(opponent, SnapshotOpponent):
         return opponent.folder
     return (
@@ -195,7 +195,7 @@ def _place_of(opponent: Single) -> str | None:
 def entries_of(
     opponent: Single | MixedOpponent, learner: Agent[Any], pool: SnapshotPool, *, device: str
 ) -> tuple[Entry, ...]:
-    """What the `opponent` of a phase says, made ready to draw from.
+    """Return what the `opponent` of a phase says, made ready to draw from.
 
     Args:
         opponent: The section of the configuration.
@@ -224,12 +224,12 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, d
 
 
 def needs_pool(opponent: Single | MixedOpponent) -> bool:
-    """Whether snapshots of the learner are drawn from."""
+    """Return whether snapshots of the learner are drawn from."""
     return any(isinstance(one, SnapshotOpponent) and one.folder is None for one, _ in shares_of(opponent))
 
 
 def needs_learner(opponent: Single | MixedOpponent) -> bool:
-    """Whether the learner plays against itself as it is now, exploring on either side."""
+    """Return whether the learner plays against itself as it is now, exploring on either side."""
     return any(isinstance(one, SelfPlayOpponent) and _is_learner(one) for one, _ in shares_of(opponent))
 
 

@@ -7,22 +7,15 @@ try:
 except ImportError as error:
     raise MissingDependency("records need polars, which is not installed: pip install 'envfleet[train]'") from error
 
-from envfleet.training.records.folder import RunFolder, config_hash
-from envfleet.training.records.history import RunHistory, read_history
+from envfleet.training.records.folder import RunFolder
+from envfleet.training.records.history import read_history
 from envfleet.training.records.plots import plot_runs
 from envfleet.training.records.progress import ProgressBar
-from envfleet.training.records.reporting import Reporter, records_of
-from envfleet.training.records.tables import TableWriter
-from envfleet.training.records.tensorboard import TensorBoardWriter
+from envfleet.training.records.reporting import records_of
 
 __all__ = [
     "ProgressBar",
-    "Reporter",
     "RunFolder",
-    "RunHistory",
-    "TableWriter",
-    "TensorBoardWriter",
-    "config_hash",
     "plot_runs",
     "read_history",
     "records_of",

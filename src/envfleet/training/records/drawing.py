@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from envfleet.core.files import write_whole
+from envfleet.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

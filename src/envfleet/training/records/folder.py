@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-from envfleet.core.files import write_whole
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import RunConfig, recorded_config
+from envfleet.files import write_whole
+from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.records.surroundings import describe_surroundings
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
@@ -90,15 +90,15 @@ class RunFolder:
             yield
 
     def read_config(self) -> RunConfig:
-        """The configuration that the run began with.
+        """Return the configuration that the run began with.
 
         Raises:
             InvalidArgument: The file was changed to something that cannot be.
         """
-        return recorded_config(_read_json(self.config), str(self.config))
+        return parse_config(_read_json(self.config), str(self.config))
 
     def read_options(self) -> dict[str, Any]:
-        """What else the run was told when it began.
+        """Return what else the run was told when it began.
 
         Raises:
             InvalidArgument: The file is not there any more, or was changed to something that cannot be.
@@ -110,12 +110,12 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The run's name."""
+        """Return the run's name."""
         return self.path.name
 
     @property
     def config(self) -> Path:
-        """The configuration."""
+        """Return the configuration."""
         return self.path / "config.json"
 
     @property

@@ -10,26 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from envfleet.core.files import replacing
+from envfleet.files import replacing
 from envfleet.training.records.folder import RunFolder
-
-_EPISODES = {
-    "episode": pl.Int64, "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "phase_name": pl.String,
-    "mode": pl.String, "opponent": pl.String, "env_index": pl.Int64, "return": pl.Float64,
-    "shaped_return": pl.Float64, "length": pl.Int64, "winner": pl.Int64, "truncated": pl.Int64,
-}  # fmt: skip
-_UPDATES = {
-    "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "figure": pl.String, "value": pl.Float64,
-}  # fmt: skip
-_EVALUATIONS = {
-    "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "opponent": pl.String,
-    "figure": pl.String, "value": pl.Float64,
-}  # fmt: skip
-_SPEED = {
-    "elapsed_s": pl.Float64, "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64,
-    "steps_per_s": pl.Float64, "act_s": pl.Float64, "env_s": pl.Float64, "wait_s": pl.Float64,
-    "update_s": pl.Float64, "evaluation_s": pl.Float64,
-}  # fmt: skip
+from envfleet.training.records.tables import EPISODES, EVALUATIONS, SPEED, UPDATES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +57,10 @@ def read_history(path: str | Path) -> RunHistory:
     folder = RunFolder.open(path)
     return RunHistory(
         name=folder.path.resolve().name,
-        episodes=_read(folder.episodes, _EPISODES),
-        updates=_read(folder.updates, _UPDATES),
-        evaluations=_read(folder.evaluations, _EVALUATIONS),
-        speed=_read(folder.speed, _SPEED),
+        episodes=_read(folder.episodes, EPISODES),
+        updates=_read(folder.updates, UPDATES),
+        evaluations=_read(folder.evaluations, EVALUATIONS),
+        speed=_read(folder.speed, SPEED),
     )
 
 
@@ -89,12 +72,12 @@ def write_parquet(folder: RunFolder) -> Path:
     """
     path = folder.episodes.with_suffix(".parquet")
     with replacing(path) as unfinished:
-        _read(folder.episodes, _EPISODES).write_parquet(unfinished)
+        _read(folder.episodes, EPISODES).write_parquet(unfinished)
     return path
 
 
 def _read(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
-    """The whole lines of a file."""
+    """Return the whole lines of a file."""
     content = path.read_bytes() if path.is_file() else b""
     content = content[: content.rfind(b"\n") + 1]
     if content.count(b"\n", 0, 4096) < 2:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,14 +13,14 @@ from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
 
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, PhaseBegan, Progress
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Observer, PhaseBegan, Progress
 from envfleet.training.opponents.standing import LEARNER
 
 _RECENT = 200  # episodes that return and win rate are means of
 _LINE_EVERY_S = 30.0  # where nothing can be redrawn
 
 
-class ProgressBar:
+class ProgressBar(Observer):
     """Shows phase, transitions, speed, episodes, return, win rate, loss and the time that is left.
 
     Where the output is no terminal, a line is written every half minute and at every evaluation instead.
@@ -124,13 +123,6 @@ class ProgressBar:
         figures.add_row(*(Text(value) for _, value in shown))
         return Group(head, figures, *([Text(self._evaluation, style="dim")] if self._evaluation else []))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: what is shown is not kept."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take up."""
-
     def close(self) -> None:
         """Take the bar away."""
         if self._live is not None:
@@ -139,7 +131,7 @@ class ProgressBar:
 
 
 def _loss_of(figures: Mapping[str, float]) -> str:
-    """The figure that is called a loss, the critic's if there are several."""
+    """Return the figure that is called a loss, the critic's if there are several."""
     names = [name for name in ("loss", "critic_loss", "value_loss") if name in figures]
     return f"{figures[names[0]]:.3g}" if names else ""
 

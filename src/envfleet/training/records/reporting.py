@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from envfleet.training.events import Ended, Event, Observer
 from envfleet.training.records.folder import RunFolder
 from envfleet.training.records.history import write_parquet
@@ -13,7 +10,7 @@ from envfleet.training.records.tables import TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
 
-class Reporter:
+class Reporter(Observer):
     """Draws the plots and writes the episodes as Parquet when a run ends; comes after `TableWriter`.
 
     Args:
@@ -28,16 +25,6 @@ class Reporter:
         if isinstance(event, Ended):
             write_parquet(self._folder)
             plot_runs([self._folder.path])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: all is in the files."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take up."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 def records_of(folder: RunFolder) -> list[Observer]:

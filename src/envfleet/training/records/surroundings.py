@@ -6,8 +6,7 @@ import datetime as dt
 import platform
 from typing import Any
 
-from envfleet.core.cores import whole_cores
-from envfleet.core.machine import cpu_model, version_of
+from envfleet.machine import cpu_model, version_of, whole_cores
 
 _PACKAGES = (
     "envfleet",

@@ -7,20 +7,29 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import polars as pl
+
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Progress
 from envfleet.training.records.files import Table
 from envfleet.training.records.folder import RunFolder
 
-EPISODE_COLUMNS = (
-    "episode", "transitions", "updates", "phase", "phase_name", "mode", "opponent", "env_index", "return",
-    "shaped_return", "length", "winner", "truncated",
-)  # fmt: skip
-UPDATE_COLUMNS = ("transitions", "updates", "phase", "figure", "value")
-EVALUATION_COLUMNS = ("transitions", "episodes", "updates", "phase", "opponent", "figure", "value")
-SPEED_COLUMNS = (
-    "elapsed_s", "transitions", "episodes", "updates", "phase", "steps_per_s", "act_s", "env_s", "wait_s", "update_s",
-    "evaluation_s",
-)  # fmt: skip
+EPISODES = {
+    "episode": pl.Int64, "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "phase_name": pl.String,
+    "mode": pl.String, "opponent": pl.String, "env_index": pl.Int64, "return": pl.Float64,
+    "shaped_return": pl.Float64, "length": pl.Int64, "winner": pl.Int64, "truncated": pl.Int64,
+}  # fmt: skip
+UPDATES = {
+    "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "figure": pl.String, "value": pl.Float64,
+}  # fmt: skip
+EVALUATIONS = {
+    "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "opponent": pl.String,
+    "figure": pl.String, "value": pl.Float64,
+}  # fmt: skip
+SPEED = {
+    "elapsed_s": pl.Float64, "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64,
+    "steps_per_s": pl.Float64, "act_s": pl.Float64, "env_s": pl.Float64, "wait_s": pl.Float64,
+    "update_s": pl.Float64, "evaluation_s": pl.Float64,
+}  # fmt: skip
 _SPEED_EVERY_S = 2.0
 
 
@@ -34,10 +43,10 @@ class TableWriter:
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._episodes = Table(folder.episodes, EPISODE_COLUMNS)
-        self._updates = Table(folder.updates, UPDATE_COLUMNS)
-        self._evaluations = Table(folder.evaluations, EVALUATION_COLUMNS)
-        self._speed = Table(folder.speed, SPEED_COLUMNS)
+        self._episodes = Table(folder.episodes, [*EPISODES])
+        self._updates = Table(folder.updates, [*UPDATES])
+        self._evaluations = Table(folder.evaluations, [*EVALUATIONS])
+        self._speed = Table(folder.speed, [*SPEED])
         self._tables = (self._episodes, self._updates, self._evaluations, self._speed)
         self._sizes: Mapping[str, int] = {}
         self._next_speed = 0.0
@@ -66,7 +75,7 @@ class TableWriter:
                     table.sync()
 
     def state_dict(self) -> dict[str, Any]:
-        """How long each file is, in bytes, after all so far is on the disk."""
+        """Return how long each file is, in bytes, after all so far is on the disk."""
         return {table.path.name: table.sync() for table in self._tables}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Progress
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Observer, Progress
 from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.records.folder import RunFolder
 
@@ -19,7 +19,7 @@ _PROGRESS_EVERY_S = 2.0
 _COLUMNS = ("returns", "shaped_returns", "lengths", "winners")
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(Observer):
     """Writes means over the latest episodes, losses, evaluations and speed as scalars, over transitions.
 
     Args:
@@ -84,9 +84,6 @@ class TensorBoardWriter:
         if self._writer is not None:
             self._writer.flush()
         return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to take up."""
 
     def close(self) -> None:
         """Write what waits and let go of the files."""

@@ -11,11 +11,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+import envfleet
 from envfleet.envs.gridworld import GridWorld, GridWorldPixels
 from envfleet.envs.gridworld.layout import FLOOR, GOAL, LAVA, WALL
 from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
 from envfleet.kernels import Kernel, array
-from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
 
@@ -180,7 +180,7 @@ def test_compiled_is_as_plain(kernel: type[Kernel], mode: AutoresetMode) -> None
     envs = [begin(kernel, 40 + row) for row in range(num_envs)]
     steps = [0] * num_envs
     rng = np.random.default_rng(0)
-    with KernelFleet(read_kernel(kernel), num_envs, max_episode_steps=limit, autoreset_mode=mode) as fleet:
+    with envfleet.make(kernel, num_envs, backend="kernel", max_episode_steps=limit, autoreset_mode=mode) as fleet:
         found, _ = fleet.reset(seed=40)
         np.testing.assert_array_equal(found, [env.observe() for env in envs])
         for _ in range(80):

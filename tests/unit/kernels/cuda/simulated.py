@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from tests.unit.kernels.cuda import simulator
 from tests.unit.kernels.cuda.deck import Deck
 
+import envfleet
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.envs.classic.pendulum import Pendulum
 from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
 from envfleet.kernels.cuda.arrays import DeviceArray
-from envfleet.kernels.fleet import KernelFleet
-from envfleet.kernels.kernel import Kernel, read_kernel
+from envfleet.kernels.cuda.availability import is_simulated
+from envfleet.kernels.kernel import Kernel
+
+if is_simulated():  # pytest imports this file in other processes, too, in search of doctests
+    sys.modules["envfleet.kernels.cuda.numba_cuda"] = simulator
 
 N = 5
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
@@ -26,8 +32,10 @@ KERNELS = [CartPole, Pendulum, Deck]
 
 def make_pair(kernel: type[Kernel], mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any) -> Any:
     options = {"max_episode_steps": 12, **options}
-    spec = read_kernel(kernel)
-    return tuple(KernelFleet(spec, N, autoreset_mode=mode, device=device, **options) for device in ("cpu", "cuda"))
+    return tuple(
+        envfleet.make(kernel, N, backend="kernel", autoreset_mode=mode, device=device, **options)
+        for device in ("cpu", "cuda")
+    )
 
 
 @pytest.fixture
@@ -94,8 +102,9 @@ def test_steps_infos_and_resets_are_the_cpus(kernel: type[Kernel], mode: Autores
 
 
 def test_the_number_of_environments_does_not_matter() -> None:
-    spec = read_kernel(Deck)
-    few, many = (KernelFleet(spec, n, device="cuda", max_episode_steps=4) for n in (1, 130))  # two blocks
+    few, many = (
+        envfleet.make(Deck, n, backend="kernel", device="cuda", max_episode_steps=4) for n in (1, 130)
+    )  # two blocks
     np.testing.assert_array_equal(few.reset(seed=100)[0], np.asarray(many.reset(seed=0)[0])[100:101])
     actions = np.ones((130, 2), np.int64)
     for _ in range(6):
@@ -131,14 +140,14 @@ def test_some_are_reset_with_seeds_of_their_own(pair: Any) -> None:
 
 
 def test_parameters_for_all_and_for_each() -> None:
-    cpu, cuda = make_pair(CartPole, params={"force_mag": np.arange(1.0, N + 1)})
+    cpu, cuda = make_pair(CartPole, force_mag=np.arange(1.0, N + 1))
     for fleet in (cpu, cuda):
         fleet.reset(seed=0)
         fleet.set_attr("gravity", 5.0)
         fleet.reset(options={"reset_mask": np.arange(N) < 2, "params": {"length": [0.4, 0.9]}})
     for _ in range(4):
         assert_same(cpu.step(np.ones(N, np.int64))[0], cuda.step(np.ones(N, np.int64))[0])
-    assert_same(cpu.params, cuda.params)
+    assert_same(cpu.engine.params, cuda.engine.params)
     assert cpu.get_attr("force_mag") == cuda.get_attr("force_mag")
     for fleet in (cpu, cuda):
         fleet.set_attr("x", np.linspace(-1.0, 1.0, N))
@@ -230,7 +239,7 @@ class Lucky(CartPole):
 
 def test_rules_hold_on_the_device_too() -> None:
     with pytest.raises(KernelError, match=r"in step .*draws from numpy\.random"):
-        KernelFleet(read_kernel(Lucky), 2, device="cuda")
+        envfleet.make(Lucky, 2, backend="kernel", device="cuda")
 
 
 def test_rollouts_say_that_they_are_not_there_yet(pair: Any) -> None:

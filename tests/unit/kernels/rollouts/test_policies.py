@@ -11,9 +11,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from tests.unit.kernels.jitted import jitted
 
+import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel
-from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.rollouts.float32 import exp_32, relu_32, tanh_32
 from envfleet.kernels.rollouts.policies import check_random, policy_generator
@@ -77,7 +77,7 @@ def forward(policy: MLP, observations: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def make(kernel: type[Kernel], num_envs: int, workers: int = 1) -> Any:
-    fleet = KernelFleet(read_kernel(kernel), num_envs, max_episode_steps=10, workers=workers)
+    fleet = envfleet.make(kernel, num_envs, backend="kernel", max_episode_steps=10, workers=workers)
     fleet.reset(seed=2)
     return fleet
 

@@ -11,12 +11,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+import envfleet
 from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
+from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.rollout import Rollout
 from envfleet.kernels import Kernel, array
-from envfleet.kernels.fleet import KernelFleet
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.rollouts.policies import check_act, policy_generator
-from envfleet.kernels.rollouts.rollout import Rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -83,19 +84,13 @@ class Cells(Kernel):
 
 
 def make(kernel: type[Kernel], num_envs: int, mode: AutoresetMode = NEXT_STEP, workers: int = 1, **options: Any) -> Any:
-    fleet = KernelFleet(
-        read_kernel(kernel),
-        num_envs,
-        max_episode_steps=kernel.max_episode_steps,
-        autoreset_mode=mode,
-        workers=workers,
-        **options,
-    )
+    options = {"record_episodes": True, **options}
+    fleet = envfleet.make(kernel, num_envs, backend="kernel", autoreset_mode=mode, workers=workers, **options)
     fleet.reset(seed=5)
     return fleet
 
 
-def check_against_steps(rollout: Rollout, twin: KernelFleet) -> None:
+def check_against_steps(rollout: Rollout, twin: Fleet) -> None:
     """Step `twin` with the rollout's actions and compare everything."""
     num_steps, num_envs = rollout.rewards.shape
     is_same_step = twin.autoreset_mode is SAME_STEP
@@ -126,14 +121,14 @@ def check_against_steps(rollout: Rollout, twin: KernelFleet) -> None:
     np.testing.assert_array_equal(found.observations, finals)
 
 
-def check_same_state(one: KernelFleet, other: KernelFleet) -> None:
+def check_same_state(one: Fleet, other: Fleet) -> None:
     first, second = one.get_state(), other.get_state()
     for name, values in first.arrays.items():
         if name != "begun":  # a time of day
             np.testing.assert_array_equal(values, second.arrays[name])
 
 
-def some_actions(fleet: KernelFleet, num_steps: int) -> NDArray[Any]:
+def some_actions(fleet: Fleet, num_steps: int) -> NDArray[Any]:
     fleet.action_space.seed(3)
     return np.stack([fleet.action_space.sample() for _ in range(num_steps)])
 
@@ -157,8 +152,8 @@ def test_rollout_equals_steps(kernel: type[Kernel], mode: AutoresetMode, workers
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_rollout_of_several_tiles_equals_steps(mode: AutoresetMode) -> None:
-    walls = {"wall": np.linspace(0.5, 3.0, 2500)}
-    with make(Drift, 2500, mode, 2, params=walls) as fleet, make(Drift, 2500, mode, params=walls) as twin:
+    walls: Any = {"wall": np.linspace(0.5, 3.0, 2500)}
+    with make(Drift, 2500, mode, 2, **walls) as fleet, make(Drift, 2500, mode, **walls) as twin:
         check_against_steps(fleet.rollout(some_actions(fleet, 12), 12), twin)
         check_same_state(fleet, twin)
 
@@ -295,13 +290,13 @@ def test_mistakes_step_nothing() -> None:
             fleet.rollout(no_number, 20)
         with pytest.raises(KernelError, match=r"push takes \(observation, out, rng\), expected \(observation, rng\)"):
             fleet.rollout(push, 20)
-        with pytest.raises(InvalidArgument, match="num_steps=0, expected an int of at least 1"):
+        with pytest.raises(InvalidArgument, match="num_steps=0: pass a whole number of at least 1"):
             fleet.rollout("random", 0)
         check_same_state(fleet, twin)
 
 
 def test_rollout_needs_a_reset_and_autoreset() -> None:
-    with KernelFleet(read_kernel(Drift), 2) as fleet, pytest.raises(ResetNeeded):
+    with envfleet.make(Drift, 2, backend="kernel") as fleet, pytest.raises(ResetNeeded):
         fleet.rollout("random", 3)
     with make(Drift, 2, DISABLED) as fleet, pytest.raises(InvalidArgument, match=r"AutoresetMode\.DISABLED"):
         fleet.rollout("random", 3)
@@ -313,7 +308,7 @@ def test_after_an_interruption_a_reset_is_needed(monkeypatch: pytest.MonkeyPatch
 
     with make(Drift, 4) as fleet:
         with monkeypatch.context() as patch:
-            patch.setattr(fleet._batch._crew, "run", interrupted)
+            patch.setattr(fleet.engine._batch._crew, "run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 fleet.rollout("random", 2)
         with pytest.raises(ResetNeeded):

@@ -159,10 +159,10 @@ def test_shaping_of_the_last_step_is_that_of_the_episode_that_ended() -> None:
 
 
 def test_an_arena_is_a_vector_environment_that_others_can_use() -> None:
-    with opened((STRONG,)) as arena:
+    with opened((STRONG,)) as arena, envfleet.adopt(arena) as fleet:
         agent = PPO(arena.single_observation_space, arena.single_action_space, PPOConfig(hidden=(8,)),
                     num_envs=NUM_ENVS, seed=0)  # fmt: skip
-        slab = Collector(arena, 11, seed=1).collect(agent)
+        slab = Collector(fleet, 11, seed=1).collect(agent)
         figures = agent.update(slab)
     assert slab.observations.shape == (11, NUM_ENVS, 3)
     assert arena.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP

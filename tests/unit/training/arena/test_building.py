@@ -8,7 +8,7 @@ import pytest
 
 from envfleet.training import RunOptions
 from envfleet.training.arena.building import make_fleet
-from envfleet.training.config import Environment
+from envfleet.training.config.phases import Environment
 from envfleet.training.options import Engine
 
 

@@ -11,22 +11,19 @@ from typing import Any
 import jsonschema_rs
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from pydantic import BaseModel
 from tests.unit.training.config.written import PUBLIC, changed, clean, with_agent
 
-from envfleet.agents import DDDQNConfig, PPOConfig, SACConfig, TD3Config
+from envfleet import registry
+from envfleet.agents import TD3, DDDQNConfig, PPOConfig, SACConfig, TD3Config, load_agent
 from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import (
-    AgentSection,
-    Environment,
-    Hyperparameters,
     Phase,
-    Promotion,
-    RewardBonus,
-    RewardShaping,
     RunConfig,
-    Training,
+    action_table_of,
+    agent_config,
     find_config,
     json_schema,
     parse_config,
@@ -34,6 +31,8 @@ from envfleet.training.config import (
     shares_of,
     shipped_names,
 )
+from envfleet.training.config.phases import Environment, Promotion, RewardBonus, RewardShaping
+from envfleet.training.config.run import AgentSection, Hyperparameters, Training
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "training.md"
 
@@ -61,7 +60,7 @@ def test_a_public_file_is_read_and_unused_keys_are_named(tmp_path: Path) -> None
     assert shooting.reward_shaping is not None
     assert (shooting.reward_shaping.CLOSENESS_START, shooting.reward_shaping.DIRECTION_FINAL) == (25.0, 2.0)
     assert (shooting.clear_buffer, games.clear_buffer) == (True, False)
-    assert config.agent_config() == SACConfig(
+    assert agent_config(config) == SACConfig(
         learning_rate=0.0005, batch_size=64, warmup=400, gamma=0.98, target_tau=0.01, initial_temperature=0.2,
         noise_exponent=1.0, noise_length=250, hidden=(32, 64),
     )  # fmt: skip
@@ -131,15 +130,33 @@ AGENTS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("kind", AGENTS)
 def test_names_of_the_public_files_mean_ours(kind: str) -> None:
     given, expected = AGENTS[kind]
-    assert parse_config(with_agent(kind, **given)).agent_config() == expected
+    assert agent_config(parse_config(with_agent(kind, **given))) == expected
+
+
+class Quieter(TD3):
+    """An agent of a user's own."""
+
+    name = "Quieter"
+
+
+def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kind = registry.AgentKind("Quieter", f"{__name__}:Quieter", {"expl_noise": "exploration_noise"})
+    monkeypatch.setitem(registry.AGENTS, kind.name, kind)
+    given = with_agent("Quieter", expl_noise=0.5)
+    assert json_schema()["$defs"]["AgentSection"]["properties"]["type"]["enum"][-1] == "Quieter"
+    config = agent_config(parse_config(given))
+    assert config == TD3Config(exploration_noise=0.5, warmup=10_000)
+    space = Box(-1.0, 1.0, (2,))
+    Quieter(space, space, config).save(tmp_path / "quieter.pt")
+    assert type(load_agent(tmp_path / "quieter.pt")) is Quieter
 
 
 def test_dddqn_chooses_from_the_table_it_asks_for() -> None:
     agent = {"type": "DDDQN", "action_fineness": 2, "action_combined": True}
-    table = parse_config(changed("agent", agent)).action_table()
+    table = action_table_of(parse_config(changed("agent", agent)))
     assert table is not None
     assert np.array_equal(table.actions, action_table(2, combined=True))
-    assert parse_config(clean()).action_table() is None  # SAC acts in the space itself
+    assert action_table_of(parse_config(clean())) is None  # SAC acts in the space itself
 
 
 def test_updates_are_per_transition_unless_asked_for_per_round() -> None:
@@ -156,7 +173,7 @@ def test_other_environments_are_for_one_player() -> None:
     config = parse_config(data)
     assert not config.curriculum.phases[0].environment.is_hockey
     data["agent"] = {"type": "DDDQN"}
-    assert parse_config(data).action_table() is None
+    assert action_table_of(parse_config(data)) is None
 
 
 SECTIONS: dict[str, type[BaseModel]] = {

@@ -66,6 +66,10 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: changed(*GAMES, "environment", "kwargs", {"player_one": 2}),
         r"curriculum.phases\[1\].environment has 'player_one' in kwargs, where hockey takes starter alone",
     ),
+    "retired option of a fleet": (
+        lambda: changed(*GAMES, "environment", {"id": "CartPole-v1", "kwargs": {"spares": True}}),
+        r"curriculum.phases\[1\].environment.kwargs.spares is True, but .* no such option any more: pass batch_size",
+    ),
     "starter": (
         lambda: changed(*GAMES, "environment", "kwargs", {"starter": 3}),
         r"curriculum.phases\[1\].environment has starter=3 in kwargs, expected 1 or 2, or 0",
@@ -114,7 +118,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {key: value for key, value in clean().items() if key != "agent"},
         r"agent is missing",
     ),
-    "agent": (lambda: with_agent("A2C"), r"agent.type is 'A2C': expected 'SAC', 'TD3', 'DDDQN' or 'PPO'"),
+    "agent": (lambda: with_agent("A2C"), r"agent.type is 'A2C', expected one of 'SAC', 'TD3', 'DDDQN', 'PPO'"),
     "hyperparameter": (
         lambda: with_agent("SAC", clip=0.2),
         r"agent.hyperparameters.clip is no hyperparameter of SAC \(clip is known to PPO\), accepted are .*gamma",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.config import RunConfig, agent_config, parse_config
 
 SHAPING = {
     "N": 600, "K": 400, "CLOSENESS_START": 20.0, "CLOSENESS_FINAL": 1.5, "TOUCH_START": 15.0, "TOUCH_FINAL": 1.0,
@@ -128,7 +128,7 @@ def test_files_are_read_with_a_note_for_each_key_without_effect(name: str) -> No
         config = parse_config(READ[name])
     assert isinstance(config, RunConfig)
     assert all(re.search(r"has no effect: .+", str(one.message)) for one in caught)
-    assert config.agent_config().learning_rate > 0
+    assert agent_config(config).learning_rate > 0
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from envfleet.agents import saving
-from envfleet.training import RunOptions, Trainer, resume, train
+from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.records import reporting
 
@@ -92,26 +89,3 @@ def test_a_trainer_goes_on_to_the_last_bit(agent: dict[str, Any]) -> None:
         second.run()
         assert second.transitions == whole.transitions
         assert all(map(torch.equal, weights_of(whole), weights_of(second)))
-
-
-def test_a_run_from_before_both_sides_were_learned_from_goes_on_as_it_began(tmp_path: Path) -> None:
-    config = config_of(MIXED, PPO, learn_from_both_sides=False)
-    whole = train(config, num_envs=2, base_output_dir=tmp_path, run_name="whole", verbose=False)
-    train(config, num_envs=2, base_output_dir=tmp_path, run_name="old", verbose=False, max_transitions=90)
-    forget_key(tmp_path / "old")
-    resumed = resume(tmp_path / "old", verbose=False)
-    assert resumed.total_steps == whole.total_steps == 160
-    assert (resumed.run_dir / "episodes.csv").read_bytes() == (whole.run_dir / "episodes.csv").read_bytes()
-    first, second = (saving.read(str(result.checkpoint))["state"]["networks"] for result in (whole, resumed))
-    assert all(torch.equal(tensor, second["network"][name]) for name, tensor in first["network"].items())
-
-
-def forget_key(run: Path) -> None:
-    """Make a run's files as they were when there was no such key."""
-    written = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    del written["training"]["learn_from_both_sides"]
-    (run / "config.json").write_text(json.dumps(written), encoding="utf-8")
-    state = saving.read(run / "resume.pt")
-    recorded = json.loads(state["config"])
-    del recorded["training"]["learn_from_both_sides"]
-    saving.write(run / "resume.pt", {**state, "config": json.dumps(recorded)})

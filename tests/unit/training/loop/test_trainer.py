@@ -201,7 +201,7 @@ def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() ->
         trained(config, 2, backend="serial")
     trainer = trained(config, 2, backend="serial", on_failure="restart")
     assert trainer.transitions == 160
-    with pytest.raises(InvalidArgument, match="cannot be restarted"):
+    with pytest.raises(InvalidArgument, match="means nothing with backend='kernel'"):
         trained(config_of({"transitions": 1}), 1, on_failure="restart")
 
 
@@ -242,7 +242,7 @@ def test_who_goes_on_with_new_episodes_joins_none_of_them_to_an_old_one(agent: s
     state["arena"]["fleet"] = None  # as of a service, which keeps nothing
     happened: list[Transitions] = []
     with contextlib.closing(Trainer(config, RunOptions(num_envs=2))) as second:
-        second._stage.arena.is_remote = True
+        second._stage.arena.has_states = False
         second.load_state_dict(state)
         learner = second._learner
         assert isinstance(learner, ReplayLearner | SlabLearner)

@@ -31,9 +31,6 @@ from envfleet.training.events import Episodes, Event, Progress
 from envfleet.training.records import (
     ProgressBar,
     RunFolder,
-    TableWriter,
-    TensorBoardWriter,
-    config_hash,
     plot_runs,
     read_history,
     records_of,
@@ -41,6 +38,9 @@ from envfleet.training.records import (
 from envfleet.training.records import folder as folder_module
 from envfleet.training.records.figures import draw_evaluations, draw_win_rates
 from envfleet.training.records.files import Table
+from envfleet.training.records.folder import config_hash
+from envfleet.training.records.tables import TableWriter
+from envfleet.training.records.tensorboard import TensorBoardWriter
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
 FIGURES = ("evaluations", "losses", "returns", "speed", "win_rate")

@@ -1,0 +1,281 @@
+"""Fleets named after Gymnasium's `AsyncVectorEnv` and `SyncVectorEnv`: change the import and keep the rest.
+
+Both are fleets, so everything of `envfleet.Fleet` works on them. For new code `envfleet.make` does more.
+
+Examples:
+    >>> import gymnasium as gym
+    >>> from envfleet.adapters.gymnasium import AsyncFleet  # was: from gymnasium.vector import AsyncVectorEnv
+    >>> envs = AsyncFleet([lambda: gym.make("CartPole-v1")] * 2)
+    >>> observations, infos = envs.reset(seed=42)
+    >>> envs.step_async(envs.action_space.sample())
+    >>> observations, rewards, terminations, truncations, infos = envs.step_wait(timeout=60)
+    >>> rewards
+    array([1., 1.])
+    >>> envs.close()
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from envfleet.adapters.originals import raise_original, raising_originals
+from envfleet.errors import CallTimeout, InvalidArgument, NothingPending, SubEnvError
+from envfleet.fleet.engine import Call, Request, Reset, Step, StepResult
+from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.lifecycle import Lifecycle
+from envfleet.make import make_engine
+from envfleet.options import read_options
+
+_CONTEXTS = (None, "forkserver", "spawn", "fork")
+
+
+class _DropInFleet(Fleet):
+    """A fleet that takes actions, and raises exceptions, as Gymnasium's own classes do."""
+
+    def __init__(self, env_fns: Iterable[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
+        self.env_fns = list(env_fns)
+        chosen = read_options(lenient_actions=True, **options)
+        with raising_originals():
+            engine = make_engine(self.env_fns, None, chosen, {})
+        super().__init__(engine, chosen.batch_size)
+
+    def step(self, actions: Any) -> StepResult:
+        """Step every sub-environment once; actions are neither checked nor cast."""
+        return self._own(super().step(actions))
+
+    def close(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
+        """Close every sub-environment; raises what one of them raised, after everything is released."""
+        with raising_originals():
+            super().close(timeout, terminate, **kwargs)
+
+    def _own(self, result: StepResult) -> StepResult:
+        """Make rewards and flags the caller's own: Gymnasium's `copy=False` is about observations only."""
+        if self.engine.copy:
+            return result
+        observations, rewards, terminated, truncated, infos = result
+        return observations, rewards.copy(), terminated.copy(), truncated.copy(), infos
+
+    def _note(self, error: BaseException, before: Lifecycle) -> None:
+        super()._note(error, before)
+        if isinstance(error, SubEnvError):
+            raise_original(error)
+
+
+class SyncFleet(_DropInFleet):
+    """Sub-environments in this process, one after another, in place of Gymnasium's `SyncVectorEnv`.
+
+    What differs from Gymnasium's:
+
+    - After a sub-environment raised in `reset` or `step`, the fleet refuses to step until all are reset.
+    - Arguments that cannot be used are always `ValueError`s, also where Gymnasium asserts.
+    - `AutoresetMode.DISABLED`: stepping an episode that has ended is `gymnasium.error.ResetNeeded`, which names it.
+    - After `close`, every call raises `FleetClosed`, which is Gymnasium's `ClosedEnvironmentError`, too.
+    - With `copy=False`, observations are views that stay valid until the next-but-one call, not the next.
+    - Observations are checked. Infos keep what Gymnasium truncates (a float beside an int). A `reset_mask` stays in the
+      caller's options, and the class of the environment keeps its metadata. `spec` is that of the environment.
+    - `observation_mode` takes no tuple of spaces.
+    - It is a `VectorEnv`, but no instance of `SyncVectorEnv`.
+
+    Args:
+        env_fns: Callables without arguments that make one environment each.
+        copy: Whether returned observations are the caller's own.
+        observation_mode: `"same"`, or `"different"` if the bounds of observation spaces differ.
+        autoreset_mode: When sub-environments are reset after an episode.
+        **options: Further options of `envfleet.make`, such as `on_failure`.
+
+    Attributes:
+        env_fns: As given.
+
+    Raises:
+        InvalidArgument: An argument cannot be used, or spaces differ.
+
+    Examples:
+        >>> import gymnasium as gym
+        >>> envs = SyncFleet([lambda: gym.make("CartPole-v1")] * 3)
+        >>> observations, infos = envs.reset(seed=42)
+        >>> observations.shape, envs.np_random_seed
+        ((3, 4), (42, 43, 44))
+        >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[[], gym.Env[Any, Any]]],
+        copy: bool = True,
+        observation_mode: Any = "same",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            env_fns,
+            backend="serial",
+            copy=copy,
+            observation_mode=observation_mode,
+            autoreset_mode=autoreset_mode,
+            **options,
+        )
+
+    @property
+    def envs(self) -> tuple[gym.Env[Any, Any], ...]:
+        """The sub-environments; a tuple, for replacing one here would do nothing."""
+        return tuple(self.apply(lambda env: env))
+
+
+class AsyncFleet(_DropInFleet):
+    """Sub-environments in worker processes, in place of Gymnasium's `AsyncVectorEnv`.
+
+    What differs from Gymnasium's, beyond what differs with `SyncFleet`:
+
+    - There is one worker process per usable core, not one per sub-environment. Sub-environments that mostly wait (for a
+      simulator, for the network) want `workers=len(env_fns)`. `stats().workers` has their process ids; there is no
+      `processes`.
+    - After a `*_wait(timeout)` that timed out the call is still pending: wait again for its result; until then every
+      other call but `close` raises `CallPending`, an `AlreadyPendingCallError`. Gymnasium forgets the call and takes
+      its late result for that of the next one.
+    - No sub-environment is built in the caller's process to learn the spaces from.
+    - What a sub-environment raises arrives under its own type; what cannot be pickled arrives as `SubEnvError`. Its
+      `__cause__` names the sub-environment, the worker and the traceback there. A worker that died is `WorkerDied`, not
+      `EOFError`; afterwards the fleet is unusable and says so, and `close` returns.
+    - `close` waits at most 10 s (or `timeout`) before it ends workers by force, also for a pending call.
+
+    Args:
+        env_fns: Callables without arguments that make one environment each.
+        shared_memory: Changes nothing: any space works, over shared memory as far as it has a fixed shape.
+        copy: Whether returned observations are the caller's own.
+        context: A start method's name; changes nothing: workers are forked from a small server that never imports the
+            main module, which is at least as safe as `"spawn"`.
+        daemon: Changes nothing: no worker outlives its owner, and every worker may start processes.
+        worker: Must be `None`.
+        observation_mode: `"same"`, or `"different"` if the bounds of observation spaces differ.
+        autoreset_mode: When sub-environments are reset after an episode.
+        **options: Further options of `envfleet.make`, such as `workers` and `on_failure`.
+
+    Attributes:
+        env_fns: As given.
+
+    Raises:
+        InvalidArgument: An argument cannot be used, or spaces differ.
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[[], gym.Env[Any, Any]]],
+        shared_memory: bool = True,  # Gymnasium's order of arguments
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: Callable[..., None] | None = None,
+        observation_mode: Any = "same",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        **options: Any,
+    ) -> None:
+        if worker is not None:
+            raise InvalidArgument(
+                f"worker={worker!r}, expected None: a fleet runs no worker loop but its own. Pass autoreset_mode for "
+                'the end of episodes, on_failure="restart" for environments that fail, and put a gymnasium.Wrapper '
+                "into env_fns for what happens around a step"
+            )
+        if context not in _CONTEXTS:
+            raise InvalidArgument(f"cannot find context {context!r}: pass one of {', '.join(map(repr, _CONTEXTS))}")
+        self._pending, self._after = "step", Lifecycle.READY
+        self._reset_request = Reset()
+        super().__init__(
+            env_fns,
+            backend="process",
+            copy=copy,
+            observation_mode=observation_mode,
+            autoreset_mode=autoreset_mode,
+            **options,
+        )
+
+    def step_async(self, actions: Any) -> None:
+        """Start to step every sub-environment; actions are neither checked nor cast.
+
+        Raises:
+            CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
+        """
+        self._start("step", Step(actions), Lifecycle.READY)
+
+    def step_wait(self, timeout: float | None = None) -> StepResult:
+        """Wait for what `step_async` started.
+
+        Args:
+            timeout: Seconds to wait; `None` for as long as it takes.
+
+        Returns:
+            Observations, rewards (float64), terminations, truncations and infos.
+
+        Raises:
+            NothingPending: No step is pending; a `NoAsyncCallError`, too.
+            multiprocessing.TimeoutError: Not there in time. Nothing is lost: wait again.
+        """
+        return self._own(self._wait("step", timeout)[:5])
+
+    def reset_async(
+        self, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Start to reset every sub-environment, or those in `options["reset_mask"]`.
+
+        Raises:
+            CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
+        """
+        request = self._reset_request = self._read_reset(seed, options)
+        whole = (Lifecycle.NEW, Lifecycle.TORN) if request.rows is None else ()
+        self._start("reset", request, Lifecycle.READY, *whole)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Wait for what `reset_async` started; as `step_wait`, returns observations and infos."""
+        infos = self._wait("reset", timeout)
+        return self._show_reset(self._reset_request, infos)
+
+    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Start to call a method of every sub-environment, or to get an attribute.
+
+        Raises:
+            CallPending: Another call is pending; an `AlreadyPendingCallError`, too.
+        """
+        self._start("call", Call(name, args, kwargs), Lifecycle.NEW, Lifecycle.READY)
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Wait for what `call_async` started; as `step_wait`, returns one result per sub-environment."""
+        return tuple(self._wait("call", timeout))
+
+    def _advise(self) -> str:
+        return f"call {self._pending}_wait() first"
+
+    def _start(self, verb: str, request: Request, *allowed: Lifecycle) -> None:
+        with self._hold(f"{verb}_async()", *allowed):
+            after = self._state if verb == "call" else Lifecycle.READY
+
+            def submit() -> None:
+                self.engine.submit(request)
+                self._pending, self._after, self._under_way[:] = verb, after, True
+
+            self._guard(submit, Lifecycle.PENDING)
+
+    def _wait(self, verb: str, timeout: float | None) -> Any:
+        is_pending = self._state is Lifecycle.PENDING
+        if (is_pending and self._pending != verb) or self._state in (Lifecycle.NEW, Lifecycle.READY):
+            found = f"while a {self._pending} is pending" if is_pending else "with nothing pending"
+            raise NothingPending(f"{verb}_wait() {found}: call {verb}_async() first", verb)
+        with self._hold(f"{verb}_wait()", Lifecycle.PENDING):
+            try:
+                result = self._guard(lambda: self.engine.collect(timeout_s=timeout))
+                self._state = self._after
+                return result
+            except CallTimeout as error:
+                raise multiprocessing.TimeoutError(
+                    f"The call to `{verb}_wait` has timed out after {timeout} second(s)."
+                ) from error
+            except BaseException:
+                if self._state is Lifecycle.PENDING:  # the call raised, and changed nothing
+                    self._state = self._after
+                raise
+            finally:
+                if self._state is not Lifecycle.PENDING:
+                    self._pending, self._after, self._under_way[:] = "step", Lifecycle.READY, False

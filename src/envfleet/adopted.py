@@ -1,0 +1,182 @@
+"""The engine of an existing vector environment: EnvPool's, ale-py's, any `gymnasium.vector.VectorEnv`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+
+from envfleet.errors import Failure, InvalidArgument
+from envfleet.fleet.engine import Batch, Call, Engine, Request, Reset, Rows, SetAttr, Step, StepResult, Traits
+from envfleet.fleet.episodes import Episodes, EpisodeStatus
+from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.infos import take_infos
+from envfleet.fleet.layout import SpaceLayout
+from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
+from envfleet.fleet.stats import FleetStats, Plan
+
+
+class AdoptedEngine(Engine):
+    """A vector environment of another library.
+
+    Args:
+        vector_env: The engine closes it.
+        record_episodes: Whether to add `"episode"` to infos.
+
+    Raises:
+        InvalidArgument: It is no vector environment, or a fleet already.
+    """
+
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> None:
+        if isinstance(vector_env, Fleet):
+            raise InvalidArgument("adopt() was given a fleet: use it as it is")
+        for name in ("num_envs", "single_observation_space", "single_action_space", "reset", "step"):
+            if not hasattr(vector_env, name):
+                raise InvalidArgument(
+                    f"adopt() was given a {type(vector_env).__name__} without {name!r}, expected a "
+                    "gymnasium.vector.VectorEnv: for a single environment call envfleet.make()"
+                )
+        self._env: Any = vector_env
+        self.copy = True
+        metadata = dict(getattr(vector_env, "metadata", None) or {})
+        # EnvPool and Gymnasium before 1.1 do not say; they reset in the next step.
+        self._mode = AutoresetMode(metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
+        num_envs = int(vector_env.num_envs)
+        kind, spec = type(vector_env).__name__, getattr(vector_env, "spec", None)
+        space = getattr(vector_env, "observation_space", None)
+        self.traits = Traits(
+            plan=Plan("adopted", 1, (num_envs,), f"a {kind} was adopted"),
+            num_envs=num_envs,
+            single_observation_space=vector_env.single_observation_space,
+            single_action_space=vector_env.single_action_space,
+            autoreset_mode=self._mode,
+            observation_space=None if space == vector_env.single_observation_space else space,
+            env_spec=spec if isinstance(spec, EnvSpec) else None,
+            render_mode=getattr(vector_env, "render_mode", None),
+            metadata=metadata,
+            has_partial_steps=False,
+            has_objects=False,
+            has_states=False,
+            has_stacks=False,
+        )
+        self._layout = SpaceLayout(vector_env.single_observation_space)
+        self._batched_space = self.traits.batched_observation_space()
+        self._episodes = Episodes(num_envs, self._mode, describes=record_episodes)
+        self._observations: Any = None
+        self._finals: Any = None
+        self._result: Any = None
+        self._is_inside = False  # in a step or reset, which whatever was raised has cut short
+        self._steps, self._step_s = 0, 0.0
+
+    def step(self, actions: Any) -> StepResult:
+        """Step every sub-environment once; the vector environment checks the actions."""
+        if self._mode is AutoresetMode.DISABLED and self._episodes.num_ended:
+            refuse_ended(self._episodes.ended)
+        start_s, self._is_inside = time.perf_counter(), True
+        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        self._is_inside = False
+        self._step_s += time.perf_counter() - start_s
+        self._steps += self.traits.num_envs
+        rewards, flags, infos = (
+            np.asarray(rewards, np.float64),
+            np.array((terminated, truncated), np.bool_),
+            dict(infos),
+        )
+        self._observations, self._finals = observations, infos.get("final_obs")
+        episodes = self._episodes
+        if episodes.on_step(rewards, flags) and episodes.described is not None:
+            infos.update(episodes.described.entries(self.traits.num_envs))
+        return observations, rewards, flags[0], flags[1], infos
+
+    def submit(self, request: Request) -> None:
+        """Do what is asked."""
+        env: Any = self._env
+        if isinstance(request, Step):
+            self._result = Batch(*self.step(request.actions), np.arange(self.traits.num_envs))
+        elif isinstance(request, Reset):
+            self._result = self._reset(request)
+        elif isinstance(request, SetAttr):
+            env.set_attr(request.name, request.values)
+            self._result = None
+        elif isinstance(request, Call):
+            if request.name == "render":
+                self._result = env.render() or ()
+            else:
+                self._result = env.call(request.name, *request.args, **request.kwargs)
+
+    def _reset(self, request: Reset) -> dict[str, Any]:
+        seeds, rows = request.seeds, request.rows
+        options: Any = request.options
+        if options is not None and not isinstance(options, dict):
+            raise InvalidArgument("options per sub-environment: an adopted vector environment takes one dict for all")
+        if rows is not None:
+            mask = np.zeros(self.traits.num_envs, np.bool_)
+            mask[rows] = True
+            options = {**(options or {}), "reset_mask": mask}
+            if isinstance(seeds, list):
+                every: list[int | None] = [None] * self.traits.num_envs
+                for row, seed in zip(rows.tolist(), seeds, strict=True):
+                    every[row] = seed
+                seeds = every
+        given = {} if options is None else {"options": options}
+        self._is_inside = True
+        observations, infos = self._env.reset(**({} if seeds is None else {"seed": seeds}), **given)
+        self._is_inside = False
+        self._episodes.on_reset(rows)
+        leaves = self._layout.apart(observations)
+        # EnvPool returns those that were reset only, in order.
+        if rows is not None and leaves and len(leaves[0]) == len(rows) < self.traits.num_envs:
+            places = np.argsort(np.argsort(rows))
+            observations = self._layout.batch([leaf.copy() for leaf in self._layout.apart(self._observations)])
+            for leaf, found in zip(self._layout.apart(observations), leaves, strict=True):
+                leaf[rows] = found[places]
+            rows = places
+        self._observations = observations
+        return dict(infos) if rows is None else take_infos(infos, rows)
+
+    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
+        """Return what came of the last request."""
+        result, self._result = self._result, None
+        return result
+
+    def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
+        """Return the last observations."""
+        if final:
+            return self._observe_finals()
+        if rows is None:
+            return self._observations
+        values, space = list(iterate(self._batched_space, self._observations)), self.traits.single_observation_space
+        return concatenate(space, [values[row] for row in rows], create_empty_array(space, len(rows)))
+
+    def _observe_finals(self) -> Any:
+        layout, count = self._layout, self.traits.num_envs
+        arrays = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+        for row, value in enumerate(() if self._finals is None else self._finals):
+            for array, leaf in zip(arrays, layout.apart(value) if value is not None else (), strict=False):
+                array[row] = leaf
+        return layout.batch(arrays, [[None] * count] * layout.num_objects)
+
+    def state_after(self, error: BaseException) -> Lifecycle | None:
+        """Return the state of the fleet after a request that raised `error`."""
+        is_inside, self._is_inside = self._is_inside, False
+        return Lifecycle.TORN if is_inside else super().state_after(error)
+
+    def episodes(self) -> EpisodeStatus:
+        """Return where every episode stands."""
+        return self._episodes.status()
+
+    def look(self, *, stacks: bool = False) -> FleetStats:
+        """Return statistics."""
+        rate = self._steps / self._step_s if self._step_s else 0.0
+        return FleetStats(self._steps, rate, self._step_s, 0.0, 0.0, self._step_s, 0, ())
+
+    def close(self, timeout_s: float) -> list[Failure]:
+        """Close the vector environment."""
+        if self._env is not None:
+            env, self._env = self._env, None
+            env.close()
+        return []

@@ -1,0 +1,83 @@
+"""The backends that come with envfleet: from a blueprint to an engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import Any
+
+from gymnasium.envs.registration import EnvSpec
+
+from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.fleet.engine import Engine
+from envfleet.kernels.kernel import find_kernel
+from envfleet.kernels.registration import find_twin
+from envfleet.sources import Blueprint
+from envfleet.workers.build import MakeTransport, build_engine, make_processes, make_serial, make_threads, plan_workers
+
+
+def build_serial(blueprint: Blueprint, reason: str) -> Engine:
+    """Build an engine in the caller's thread."""
+    return _build(blueprint, reason, make_serial)
+
+
+def build_thread(blueprint: Blueprint, reason: str) -> Engine:
+    """Build an engine over threads."""
+    return _build(blueprint, reason, make_threads)
+
+
+def build_process(blueprint: Blueprint, reason: str) -> Engine:
+    """Build an engine over worker processes."""
+    return _build(blueprint, reason, make_processes)
+
+
+def build_ray(blueprint: Blueprint, reason: str) -> Engine:
+    """Build an engine over workers on a Ray cluster; by default one per CPU of it.
+
+    Raises:
+        MissingDependency: Ray is not installed.
+        WorkersUnplaced: Ray did not find a place for every worker.
+    """
+    try:
+        from envfleet.workers.transports.ray.cluster import cluster, num_cpus
+        from envfleet.workers.transports.ray.transport import make_ray
+    except ImportError as error:
+        raise MissingDependency(
+            f"backend=\"ray\" needs Ray, which cannot be imported here ({error}): pip install 'envfleet[ray]'"
+        ) from error
+    with cluster.held():  # so that one that is started to be counted is still there for the fleet
+        return _build(blueprint, reason, make_ray, count=blueprint.options.workers or num_cpus())
+
+
+def _build(blueprint: Blueprint, reason: str, make_transport: MakeTransport, count: int | None = None) -> Engine:
+    options = blueprint.options
+    if options.seed is None:
+        options = dataclasses.replace(options, seed=secrets.randbits(32))
+    plan = plan_workers(options, blueprint.num_envs, reason=reason, count=count)
+    return build_engine(blueprint.builders(options.seed or 0), plan, options, make_transport)
+
+
+def build_kernel(blueprint: Blueprint, reason: str) -> Engine:
+    """Build an engine of compiled code.
+
+    Raises:
+        InvalidArgument: The source is no kernel.
+        KernelError: It cannot be compiled.
+    """
+    from envfleet.kernels.vector import make_engine
+
+    source, spec = blueprint.source, blueprint.kernel_spec()
+    if not blueprint.is_kernel:
+        env_id = source.id if isinstance(source, EnvSpec) else source
+        twin = find_twin(env_id)
+        advice = (
+            f"did you mean {twin!r}?"
+            if twin is not None
+            else "pass a subclass of envfleet.kernels.Kernel or the id of a registered one (`envfleet envs` lists "
+            "them), or choose another backend"
+        )
+        raise InvalidArgument(f'backend="kernel" needs a kernel, got {source!r}: {advice}')
+    kwargs: dict[str, Any] = {**(spec.kwargs if spec else {"kernel": source}), **blueprint.env_kwargs}
+    kernel = find_kernel(kwargs.pop("kernel"))
+    limit = kwargs.pop("max_episode_steps", spec.max_episode_steps if spec else kernel.max_episode_steps)
+    return make_engine(kernel, blueprint.num_envs, blueprint.options, limit, env_spec=spec, **kwargs)

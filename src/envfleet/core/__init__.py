@@ -1,1 +1,0 @@
-"""The engine: groups of sub-environments, the arrays they write, and the fleet that holds them."""

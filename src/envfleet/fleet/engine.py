@@ -1,0 +1,231 @@
+"""The seam between the one fleet and what carries out its requests: worker processes, kernels, services, others."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from envfleet.errors import (
+    CallPending,
+    CallTimeout,
+    Failure,
+    InvalidArgument,
+    KernelError,
+    ResetNeeded,
+    StateUnsupported,
+)
+from envfleet.fleet.checks import Seeds
+from envfleet.fleet.episodes import EpisodeStatus
+from envfleet.fleet.lifecycle import Lifecycle
+from envfleet.fleet.stats import FleetStats, Plan
+
+Rows: TypeAlias = NDArray[np.int64]
+"""Indices of sub-environments, each once."""
+
+StepResult: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+"""Observations, rewards, terminated, truncated and infos of a step of all sub-environments."""
+
+
+class Batch(NamedTuple):
+    """What `recv` returns: one row per sub-environment that was ready.
+
+    Attributes:
+        observations: Batched as `observation_space` batches them, with one row per entry of `env_indices`.
+        rewards: float64 `(B,)`.
+        terminated: bool `(B,)`.
+        truncated: bool `(B,)`.
+        infos: In Gymnasium's form, with arrays of `B` rows.
+        env_indices: Sub-environment of each row, int64 `(B,)`.
+    """
+
+    observations: Any
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: dict[str, Any]
+    env_indices: Rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What an engine is and what it can do; the facade refuses the rest in words.
+
+    Attributes:
+        plan: How the sub-environments are spread.
+        num_envs: How many there are.
+        single_observation_space: Of one sub-environment.
+        single_action_space: Of one sub-environment.
+        autoreset_mode: When an ended episode is followed by the next one.
+        observation_space: Batched; by default batched from the single one.
+        env_spec: Gymnasium's spec, if the environment has one.
+        render_mode: How sub-environments render.
+        metadata: Of the environment.
+        device: Where returned arrays live, `"cpu"` or `"cuda"`.
+        has_partial_steps: Whether `send` may step some sub-environments while others wait.
+        has_objects: Whether sub-environments are Python objects that `apply` can hand to a function.
+        has_states: Whether `get_state` and `set_state` work.
+        has_stacks: Whether `stacks` can show Python stacks.
+        has_rollouts: Whether `rollout` is one call of the engine's; else the fleet calls `step` in a loop.
+        is_bound_to_process: Whether a fork of this process must not use it.
+    """
+
+    plan: Plan
+    num_envs: int
+    single_observation_space: gym.Space[Any]
+    single_action_space: gym.Space[Any]
+    autoreset_mode: AutoresetMode
+    observation_space: gym.Space[Any] | None = None
+    env_spec: Any = None
+    render_mode: str | None = None
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    device: str = "cpu"
+    has_partial_steps: bool = True
+    has_objects: bool = True
+    has_states: bool = True
+    has_stacks: bool = True
+    has_rollouts: bool = False
+    is_bound_to_process: bool = True
+
+    def batched_observation_space(self) -> gym.Space[Any]:
+        """Return the space of a batch of observations."""
+        return self.observation_space or batch_space(self.single_observation_space, self.num_envs)
+
+
+class Step(NamedTuple):
+    """Step `rows`, or all, once with `actions` batched in that order."""
+
+    actions: Any
+    rows: Rows | None = None
+
+
+class Reset(NamedTuple):
+    """Reset `rows`, or all. An int seed means `seed + index`; options are one mapping, or one per row."""
+
+    rows: Rows | None = None
+    seeds: Seeds = None
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None
+
+
+class Call(NamedTuple):
+    """Call a method by name, read an attribute, or run a function of the sub-environment, for `rows` or all."""
+
+    name: str | Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+    rows: Rows | None = None
+
+
+class SetAttr(NamedTuple):
+    """Set an attribute of every sub-environment; `values` is a list or tuple of one each, or one value for all."""
+
+    name: str
+    values: Any
+
+
+class GetState(NamedTuple):
+    """Save `rows`, or all."""
+
+    rows: Rows | None = None
+
+
+class SetState(NamedTuple):
+    """Bring saved states back to `rows`, or all."""
+
+    states: Any
+    rows: Rows | None = None
+
+
+Request: TypeAlias = Step | Reset | Call | SetAttr | GetState | SetState
+
+
+class Engine(ABC):
+    """Carries out the requests of one fleet, one at a time but for steps under way.
+
+    Whoever has nothing to wait for does the work in `submit`. An engine raises `InvalidArgument` before it changes
+    anything.
+
+    Attributes:
+        traits: What it is and what it can do.
+        copy: Whether returned arrays are the caller's own.
+    """
+
+    traits: Traits
+    copy: bool = True
+
+    @abstractmethod
+    def step(self, actions: Any) -> StepResult:
+        """Step every sub-environment once: check the actions, step, copy the results, build the infos."""
+
+    @abstractmethod
+    def submit(self, request: Request) -> None:
+        """Start a request. Only steps of other rows, and resets of rows that do not step, may be under way."""
+
+    @abstractmethod
+    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
+        """Wait for what was submitted.
+
+        Args:
+            count: Steps to wait for, in the order in which they finish.
+            rows: Or the rows whose steps to wait for.
+            timeout_s: How long to wait; nothing is lost if that passes.
+
+        Returns:
+            Of steps a `Batch`: `rows` in their order, or all in order if they were not named. Of a reset the infos,
+            with a row for each row that was reset. Of a call, and of `GetState`, one value for each row; else `None`.
+
+        Raises:
+            CallTimeout: `timeout_s` passed.
+        """
+
+    @abstractmethod
+    def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
+        """Return the last observations of `rows`, or all; with `final` the last ones of the ended episodes."""
+
+    @abstractmethod
+    def episodes(self) -> EpisodeStatus:
+        """Return where every episode stands, on the host."""
+
+    @abstractmethod
+    def look(self, *, stacks: bool = False) -> FleetStats:
+        """Return statistics; may be called from any thread, also while another one is in the fleet."""
+
+    @abstractmethod
+    def close(self, timeout_s: float) -> list[Failure]:
+        """Release everything, by force after `timeout_s`, and return what sub-environments raised; idempotent."""
+
+    def abort(self) -> None:
+        """End work that is under way by force, if that is possible; from any thread."""
+        return
+
+    def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Any:
+        """Step `num_steps` times in one call; only engines with `traits.has_rollouts` do."""
+        raise InvalidArgument(f"backend {self.traits.plan.backend!r} has no rollouts of its own: step in a loop")
+
+    def count_ended(self) -> int:
+        """Return how many episodes have ended and await a reset."""
+        return int(np.count_nonzero(self.episodes().ended))
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether what is under way may never finish, so that a reset of all may replace it."""
+        return False
+
+    def state_after(self, error: BaseException) -> Lifecycle | None:
+        """Return the state of the fleet after a request that raised `error`; `None` if the state is what it was."""
+        return None if isinstance(error, _HARMLESS) else Lifecycle.TORN
+
+    def describe(self) -> str:
+        """Return where the sub-environments are, for the fleet's `repr`."""
+        return self.traits.plan.describe()
+
+
+_HARMLESS = (AttributeError, CallPending, CallTimeout, InvalidArgument, KernelError, ResetNeeded, StateUnsupported)
+"""Errors that engines raise before anything has changed."""

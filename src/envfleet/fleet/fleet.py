@@ -1,0 +1,581 @@
+"""The fleet: many sub-environments as one `gymnasium.vector.VectorEnv`, whatever engine carries them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Never, Self, SupportsIndex
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from envfleet.errors import CallPending, FleetBroken, InvalidArgument, SubEnvError
+from envfleet.fleet.checks import check_mask, check_options, check_rows, check_seeds, check_whole
+from envfleet.fleet.engine import Batch, Call, Engine, GetState, Request, Reset, SetAttr, SetState, Step, StepResult
+from envfleet.fleet.infos import scatter_infos
+from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
+from envfleet.fleet.rollout import Rollout, step_rollout
+from envfleet.fleet.stats import FleetStats, Plan
+
+CLOSE_TIMEOUT_S = 10.0
+
+Indices = Sequence[int] | NDArray[np.integer[Any]]
+
+_READY, _TORN = Lifecycle.READY, Lifecycle.TORN
+_WHOLE = (Lifecycle.NEW, Lifecycle.READY, Lifecycle.TORN)  # what a reset of all sub-environments can start from
+
+
+class Fleet(VectorEnv[Any, Any, Any]):
+    """Many sub-environments as one; made by `envfleet.make`, `envfleet.connect` and `envfleet.adopt`.
+
+    One thread at a time may call it. Only `stats`, `stacks` and `close(terminate=True)` may be called from another one.
+
+    Args:
+        engine: What carries out requests; the fleet closes it.
+        batch_size: Rows that `recv` waits for; all by default.
+
+    Attributes:
+        num_envs: How many sub-environments.
+        single_observation_space: Of one sub-environment.
+        single_action_space: Of one sub-environment.
+        observation_space: Batched.
+        action_space: Batched.
+        metadata: Of the environment, with the autoreset mode.
+        spec: Gymnasium's spec, or `None`.
+        render_mode: How sub-environments render.
+        autoreset_mode: When an ended episode is followed by the next one.
+        batch_size: Rows that `recv` waits for.
+        engine: What carries out requests; what only it has is read there, such as `params` of a kernel.
+    """
+
+    def __init__(self, engine: Engine, batch_size: int | None = None) -> None:
+        traits = engine.traits
+        self._state = Lifecycle.NEW
+        self._lock = threading.RLock()
+        self._failure: BaseException | None = None
+        self.engine = engine
+        self._engine_step = engine.step
+        self.num_envs = traits.num_envs
+        self.single_observation_space, self.single_action_space = (
+            traits.single_observation_space,
+            traits.single_action_space,
+        )
+        self.observation_space = traits.batched_observation_space()
+        self.action_space = batch_space(traits.single_action_space, self.num_envs)
+        self.autoreset_mode = traits.autoreset_mode
+        self.metadata = {**traits.metadata, "autoreset_mode": traits.autoreset_mode}
+        self.spec, self.render_mode = traits.env_spec, traits.render_mode
+        self.batch_size = self.num_envs
+        if batch_size is not None:
+            self.batch_size = check_whole("batch_size", batch_size, 1, self.num_envs, most_name="num_envs")
+        self._under_way = np.zeros(self.num_envs, np.bool_)
+        if traits.is_bound_to_process:
+            _fleets.add(self)
+
+    # ------------------------------------------------------------------------------------------------ stepping
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset every sub-environment, or those in `options["reset_mask"]`.
+
+        Args:
+            seed: An int gives sub-environment `i` the seed `seed + i`; a list has one seed, or `None`, for each.
+            options: Handed to the sub-environments: one dict for all, or a list of one dict or `None` for each. A dict
+                may have `"reset_mask"`, a bool array `(num_envs,)`.
+
+        Returns:
+            Observations of all sub-environments, and infos.
+
+        Raises:
+            InvalidArgument: Seeds, mask or options do not fit; nothing was reset.
+            SubEnvError: A sub-environment raised.
+            WorkerDied: A worker ended.
+        """
+        request = self._read_reset(seed, options)
+        call = "reset()" if request.rows is None else "reset() with a mask"
+        return self._show_reset(request, self._reset(call, request, _READY))
+
+    def _read_reset(self, seed: Any, options: Any) -> Reset:
+        check_options(options, self.num_envs)
+        rows, seeds = None, check_seeds(seed, self.num_envs)
+        if isinstance(options, Mapping) and "reset_mask" in options:
+            rows = check_mask(options["reset_mask"], self.num_envs)
+            options = {name: value for name, value in options.items() if name != "reset_mask"}
+        if rows is None or len(rows) == self.num_envs:
+            return Reset(None, seeds, options)
+        if isinstance(seeds, list):
+            seeds = [seeds[row] for row in rows.tolist()]
+        return Reset(rows, seeds, options)
+
+    def _show_reset(self, request: Reset, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return observations and infos of all rows after a reset of some."""
+        if request.rows is not None:
+            infos = scatter_infos([(infos, request.rows)], self.num_envs)
+        return self.engine.observe(), infos
+
+    def reset_envs(
+        self,
+        indices: Indices,
+        seeds: Sequence[int | None] | NDArray[np.integer[Any]] | None = None,
+        options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset some sub-environments; others may be under way meanwhile.
+
+        Args:
+            indices: Which ones, each once.
+            seeds: One seed or `None` for each of them.
+            options: One dict for all of them, or one dict or `None` for each.
+
+        Returns:
+            Their observations and infos, a row for each index.
+
+        Raises:
+            InvalidArgument: Indices, seeds or options do not fit; nothing was reset.
+            CallPending: Some of them are under way.
+        """
+        rows = check_rows(indices, self.num_envs)
+        check_options(options, len(rows))
+        given = check_seeds(seeds, len(rows), one_for_all=False, per="indices")
+        is_whole = np.array_equal(rows, np.arange(self.num_envs))
+        request = Reset(None if is_whole else rows, given, options)
+        infos = self._reset("reset_envs()", request, _READY, Lifecycle.PENDING)
+        return self.engine.observe(rows), infos
+
+    def _reset(self, call: str, request: Reset, *allowed: Lifecycle) -> dict[str, Any]:
+        """Reset rows in one of the `allowed` states; a whole reset also mends what is torn."""
+        if request.rows is None:
+            # What is under way in an engine that is stuck is dropped.
+            allowed = (*_WHOLE, Lifecycle.PENDING) if self.engine.is_stuck else _WHOLE
+        with self._hold(call, *allowed):
+            if request.rows is not None:
+                self._check_idle(call, request.rows)
+            infos: dict[str, Any] = self._run(request, _READY if request.rows is None else None)
+            if request.rows is None:
+                self._under_way[:] = False
+            return infos
+
+    def step(self, actions: Any) -> StepResult:
+        """Step every sub-environment once.
+
+        Args:
+            actions: One action per sub-environment, as `action_space` batches them.
+
+        Returns:
+            Observations, rewards (float64), terminated, truncated, each with leading dimension `num_envs`, and infos.
+
+        Raises:
+            InvalidArgument: The actions do not fit; nothing was stepped.
+            SubEnvError: A sub-environment raised; the message names it and its worker.
+            WorkerDied: A worker ended.
+            StepTimeout: A sub-environment overran `step_timeout_s`.
+            ResetNeeded: Not reset yet, or an episode has ended and autoreset is `DISABLED`.
+        """
+        if not self._lock.acquire(False):
+            refuse_busy("step()")
+        if self._state is not _READY:
+            self._lock.release()
+            refuse("step()", self._state, self._failure, self._advise())
+        self._state = _TORN  # what an interruption at any point leaves behind
+        try:
+            result = self._engine_step(actions)
+            self._state = _READY
+            return result
+        except BaseException as error:
+            self._note(error, _READY)
+            raise
+        finally:
+            self._lock.release()
+
+    def rollout(self, policy: Any, num_steps: int, *, seed: int | None = None, out: Rollout | None = None) -> Rollout:
+        """Step every sub-environment `num_steps` times; in one compiled call if the fleet is one of kernels.
+
+        Args:
+            policy: `"random"`, actions `(T, N, …)`, or a callable that takes a batch of observations and returns
+                actions. A kernel also takes a function of one row and a network (`envfleet.kernels.MLP`), compiled.
+            num_steps: T.
+            seed: Of what the policy draws; `None` draws one.
+            out: An earlier rollout of the same form, whose arrays are used again.
+
+        Returns:
+            The steps as arrays `(T, N, …)`.
+        """
+        with self._hold("rollout()", _READY):
+            engine = self.engine
+            run = engine.rollout if engine.traits.has_rollouts else functools.partial(step_rollout, engine)
+            rollout: Rollout = self._guard(lambda: run(policy, num_steps, seed, out))
+            return rollout
+
+    def send(self, actions: Any, env_indices: Indices | None = None) -> None:
+        """Start stepping without waiting; `recv` returns what comes of it.
+
+        Args:
+            actions: One action per sub-environment that steps, batched.
+            env_indices: Which ones, in the order of `actions`; all by default. None of them may be under way.
+
+        Raises:
+            InvalidArgument: Actions or indices do not fit, or the engine steps only all at once; nothing was sent.
+            CallPending: Some of them are under way already.
+        """
+        with self._hold("send()", Lifecycle.READY, Lifecycle.PENDING):
+            rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
+            if rows is not None and np.array_equal(rows, np.arange(self.num_envs)):
+                rows = None
+            if rows is not None:
+                self._check_partial(f"send() of {len(rows)}")
+            which = slice(None) if rows is None else rows
+            self._check_idle("send()", which)
+
+            def submit() -> None:
+                self.engine.submit(Step(actions, rows))
+                self._under_way[which] = True
+
+            self._guard(submit, Lifecycle.PENDING)
+
+    def recv(self, timeout_s: float | None = None, env_indices: Indices | None = None) -> Batch:
+        """Wait until sub-environments have stepped.
+
+        Args:
+            timeout_s: How long to wait.
+            env_indices: Which ones to wait for; by default for the first `batch_size`, or all that are under way if
+                those are fewer.
+
+        Returns:
+            A row for each of them; `env_indices` of the batch says which is which.
+
+        Raises:
+            NothingPending: Nothing is under way, or not these.
+            CallTimeout: `timeout_s` passed; nothing is lost, call it again.
+        """
+        with self._hold("recv()", Lifecycle.PENDING):
+            rows = None if env_indices is None else check_rows(env_indices, self.num_envs)
+            if rows is not None and not self._under_way[rows].all():
+                idle = rows[~self._under_way[rows]].tolist()
+                raise InvalidArgument(f"recv(env_indices=…) of {idle}, which are not under way: send() them first")
+            if rows is not None and len(rows) < self.num_envs:
+                self._check_partial(f"recv() of {len(rows)}")
+            count = None if rows is not None else min(self.batch_size, int(np.count_nonzero(self._under_way)))
+
+            def collect() -> Batch:
+                batch: Batch = self.engine.collect(count, rows, timeout_s)
+                self._under_way[batch.env_indices] = False
+                return batch
+
+            batch: Batch = self._guard(collect)
+            self._state = Lifecycle.PENDING if self._under_way.any() else _READY
+            return batch
+
+    # ------------------------------------------------------------------------------------- one sub-environment each
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every sub-environment (the outermost wrapper that has it), or get an attribute.
+
+        Returns:
+            One value per sub-environment.
+
+        Raises:
+            SubEnvError: A sub-environment raised.
+        """
+        with self._hold("call()", Lifecycle.NEW, _READY):
+            return tuple(self._run(Call(name, args, kwargs)))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Get an attribute of every sub-environment."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every sub-environment, on the outermost wrapper that has it.
+
+        Args:
+            name: Of the attribute.
+            values: A list or tuple of one value each, or one value for all.
+        """
+        if isinstance(values, (list, tuple)) and len(values) != self.num_envs:
+            raise InvalidArgument(
+                f"Values must be a list or tuple with length equal to the number of environments. Got `{len(values)}` "
+                f"values for {self.num_envs} environments. Pass one for each, or one value for all."
+            )
+        with self._hold("set_attr()", Lifecycle.NEW, _READY):
+            self._run(SetAttr(name, values))
+
+    def apply(
+        self, function: Callable[..., Any], *args: Any, indices: Indices | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """Run `function(sub_env, *args, **kwargs)` for some sub-environments, where they live.
+
+        Args:
+            function: Must pickle if they live in other processes; lambdas do.
+            *args: For the function.
+            indices: Which sub-environments; all by default.
+            **kwargs: For the function.
+
+        Returns:
+            One value for each.
+        """
+        with self._hold("apply()", Lifecycle.NEW, _READY):
+            if not self.engine.traits.has_objects:
+                raise InvalidArgument(
+                    f"apply() with backend {self.plan.backend!r}, whose sub-environments are no Python objects here: "
+                    "use call(), get_attr() and set_attr()"
+                )
+            rows = None if indices is None else check_rows(indices, self.num_envs)
+            return list(self._run(Call(function, args, kwargs, rows)))
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Render every sub-environment; one frame each, as its `render_mode` says."""
+        with self._hold("render()", _READY):
+            return tuple(self._run(Call("render")))
+
+    @property  # type: ignore[misc]  # as SyncVectorEnv has it
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise
+        """The generator of every sub-environment; copies if those live elsewhere."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]  # as above
+        """The seed that the generator of every sub-environment was last given."""
+        return self.get_attr("np_random_seed")
+
+    def get_state(self, indices: Indices | None = None) -> Any:
+        """Save sub-environments in the middle of their episodes, with their wrappers and generators.
+
+        Returns:
+            An opaque value with one entry per sub-environment; it can be indexed by row.
+
+        Raises:
+            StateUnsupported: A sub-environment can be neither pickled nor copied.
+        """
+        with self._hold("get_state()", _READY):
+            self._check_states("get_state()")
+            return self._run(GetState(None if indices is None else check_rows(indices, self.num_envs)))
+
+    def set_state(self, states: Any, indices: Indices | None = None) -> Any:
+        """Bring saved sub-environments back; they continue exactly as they would have.
+
+        Args:
+            states: From `get_state`, one per sub-environment to restore.
+            indices: Which ones; all by default.
+
+        Returns:
+            Their last observations.
+        """
+        rows = None if indices is None else check_rows(indices, self.num_envs)
+        with self._hold("set_state()", *((_READY,) if rows is not None and len(rows) < self.num_envs else _WHOLE)):
+            self._check_states("set_state()")
+            self._run(SetState(states, rows), _READY)
+            return self.engine.observe(rows)
+
+    def _check_states(self, call: str) -> None:
+        if not self.engine.traits.has_states:
+            raise InvalidArgument(f"{call} with backend {self.plan.backend!r}, which cannot save sub-environments")
+
+    # ------------------------------------------------------------------------------------------------- read-outs
+
+    @property
+    def plan(self) -> Plan:
+        """How the sub-environments are spread, and why."""
+        return self.engine.traits.plan
+
+    @property
+    def device(self) -> str:
+        """Where returned arrays live: `"cpu"` or `"cuda"`."""
+        return self.engine.traits.device
+
+    @property
+    def episode_ids(self) -> NDArray[np.int64]:
+        """Number of each running episode, `(num_envs,)`, unique in the fleet; -1 before the first reset."""
+        return self.engine.episodes().ids
+
+    @property
+    def episode_returns(self) -> NDArray[np.float64]:
+        """Sum of rewards of each running episode so far, `(num_envs,)`."""
+        return self.engine.episodes().returns
+
+    @property
+    def episode_lengths(self) -> NDArray[np.int64]:
+        """Steps of each running episode so far, `(num_envs,)`."""
+        return self.engine.episodes().lengths
+
+    @property
+    def terminated_indices(self) -> list[int]:
+        """Sub-environments whose episode has ended (terminated or truncated) and that await a reset."""
+        indices: list[int] = np.flatnonzero(self.engine.episodes().ended).tolist()
+        return indices
+
+    @property
+    def active_count(self) -> int:
+        """How many sub-environments are in the middle of an episode."""
+        return 0 if self._state is Lifecycle.NEW else self.num_envs - self.engine.count_ended()
+
+    @property
+    def final_observations(self) -> Any:
+        """Last observations of the episodes that ended in the last step (`SAME_STEP`), batched as observations are.
+
+        Only rows whose episode ended are meaningful.
+        """
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            raise InvalidArgument(
+                f"final_observations with autoreset_mode={self.autoreset_mode.name}: only SAME_STEP hides the last "
+                "observation of an episode; in the other modes step() returns it"
+            )
+        return self.engine.observe(final=True)
+
+    def stats(self) -> FleetStats:
+        """Return what the fleet did so far, and where the time went; from any thread."""
+        return self.engine.look()
+
+    def stacks(self) -> dict[int, str]:
+        """Return the Python stack of every worker now, by worker; from any thread, also while workers are stuck."""
+        if self._state is Lifecycle.CLOSED:
+            refuse("stacks()", self._state, None)
+        if not self.engine.traits.has_stacks:
+            raise InvalidArgument(
+                f"stacks() with backend {self.plan.backend!r}, which runs no Python here; see stats()"
+            )
+        return {worker.index: worker.stack for worker in self.engine.look(stacks=True).workers}
+
+    def __repr__(self) -> str:
+        name = self.spec.id if self.spec is not None else "custom environment"
+        count = "1 sub-environment" if self.num_envs == 1 else f"{self.num_envs:,} sub-environments"
+        where = self.engine.describe()
+        return f"<{type(self).__name__} {name}: {count}, {where}, {self.autoreset_mode.name}, {self._state.value}>"
+
+    # -------------------------------------------------------------------------------------------------- lifecycle
+
+    @contextlib.contextmanager
+    def _hold(self, call: str, *allowed: Lifecycle) -> Iterator[None]:
+        """Keep other threads out of a call that is possible in the states `allowed`."""
+        if not self._lock.acquire(False):
+            refuse_busy(call)
+        try:
+            if self._state not in allowed:
+                refuse(call, self._state, self._failure, self._advise())
+            yield
+        finally:
+            self._lock.release()
+
+    def _advise(self) -> str:
+        """Return how to finish what is under way."""
+        return "call recv() until it returned them all"
+
+    def _check_partial(self, call: str) -> None:
+        if not self.engine.traits.has_partial_steps:
+            raise InvalidArgument(
+                f"{call} of {self.num_envs} sub-environments with backend {self.plan.backend!r}, which steps all at "
+                "once: pass all, or make the fleet with another backend"
+            )
+
+    def _check_idle(self, call: str, rows: Any) -> None:
+        if self._under_way[rows].any():
+            busy = np.flatnonzero(self._under_way).tolist()
+            raise CallPending(f"{call}: sub-environments {busy} are under way: {self._advise()}")
+
+    def _run(self, request: Request, after: Lifecycle | None = None) -> Any:
+        """Carry out a request; `after` is the state that it leads to, if another one."""
+
+        def carry_out() -> Any:
+            self.engine.submit(request)
+            return self.engine.collect()
+
+        return self._guard(carry_out, after)
+
+    def _guard(self, work: Callable[[], Any], after: Lifecycle | None = None) -> Any:
+        """Do something with the engine; the fleet is torn while it lasts, so that an interruption leaves it so."""
+        before, self._state = self._state, _TORN
+        try:
+            if after is _READY:  # of all: whatever was under way ends here
+                self._under_way[:] = False
+            result = work()
+            self._state = after or before
+        except BaseException as error:
+            self._note(error, before)
+            raise
+        return result
+
+    def _note(self, error: BaseException, before: Lifecycle) -> None:
+        """Enter the state that a failed request leaves behind."""
+        state = self.engine.state_after(error)
+        if state is Lifecycle.BROKEN:
+            self._failure = error
+        if state in (Lifecycle.BROKEN, Lifecycle.TORN):
+            self._under_way[:] = False
+        self._state = state or before
+
+    def close(self, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
+        """Close every sub-environment and end the workers; idempotent.
+
+        Args:
+            timeout: Seconds for sub-environments to close; workers that take longer are ended by force.
+            terminate: Whether to end the workers at once.
+            **kwargs: Accepted as Gymnasium does.
+
+        Raises:
+            SubEnvError: A sub-environment raised while closing; everything is released nevertheless.
+        """
+        if self._state is Lifecycle.CLOSED:
+            return
+        if terminate:
+            self.engine.abort()  # whoever is in the fleet leaves it with an error
+        if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S if terminate else 0):
+            refuse_busy("close()")
+        try:
+            self._state, self.closed = Lifecycle.CLOSED, True
+            failures = self.engine.close(0.0 if terminate else CLOSE_TIMEOUT_S if timeout is None else timeout)
+        except BaseException:
+            self.engine.close(0.0)  # by force, for it will not be called again
+            raise
+        finally:
+            self._lock.release()
+        if failures:
+            raise SubEnvError(failures)
+
+    def __enter__(self) -> Self:
+        """Return the fleet itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close the fleet."""
+        self.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> Never:
+        """Refuse to be copied or pickled."""
+        raise InvalidArgument(
+            f"{self!r} can be neither copied nor pickled, because its workers answer only this one: make another fleet "
+            "where it is needed and bring it to the same state with set_state(fleet.get_state())"
+        )
+
+    def __del__(self) -> None:
+        """Warn about a fleet that was not closed; the engine's finalizer releases what it holds."""
+        if getattr(self, "_state", Lifecycle.CLOSED) is not Lifecycle.CLOSED and self.engine.traits.is_bound_to_process:
+            warnings.warn(
+                f"{self!r} was not closed: call close() or use `with`", ResourceWarning, stacklevel=2, source=self
+            )
+
+    def _disown(self) -> None:
+        """Become unusable in a fork of the process that made this fleet, and leave its workers alone."""
+        self._state, self._lock = Lifecycle.BROKEN, threading.RLock()
+        self._failure = FleetBroken(
+            f"this fleet belongs to process {os.getppid()}, of which {os.getpid()} is a fork: make a fleet here"
+        )
+
+
+_fleets: weakref.WeakSet[Fleet] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for fleet in list(_fleets):
+        fleet._disown()  # noqa: SLF001  # this module's own
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

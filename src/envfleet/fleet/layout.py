@@ -1,0 +1,415 @@
+"""Layout of a space in arrays: one array per leaf of a fixed shape, one list of objects per other leaf.
+
+Each part knows the form of its own values only and hands the rest to its children. A new type of space needs a function
+registered with `plan`; nothing here has to change.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.fleet.leaves import (
+    OBSERVATION,
+    ArraySpace,
+    Leaf,
+    Path,
+    Wording,
+    actions_named,
+    fit,
+    label,
+    range_of,
+    row_buffers,
+    write_values,
+)
+
+Writer = Callable[[int, Any], None]
+Arrays = Sequence[NDArray[Any]]
+Objects = Sequence[list[Any]]
+Columns = tuple[list[NDArray[Any]], list[list[Any]]]
+
+_SEQUENCES = (tuple, list, np.ndarray)  # named, because `tuple | list` builds a new type on every call
+
+
+class Part(abc.ABC):
+    """One node of a space: knows its own values' shape and hands the rest to its children."""
+
+    @abc.abstractmethod
+    def writer(self, arrays: Arrays, objects: Objects) -> Writer:
+        """Return `write(row, value)`."""
+
+    @abc.abstractmethod
+    def rows(self, arrays: Arrays, objects: Objects, n: int) -> list[Any]:
+        """Return `n` values, one per row."""
+
+    @abc.abstractmethod
+    def batch(self, arrays: Arrays, objects: Objects) -> Any:
+        """Return Gymnasium's batched form, without a copy of the arrays."""
+
+    @abc.abstractmethod
+    def unbatch(self, batched: Any, n: int, wording: Wording) -> Columns:
+        """Return the checked arrays and objects of a batched value, in leaf order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _ArrayPart(Part):
+    leaf: Leaf
+    index: int
+
+    def writer(self, arrays: Arrays, objects: Objects) -> Writer:
+        return write_values(self.leaf, arrays[self.index])
+
+    def rows(self, arrays: Arrays, objects: Objects, n: int) -> list[Any]:
+        return list(arrays[self.index])
+
+    def batch(self, arrays: Arrays, objects: Objects) -> Any:
+        return arrays[self.index]
+
+    def unbatch(self, batched: Any, n: int, wording: Wording) -> Columns:
+        return [fit(batched, self.leaf, wording, n)], []
+
+
+@dataclasses.dataclass(frozen=True)
+class _ObjectPart(Part):
+    path: Path
+    index: int
+
+    def writer(self, arrays: Arrays, objects: Objects) -> Writer:
+        # `list.__setitem__` bound to the list is the writer: no Python frame at all.
+        return objects[self.index].__setitem__
+
+    def rows(self, arrays: Arrays, objects: Objects, n: int) -> list[Any]:
+        return list(objects[self.index])
+
+    def batch(self, arrays: Arrays, objects: Objects) -> Any:
+        return tuple(objects[self.index])
+
+    def unbatch(self, batched: Any, n: int, wording: Wording) -> Columns:
+        if not isinstance(batched, _SEQUENCES) or len(batched) != n:
+            raise wording.error(
+                f"{label(wording.value, self.path)} {_describe(batched)}, expected a tuple of {n} values: "
+                f"{wording.advice}"
+            )
+        return [], [list(batched)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _TuplePart(Part):
+    path: Path
+    parts: tuple[Part, ...]
+
+    def writer(self, arrays: Arrays, objects: Objects) -> Writer:
+        writers = [(i, part.writer(arrays, objects)) for i, part in enumerate(self.parts)]
+        num_parts = len(writers)
+
+        def write(row: int, value: Any) -> None:
+            if not isinstance(value, _SEQUENCES) or len(value) != num_parts:
+                raise self._mismatch(value, OBSERVATION)
+            for i, write_part in writers:
+                write_part(row, value[i])
+
+        return write
+
+    def rows(self, arrays: Arrays, objects: Objects, n: int) -> list[Any]:
+        if not self.parts:
+            return [()] * n
+        return list(zip(*(part.rows(arrays, objects, n) for part in self.parts), strict=True))
+
+    def batch(self, arrays: Arrays, objects: Objects) -> Any:
+        return tuple(part.batch(arrays, objects) for part in self.parts)
+
+    def unbatch(self, batched: Any, n: int, wording: Wording) -> Columns:
+        if not isinstance(batched, tuple | list) or len(batched) != len(self.parts):
+            raise self._mismatch(batched, wording)
+        return _join(part.unbatch(value, n, wording) for part, value in zip(self.parts, batched, strict=True))
+
+    def _mismatch(self, value: Any, wording: Wording) -> Exception:
+        return wording.error(
+            f"{label(wording.value, self.path)} {_describe(value)}, expected a tuple of {len(self.parts)} parts as in "
+            f"{label(wording.space, self.path)}: {wording.tuple_advice}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _DictPart(Part):
+    path: Path
+    parts: dict[Any, Part]
+
+    def writer(self, arrays: Arrays, objects: Objects) -> Writer:
+        writers = [(key, part.writer(arrays, objects)) for key, part in self.parts.items()]
+        num_parts = len(writers)
+
+        def write(row: int, value: Any) -> None:
+            # A plain dict with as many keys as ours, all of ours found, has no other keys.
+            if type(value) is not dict or len(value) != num_parts:
+                self._check_keys(value, OBSERVATION)
+            try:
+                for key, write_part in writers:
+                    write_part(row, value[key])
+            except KeyError:
+                self._check_keys(value, OBSERVATION)
+                raise
+
+        return write
+
+    def rows(self, arrays: Arrays, objects: Objects, n: int) -> list[Any]:
+        values: list[dict[Any, Any]] = [{} for _ in range(n)]
+        for key, part in self.parts.items():
+            for value, entry in zip(values, part.rows(arrays, objects, n), strict=True):
+                value[key] = entry
+        return values
+
+    def batch(self, arrays: Arrays, objects: Objects) -> Any:
+        return {key: part.batch(arrays, objects) for key, part in self.parts.items()}
+
+    def unbatch(self, batched: Any, n: int, wording: Wording) -> Columns:
+        if isinstance(batched, _SEQUENCES) and len(batched) == n:
+            batched = self._transpose(batched, wording)
+        self._check_keys(batched, wording)
+        return _join(part.unbatch(batched[key], n, wording) for key, part in self.parts.items())
+
+    def _transpose(self, values: Iterable[Any], wording: Wording) -> dict[Any, list[Any]]:
+        """Turn one dict per sub-environment into one list per key."""
+        values = list(values)
+        for value in values:
+            self._check_keys(value, wording)
+        return {key: [value[key] for value in values] for key in self.parts}
+
+    def _check_keys(self, value: Any, wording: Wording) -> None:
+        where, expected = label(wording.value, self.path), list(self.parts)
+        space = label(wording.space, self.path)
+        if not isinstance(value, Mapping):
+            raise wording.error(
+                f"{where} {_describe(value)}, expected a dict with keys {expected} as in {space}: {wording.advice}"
+            )
+        if value.keys() != self.parts.keys():
+            raise wording.error(f"{where} has keys {list(value)}, expected {expected} as in {space}: {wording.advice}")
+
+
+def _join(columns: Iterable[Columns]) -> Columns:
+    arrays: list[NDArray[Any]] = []
+    objects: list[list[Any]] = []
+    for part_arrays, part_objects in columns:
+        arrays += part_arrays
+        objects += part_objects
+    return arrays, objects
+
+
+def _describe(value: Any) -> str:
+    """Say what a value is: `is None`, `is a tuple of length 3`, `is an array of shape (2,)`."""
+    if value is None:
+        return "is None"
+    if isinstance(value, np.ndarray):
+        return f"is an array of shape {value.shape}"
+    if isinstance(value, tuple | list | Mapping):
+        return f"is a {type(value).__name__} of length {len(value)}"
+    return f"is of type {type(value).__name__}"
+
+
+@dataclasses.dataclass
+class Inventory:
+    """Collects what `plan` finds on its way through a space."""
+
+    leaves: list[Leaf] = dataclasses.field(default_factory=list)
+    num_objects: int = 0
+
+
+@functools.singledispatch
+def plan(space: gymnasium.Space[Any], path: Path, found: Inventory) -> Part:
+    """Plan how values of a space are laid out; spaces without a rule of their own travel as objects.
+
+    Register a function for a new type of space with `plan.register`.
+    """
+    found.num_objects += 1
+    return _ObjectPart(path, found.num_objects - 1)
+
+
+@plan.register(spaces.Box)
+@plan.register(spaces.Discrete)
+@plan.register(spaces.MultiDiscrete)
+@plan.register(spaces.MultiBinary)
+def _plan_array(space: ArraySpace, path: Path, found: Inventory) -> Part:
+    # By its string: the dtype of an unpickled space is a copy, which would fail the quick checks by identity.
+    dtype = np.dtype(np.dtype(space.dtype).str)
+    leaf = Leaf(path, tuple(int(length) for length in space.shape or ()), dtype, range_of(space))
+    found.leaves.append(leaf)
+    return _ArrayPart(leaf, len(found.leaves) - 1)
+
+
+@plan.register(spaces.Dict)
+def _plan_dict(space: spaces.Dict, path: Path, found: Inventory) -> Part:
+    return _DictPart(path, {key: plan(part, (*path, key), found) for key, part in space.spaces.items()})
+
+
+@plan.register(spaces.Tuple)
+def _plan_tuple(space: spaces.Tuple, path: Path, found: Inventory) -> Part:
+    return _TuplePart(path, tuple(plan(part, (*path, i), found) for i, part in enumerate(space.spaces)))
+
+
+_MAX_SCALARS = 1024
+
+
+class SpaceLayout:
+    """How values of one Gymnasium space lie in arrays: fixed-shape leaves as typed arrays, other leaves as objects.
+
+    Args:
+        space: The space of a single value.
+        is_checked: Whether `reader` refuses numbers that a `Discrete` space does not hold.
+
+    Attributes:
+        space: The space of a single value.
+        leaves: The fixed-shape leaves, depth-first in the space's own order; leaf `k` lives in `arrays[k]`, of shape
+            `(n, *leaf.shape)` and dtype `leaf.dtype`.
+        num_objects: How many leaves travel as objects, each in a list of `n` values.
+        is_array: Whether a batch is one array: the space has one leaf, of a fixed shape, and no nesting.
+
+    >>> from gymnasium.spaces import Box, Dict, Discrete
+    >>> space = Dict({"camera": Box(0, 255, (2, 2), np.uint8), "goal": Discrete(3)})
+    >>> [str(leaf) for leaf in SpaceLayout(space).leaves]
+    ['["camera"] (2, 2) uint8', '["goal"] () int64']
+    """
+
+    def __init__(self, space: gymnasium.Space[Any], *, is_checked: bool = True) -> None:
+        found = Inventory()
+        self.space, self._is_checked = space, is_checked
+        self._root = plan(space, (), found)
+        self.leaves: tuple[Leaf, ...] = tuple(found.leaves)
+        self.num_objects = found.num_objects
+        self._single = found.leaves[0] if found.leaves and found.leaves[0].path == () else None
+        self.is_array = self._single is not None
+        is_number = self.is_array and isinstance(space, gymnasium.spaces.Discrete)
+        self._scalars = _Scalars(found.leaves[0], is_checked) if is_number else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its space: an unpickled dtype is a copy, which would fail the quick checks by identity.
+        return functools.partial(type(self), is_checked=self._is_checked), (self.space,)
+
+    def writer(self, arrays: Arrays, objects: Objects = ()) -> Writer:
+        """Return `write(row, value)`, which stores one value at one row of every array and list.
+
+        Raises:
+            ObservationError: From `write`: the value does not match the space's structure, shapes or dtypes. Ranges
+                are not checked. The row may be written in part.
+        """
+        return self._root.writer(arrays, objects)
+
+    def buffers(self, arrays: Arrays) -> list[memoryview] | None:
+        """Return one buffer per row to assign values to, faster than `writer`, where the space allows that.
+
+        An assignment raises one of `MISFIT` for a value that only `writer` can store or refuse.
+        """
+        return None if self._single is None else row_buffers(self._single, arrays[0])
+
+    def reader(self, arrays: Arrays, objects: Objects = (), n: int | None = None) -> list[Any]:
+        """Return one value per row, in the form Gymnasium hands to a sub-environment; all of them copies.
+
+        Args:
+            arrays: One array per leaf.
+            objects: One list per object leaf.
+            n: How many rows there are; needed only for a space without leaves, such as `Dict({})`.
+
+        Raises:
+            InvalidArgument: A number is not in a `Discrete` space, where looking it up finds that at no cost.
+        """
+        if self._single is not None:
+            array = arrays[0]
+            if self._scalars is not None:
+                try:
+                    return [*map(self._scalars.__getitem__, array.tolist())]
+                except KeyError:
+                    self.unbatch(array, len(array))  # says what is out of range
+                    raise
+            return list(array if array.ndim == 1 else array.copy())
+        arrays = [array.copy() for array in arrays]
+        if n is None:
+            n = len(arrays[0]) if arrays else len(objects[0]) if objects else 0
+        return self._root.rows(arrays, objects, n)
+
+    def batch(self, arrays: Arrays, objects: Objects = ()) -> Any:
+        """Return Gymnasium's batched form: the arrays themselves, nested as the space; tuples of objects."""
+        if self._single is not None:
+            return arrays[0]
+        return self._root.batch(arrays, objects)
+
+    def unbatch(self, batched: Any, n: int, name: str = "actions") -> Columns:
+        """Check a batched value of `n` rows and take it apart; the inverse of `batch`.
+
+        Args:
+            batched: Gymnasium's batched form: an array, list or CPU tensor; a dict or tuple of those; a tuple of `n`
+                values for a space without a fixed shape. A dict space also takes a sequence of `n` dicts.
+            n: How many rows it must have.
+            name: What to call it in messages.
+
+        Returns:
+            One array per leaf, which is the given one where that fits, and one list per object leaf.
+
+        Raises:
+            InvalidArgument: Wrong structure, shape or dtype, NaN, or numbers that a discrete space does not hold.
+        """
+        leaf = self._single
+        if leaf is None:
+            return self._root.unbatch(batched, n, actions_named(name))
+        if (
+            type(batched) is np.ndarray
+            and batched.dtype is leaf.dtype
+            and batched.shape == (n, *leaf.shape)
+            and leaf.holds(batched)
+        ):
+            return [batched], []
+        return [fit(batched, leaf, actions_named(name), n)], []
+
+    def fits(self, batched: Any, n: int) -> bool:
+        """Return whether a batched value can go into the arrays as it is, with neither a cast nor a check of ranges."""
+        leaf = self._single
+        if leaf is None:
+            return False
+        return type(batched) is np.ndarray and batched.dtype == leaf.dtype and batched.shape == (n, *leaf.shape)
+
+    def apart(self, batched: Any) -> list[Any]:
+        """Return the arrays of a batched value, one per leaf, unchecked."""
+        leaves = []
+        for leaf in self.leaves:
+            value = batched
+            for key in leaf.path:
+                value = value[key]
+            leaves.append(value)
+        return leaves
+
+    def row(self, arrays: Arrays, objects: Objects, i: int) -> Any:
+        """Return a private copy of the value at row `i`, with plain ints for `Discrete`, as in environments."""
+        private = [array[[i]] for array in arrays], [[copy.deepcopy(column[i])] for column in objects]
+        return _with_ints(self._root.rows(*private, n=1)[0], self.space)
+
+
+def _with_ints(value: Any, space: gymnasium.Space[Any]) -> Any:
+    if isinstance(space, spaces.Discrete):
+        return int(value)
+    if isinstance(space, spaces.Dict):
+        return {key: _with_ints(value[key], part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_with_ints(part, inner) for part, inner in zip(value, space.spaces, strict=True))
+    return value
+
+
+class _Scalars(dict[int, Any]):
+    """The scalars of a leaf by their values; finding one that was made before takes less than making it."""
+
+    def __init__(self, leaf: Leaf, is_checked: bool) -> None:
+        self._leaf, self._is_checked = leaf, is_checked
+
+    def __missing__(self, value: int) -> Any:
+        scalar = self._leaf.dtype.type(value)
+        if self._is_checked and not self._leaf.holds(np.asarray(scalar)):
+            raise KeyError(value)
+        if len(self) < _MAX_SCALARS:
+            self[value] = scalar
+        return scalar

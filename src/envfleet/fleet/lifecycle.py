@@ -1,0 +1,74 @@
+"""The states of a fleet, and the one place that refuses a call which does not fit its state."""
+
+from __future__ import annotations
+
+import enum
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import CallPending, FleetBroken, FleetClosed, NothingPending, ResetNeeded
+
+
+class Lifecycle(enum.Enum):
+    """State of a fleet. The value is shown in its `repr`."""
+
+    NEW = "not reset yet"
+    READY = "ready"
+    PENDING = "under way"
+    TORN = "interrupted"
+    BROKEN = "broken"
+    CLOSED = "closed"
+
+
+def refuse(call: str, state: Lifecycle, failure: BaseException | None, advice: str = "") -> NoReturn:
+    """Raise the error for a call that is not possible in `state`.
+
+    Args:
+        call: The call as its user wrote it, such as `"step()"`.
+        state: State of the fleet.
+        failure: What broke the fleet, if it is broken.
+        advice: How to finish what is under way.
+    """
+    if state is Lifecycle.CLOSED:
+        raise FleetClosed(f"{call} on a fleet that was closed: make a new one")
+    if state is Lifecycle.BROKEN:
+        if isinstance(failure, FleetBroken):  # it says itself what to do
+            raise FleetBroken(f"{call}: {failure}")
+        reason = str(failure).splitlines()[0] if failure is not None else "of an unknown cause"
+        raise FleetBroken(
+            f'{call} on a fleet that is broken ({reason}): close it and make a new one; on_failure="restart" replaces '
+            "workers and sub-environments that fail"
+        ) from failure
+    if call == "recv()":
+        raise NothingPending("recv() with nothing under way: call send(actions) first")
+    if state is Lifecycle.PENDING:
+        raise CallPending(f"{call} while sub-environments are under way: {advice}")
+    if state is Lifecycle.TORN:
+        raise ResetNeeded(
+            f"{call} after a call that failed or was interrupted: reset all sub-environments with reset() first"
+        )
+    raise ResetNeeded(f"{call} before the first reset: call reset() first")
+
+
+def refuse_busy(call: str) -> NoReturn:
+    """Raise the error for a call while another thread is in the same fleet."""
+    raise CallPending(
+        f"{call} while another thread is in this fleet: call it from one thread at a time, or make a fleet per thread"
+    )
+
+
+def refuse_ended(ended: NDArray[np.bool_], rows: NDArray[np.int64] | None = None) -> None:
+    """Check that no episode has ended among `rows`, or all, of a fleet that does not reset by itself.
+
+    Raises:
+        ResetNeeded: Some have; the message names them.
+    """
+    found = np.flatnonzero(ended) if rows is None else rows[ended[rows]]
+    if len(found):
+        names = f"{found[:10].tolist()}{' …' if len(found) > 10 else ''}"
+        raise ResetNeeded(
+            f"the episodes of sub-environments {names} have ended and autoreset is DISABLED: reset them first with "
+            'reset_envs(fleet.terminated_indices) or reset(options={"reset_mask": mask})'
+        )

@@ -1,0 +1,262 @@
+"""Rollouts: many steps of a fleet as arrays of shape `(T, N, …)`, with actions given, drawn, or chosen by a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument, OutOfMemory
+from envfleet.fleet.checks import check_whole
+from envfleet.fleet.engine import Engine
+from envfleet.fleet.episodes import EndedEpisodes, Episodes
+from envfleet.fleet.layout import SpaceLayout
+
+_NOT_STACKED = frozenset({"final_obs", "final_info", "episode"})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RolloutEpisodes:
+    """The episodes that ended in a rollout, E of them, by step, then by sub-environment; always new arrays.
+
+    Attributes:
+        steps: Step of the rollout in which each ended, int64 `(E,)`.
+        env_indices: Its sub-environment, int64 `(E,)`.
+        returns: Sum of its rewards, those before the rollout included, float64 `(E,)`.
+        lengths: Its steps, counted likewise, int64 `(E,)`.
+        ids: Its number, unique in the fleet, int64 `(E,)`.
+        observations: Its last observation, `(E, …)`, in every autoreset mode.
+        infos: Its last infos by name, `(E, …)`.
+    """
+
+    steps: NDArray[np.int64]
+    env_indices: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    observations: Any
+    infos: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rollout:
+    """T steps of N sub-environments; row t of every array belongs to one step.
+
+    Where an episode ends at step t, `SAME_STEP` has the first observation of the next episode at t + 1, and the last
+    one of the old in `episodes`. In `NEXT_STEP` the last one is at t + 1, and step t + 1 is the reset: `is_reset` marks
+    it, and it is no transition to learn from.
+
+    Attributes:
+        all_observations: Before, between and after the steps, `(T + 1, N, …)`, nested as the observation space.
+        actions: What was done, `(T, N, …)`.
+        rewards: float64 `(T, N)`.
+        terminated: bool `(T, N)`.
+        truncated: bool `(T, N)`.
+        is_reset: Steps that only reset the row (`NEXT_STEP`), bool `(T, N)`.
+        infos: Numbers from the infos by name, `(T, N, …)`; 0 where a sub-environment gave none.
+        episodes: The episodes that ended.
+        memory: What `out` needs to use the arrays again; private to the engine.
+    """
+
+    all_observations: Any
+    actions: Any
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    is_reset: NDArray[np.bool_]
+    infos: dict[str, NDArray[Any]]
+    episodes: RolloutEpisodes
+    memory: Any = dataclasses.field(repr=False)
+
+    @property
+    def observations(self) -> Any:
+        """Observations that the actions were chosen on, `(T, N, …)`; a view."""
+        return map_arrays(self.all_observations, lambda array: array[:-1])
+
+    @property
+    def last_observations(self) -> Any:
+        """Observations after the last step, `(N, …)`; a view."""
+        return map_arrays(self.all_observations, lambda array: array[-1])
+
+
+class Slabs(NamedTuple):
+    """Memory of a rollout: one array per leaf of observations and actions, then the results of every step."""
+
+    observations: list[NDArray[Any]]
+    actions: list[NDArray[Any]]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    is_reset: NDArray[np.bool_]
+
+
+def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to every array of a nested batch."""
+    if isinstance(value, dict):
+        return {key: map_arrays(part, function) for key, part in value.items()}
+    return tuple(map_arrays(part, function) for part in value) if isinstance(value, tuple) else function(value)
+
+
+def check_rollout(mode: AutoresetMode, num_steps: Any, out: Any) -> int:
+    """Check the arguments that every rollout has; returns the number of steps."""
+    if mode is AutoresetMode.DISABLED:
+        raise InvalidArgument(
+            "rollout in AutoresetMode.DISABLED: an episode that ends could not go on; make the fleet with NEXT_STEP or "
+            "SAME_STEP, or call step()"
+        )
+    if out is not None and not isinstance(out, Rollout):
+        raise InvalidArgument(f"out is a {type(out).__name__}, expected what an earlier rollout returned, or None")
+    return check_whole("num_steps", num_steps, 1)
+
+
+def step_rollout(engine: Engine, policy: Any, num_steps: int, seed: int | None, out: Rollout | None) -> Rollout:
+    """Step an engine `num_steps` times in a loop.
+
+    Args:
+        engine: Its fleet is ready.
+        policy: `"random"`, actions `(T, N, …)`, or a callable that takes a batch of observations and returns actions.
+        num_steps: T.
+        seed: Of random actions.
+        out: An earlier rollout of the same form, whose arrays are used again.
+    """
+    traits, count = engine.traits, check_rollout(engine.traits.autoreset_mode, num_steps, out)
+    layouts = SpaceLayout(traits.single_observation_space), SpaceLayout(traits.single_action_space)
+    if any(layout.num_objects for layout in layouts):
+        raise InvalidArgument("rollout of spaces without a fixed shape (Text, Sequence, Graph): call step() in a loop")
+    slabs = _slabs(layouts, count, traits.num_envs, out)
+    choose = _chooser(policy, layouts[1], count, traits.num_envs, seed)
+    episodes = Episodes(traits.num_envs, traits.autoreset_mode, describes=True)
+    episodes.resume(engine.episodes())
+    for slab, leaf in zip(slabs.observations, layouts[0].apart(engine.observe()), strict=True):
+        slab[0] = leaf
+    ended: list[tuple[int, EndedEpisodes, list[NDArray[Any]], dict[str, Any]]] = []
+    infos: dict[str, NDArray[Any]] = {}
+    for t in range(count):
+        slabs.is_reset[t] = episodes.ended
+        actions = choose(t, layouts[0].batch([slab[t] for slab in slabs.observations]))
+        observations, rewards, terminated, truncated, step_infos = engine.step(actions)
+        leaves = layouts[0].apart(observations)
+        for slab, leaf in zip(slabs.observations, leaves, strict=True):
+            slab[t + 1] = leaf
+        for slab, leaf in zip(slabs.actions, layouts[1].apart(actions), strict=True):
+            slab[t] = leaf
+        slabs.rewards[t], slabs.terminated[t], slabs.truncated[t] = rewards, terminated, truncated
+        _stack_infos(infos, step_infos, t, count)
+        found = episodes.described if episodes.on_step(rewards, np.stack((terminated, truncated))) else None
+        if found is not None:
+            if traits.autoreset_mode is AutoresetMode.SAME_STEP:
+                leaves = layouts[0].apart(engine.observe(final=True))
+                step_infos = step_infos.get("final_info", {})
+            ended.append((t, found, [np.asarray(leaf)[found.rows] for leaf in leaves], step_infos))
+    all_observations, all_actions = layouts[0].batch(slabs.observations), layouts[1].batch(slabs.actions)
+    told = _join_episodes(ended, layouts[0], infos)
+    return Rollout(all_observations, all_actions, *slabs[2:], infos, told, slabs)
+
+
+def _slabs(layouts: tuple[SpaceLayout, SpaceLayout], num_steps: int, num_envs: int, out: Rollout | None) -> Slabs:
+    forms = [[(leaf.shape, leaf.dtype) for leaf in layout.leaves] for layout in layouts]
+    if out is not None:
+        slabs: Any = out.memory
+        if isinstance(slabs, Slabs) and slabs.rewards.shape == (num_steps, num_envs):
+            found = [[(array.shape[2:], array.dtype) for array in arrays] for arrays in slabs[:2]]
+            if found == forms:
+                return slabs
+        raise InvalidArgument(f"out is another fleet's rollout, or of another form than {(num_steps, num_envs)}")
+    try:
+        observations = [np.empty((num_steps + 1, num_envs, *shape), dtype) for shape, dtype in forms[0]]
+        actions = [np.empty((num_steps, num_envs, *shape), dtype) for shape, dtype in forms[1]]
+        flags = [np.empty((num_steps, num_envs), np.bool_) for _ in range(3)]
+        return Slabs(observations, actions, np.empty((num_steps, num_envs)), *flags)
+    except MemoryError as error:
+        raise OutOfMemory(
+            f"there is no memory for {num_steps} steps of {num_envs} sub-environments: take fewer"
+        ) from error
+
+
+def _chooser(
+    policy: Any, layout: SpaceLayout, num_steps: int, num_envs: int, seed: int | None
+) -> Callable[[int, Any], Any]:
+    """Return a function of the step and the observations that returns actions."""
+    if isinstance(policy, str):
+        if policy != "random":
+            raise InvalidArgument(f"policy={policy!r}: pass 'random', actions (T, N, …), or a callable")
+        if isinstance(layout.space, gym.spaces.Box) and not layout.space.is_bounded():
+            raise InvalidArgument(f"random actions from {layout.space}, which is not bounded: pass actions or a policy")
+        space = batch_space(layout.space, num_envs)
+        space.seed(seed)
+        return lambda t, observations: space.sample()
+    if callable(policy):
+        if not is_batched(policy):
+            raise InvalidArgument(
+                f"the policy {getattr(policy, '__name__', policy)!r} takes more than a batch of observations: "
+                "functions of one row are compiled into kernels only; pass a callable policy(observations) -> actions"
+            )
+        return lambda t, observations: policy(observations)
+    given = layout.apart(policy)
+    for leaf, array in zip(layout.leaves, given, strict=True):
+        expected = (num_steps, num_envs, *leaf.shape)
+        if np.shape(array) != expected:
+            raise InvalidArgument(f"actions have shape {np.shape(array)}, expected (T, N, …) = {expected}")
+    return lambda t, observations: layout.batch([np.asarray(array)[t] for array in given])
+
+
+def is_batched(policy: Any) -> bool:
+    """Return whether a policy is a callable that takes a batch of observations, and nothing else."""
+    if not callable(policy):
+        return False
+    try:
+        found = inspect.signature(policy).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C do not tell
+        return True
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([one for one in found if one.kind in kinds and one.default is one.empty]) <= 1
+
+
+def _stack_infos(stacked: dict[str, NDArray[Any]], infos: dict[str, Any], t: int, num_steps: int) -> None:
+    for name, values in infos.items():
+        if not isinstance(values, np.ndarray) or values.dtype == object or str(name)[:1] == "_" or name in _NOT_STACKED:
+            continue
+        if name not in stacked:
+            stacked[name] = np.zeros((num_steps, *values.shape), values.dtype)
+        stacked[name][t] = values
+
+
+def _join_episodes(
+    ended: list[tuple[int, EndedEpisodes, list[NDArray[Any]], dict[str, Any]]],
+    layout: SpaceLayout,
+    infos: dict[str, NDArray[Any]],
+) -> RolloutEpisodes:
+    def join(parts: list[Any], empty: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate(parts) if parts else empty
+
+    no_int, no_float = np.zeros(0, np.int64), np.zeros(0)
+    last = [
+        join([leaves[k] for _, _, leaves, _ in ended], np.zeros((0, *leaf.shape), leaf.dtype))
+        for k, leaf in enumerate(layout.leaves)
+    ]
+    last_infos = {}
+    for name, slab in infos.items():
+        parts = [
+            np.asarray(given.get(name, np.zeros(slab.shape[1:], slab.dtype)))[found.rows]
+            for _, found, _, given in ended
+        ]
+        last_infos[name] = join(parts, np.zeros((0, *slab.shape[2:]), slab.dtype))
+    return RolloutEpisodes(
+        steps=join([np.full(len(found.rows), t) for t, found, _, _ in ended], no_int),
+        env_indices=join([found.rows for _, found, _, _ in ended], no_int),
+        returns=join([found.returns for _, found, _, _ in ended], no_float),
+        lengths=join([found.lengths for _, found, _, _ in ended], no_int),
+        ids=join([found.ids for _, found, _, _ in ended], no_int),
+        observations=layout.batch(last),
+        infos=last_infos,
+    )

@@ -1,0 +1,344 @@
+"""The engine of kernels: one batch of compiled code on the CPU or a CUDA device."""
+
+from __future__ import annotations
+
+import reprlib
+import time
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexError, ResetNeeded
+from envfleet.fleet.checks import Seeds, check_options
+from envfleet.fleet.engine import (
+    Batch,
+    Call,
+    Engine,
+    GetState,
+    Request,
+    Reset,
+    Rows,
+    SetAttr,
+    SetState,
+    Step,
+    StepResult,
+    Traits,
+)
+from envfleet.fleet.episodes import EpisodeStatus
+from envfleet.fleet.infos import take_infos
+from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
+from envfleet.fleet.rollout import Rollout, check_rollout, is_batched, step_rollout
+from envfleet.fleet.stats import FleetStats, Plan
+from envfleet.kernels.batch_base import BatchState
+from envfleet.kernels.batches import make_batch, require_cpu
+from envfleet.kernels.infos import ResetInfos, StepInfos
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.plain import PlainRecord
+from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit, read_seeds
+from envfleet.kernels.rng import to_generator
+from envfleet.kernels.rollouts.rollout import run_rollout
+from envfleet.kernels.values import spread, to_values
+from envfleet.options import Options
+
+
+class KernelEngine(Engine):
+    """Sub-environments of one kernel, stepped by compiled code.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+        options: Of the fleet.
+        max_episode_steps: The time limit; `None` or -1 for none.
+        env_spec: Gymnasium's spec, if it has one.
+        render_mode: `"rgb_array"` or `None`.
+        **params: Parameters of the kernel, one value each or one per sub-environment.
+
+    Raises:
+        InvalidArgument: A parameter, option or the time limit cannot be used.
+        KernelError: The kernel cannot be compiled.
+    """
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        num_envs: int,
+        options: Options,
+        max_episode_steps: int | None = None,
+        *,
+        env_spec: Any = None,
+        render_mode: str | None = None,
+        **params: Any,
+    ) -> None:
+        self._batch: Any = None
+        check_render_mode(render_mode)
+        self._kernel, self.copy = spec, options.copy
+        self._first_seed = read_first_seed(options.seed, num_envs)
+        self._batch = make_batch(
+            spec,
+            num_envs,
+            device=options.device,
+            params=params,
+            limit=read_limit(max_episode_steps),
+            autoreset_mode=options.autoreset_mode,
+            workers=options.workers,
+            copy=options.copy,
+            debug=options.debug,
+        )
+        threads = self._batch.num_threads
+        crew = f"{threads} thread{'s' if threads > 1 else ''} on the CPU"
+        crew = "one thread per sub-environment on the CUDA device" if options.device == "cuda" else crew
+        checks = " that checks indices" if options.debug else ""
+        spans = [num_envs * (k + 1) // threads - num_envs * k // threads for k in range(threads)]
+        spaces = deepcopy((spec.observation_space, spec.action_space))
+        self.traits = Traits(
+            plan=Plan("kernel", threads, tuple(spans), f"compiled code{checks}, {crew}"),
+            num_envs=num_envs,
+            single_observation_space=spaces[0],
+            single_action_space=spaces[1],
+            autoreset_mode=options.autoreset_mode,
+            env_spec=env_spec,
+            render_mode=render_mode,
+            metadata={"render_modes": ["rgb_array"] if spec.render else [], "render_fps": spec.kernel.render_fps},
+            device=self._batch.device,
+            has_partial_steps=self._batch.device == "cpu",
+            has_objects=False,
+            has_stacks=False,
+            has_rollouts=True,
+            is_bound_to_process=False,
+        )
+        self._is_disabled = options.autoreset_mode is AutoresetMode.DISABLED
+        self._reset_infos = ResetInfos(spec, num_envs)
+        self._step_infos = StepInfos(spec, num_envs, options)
+        self._has_infos = bool(spec.kernel.info_fields)
+        self._seeds: NDArray[np.uint64] | None = None
+        self._observations: Any = None
+        self._result: Any = None
+        self._sent: Batch | None = None
+        self._steps = self._partial_steps = self._step_ns = 0
+
+    @property
+    def params(self) -> dict[str, NDArray[Any]]:
+        """Parameters by name, `(1, …)` where all sub-environments share one value, else `(num_envs, …)`; copies."""
+        params: dict[str, NDArray[Any]] = self._batch.params
+        return params
+
+    def step(self, actions: Any) -> StepResult:
+        """Step every sub-environment once."""
+        batch = self._batch
+        if self._is_disabled and batch.count_awaiting():
+            refuse_ended(batch.kept("awaiting"))
+        start_ns = time.perf_counter_ns()
+        arrays, ended = batch.step(actions)
+        self._steps += 1
+        self._step_ns += time.perf_counter_ns() - start_ns
+        self._observations = arrays[0]
+        infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
+        return arrays[0], arrays[1], arrays[2], arrays[3], infos
+
+    def submit(self, request: Request) -> None:
+        """Do what is asked."""
+        if isinstance(request, (Reset, SetState)) and request.rows is None:
+            self._sent = None  # whatever was interrupted ends here
+        if isinstance(request, Step):
+            self._sent = self._step_rows(request)
+        elif isinstance(request, Reset):
+            self._result = self._reset(request)
+        elif isinstance(request, Call):
+            self._result = self._call(request)
+        elif isinstance(request, SetAttr):
+            self._set_attr(request.name, request.values)
+        elif isinstance(request, GetState):
+            self._result = self._batch.save(request.rows)
+        else:
+            self._load(request)
+
+    def _step_rows(self, request: Step) -> Batch:
+        if self._sent is not None:
+            raise CallPending("send() while what was sent before is not received: a kernel steps at once, recv() first")
+        if request.rows is None:
+            return Batch(*self.step(request.actions), np.arange(self.traits.num_envs))
+        batch, rows = self._batch, request.rows
+        if self._is_disabled and batch.count_awaiting():
+            refuse_ended(batch.kept("awaiting") != 0, rows)
+        start_ns = time.perf_counter_ns()
+        arrays, ended = batch.step_rows(rows, request.actions)
+        self._partial_steps += len(rows)
+        self._step_ns += time.perf_counter_ns() - start_ns
+        self._observations = self._observations.copy()
+        self._observations[rows] = arrays[0][rows]
+        infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
+        observations, rewards, terminated, truncated = (array[rows] for array in arrays[:4])
+        return Batch(observations, rewards, terminated, truncated, take_infos(infos, rows), rows)
+
+    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
+        """Return what came of the last request."""
+        if count is None and rows is None:
+            result, self._result = self._result, None
+            return result
+        sent: Any = self._sent
+        if rows is not None and not np.array_equal(rows, sent.env_indices):
+            order = np.argsort(sent.env_indices)
+            if not np.array_equal(np.sort(rows), sent.env_indices[order]):
+                raise InvalidArgument(
+                    "recv(env_indices=…) of some of what was sent: a kernel steps at once, receive all"
+                )
+            places = order[np.argsort(np.argsort(rows))]
+            observations, rewards, terminated, truncated = (array[places] for array in sent[:4])
+            sent = Batch(observations, rewards, terminated, truncated, take_infos(sent.infos, places), rows)
+        self._sent = None
+        return sent
+
+    def _reset(self, request: Reset) -> dict[str, Any]:
+        num_envs, rows = self.traits.num_envs, request.rows
+        if request.options is not None and not isinstance(request.options, Mapping):
+            raise InvalidArgument("options per sub-environment: a kernel's reset takes one dict with 'params' for all")
+        options = request.options or {}
+        unknown = set(options) - {"params"}
+        if unknown:
+            raise InvalidArgument(
+                f"options has {min(unknown)!r}, expected 'reset_mask' or 'params': a kernel's reset takes no "
+                "options of its own, only parameters"
+            )
+        every = np.arange(num_envs) if rows is None else rows
+        values, is_seeded = self._read_seeds(request.seeds, every)
+        params = options.get("params")
+        check_options(params, name="options['params']")
+        if params:
+            self._batch.set_params(params, rows)
+        if self._seeds is None:
+            self._seeds = np.uint64(self._first_seed) + np.arange(num_envs, dtype=np.uint64)
+            values, is_seeded = np.where(is_seeded, values, self._seeds[every]), np.ones(len(every), np.bool_)
+        self._seeds[every[is_seeded]] = values[is_seeded]
+        arrays = self._batch.reset(every, values, is_seeded)
+        self._observations = arrays[0]
+        return self._reset_infos(arrays, rows)
+
+    def _read_seeds(self, seeds: Seeds, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        if isinstance(seeds, int):
+            values, is_seeded = read_seeds(seeds, self.traits.num_envs)
+            return values[rows], is_seeded[rows]
+        if seeds is None:
+            return np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.bool_)
+        return read_seeds(seeds, len(rows))
+
+    def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
+        """Return the last observations; the last ones of ended episodes are a view."""
+        observations = self._batch.final_observations if final else self._observations
+        return observations if rows is None else observations.take(rows, axis=0)
+
+    # ------------------------------------------------------------------------------- attributes, frames and states
+
+    def _call(self, request: Call) -> Sequence[Any]:
+        name = str(request.name)
+        if request.args or request.kwargs:
+            raise InvalidArgument(f"call({name!r}) with arguments: kernels have no methods that take any")
+        if name == "render":
+            return self._render()
+        if name == "np_random":
+            return [to_generator(record) for record in self._batch.rng_records()]
+        num_envs = self.traits.num_envs
+        if name == "np_random_seed":
+            return [None] * num_envs if self._seeds is None else list(self._seeds.tolist())
+        if name in self._kernel.params.names:
+            return to_values(spread(self._batch.params[name], num_envs))
+        if name in self._kernel.state.names:
+            return to_values(self._batch.field(name))
+        value = getattr(self._kernel.kernel, name, None)
+        if value is None or callable(value):
+            known = ", ".join((*self._kernel.params.names, *self._kernel.state.names))
+            raise AttributeError(f"{self._kernel.name} has no attribute {name!r}: it has {known}")
+        return (value,) * num_envs
+
+    def _set_attr(self, name: str, values: Any) -> None:
+        if name in self._kernel.params.names:
+            self._batch.set_params({name: values})
+            return
+        if name not in self._kernel.state.names:
+            self._kernel.params.check_name(name)
+        if self._seeds is None:
+            raise ResetNeeded(f"set_attr({name!r}) before the first reset, which sets it: call reset() first")
+        field, num_envs = self._kernel.state.dtype[name], self.traits.num_envs
+        try:
+            each = np.broadcast_to(np.asarray(values, field.base), (num_envs, *field.shape))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgument(
+                f"set_attr({name!r}, {reprlib.repr(values)}): {name} is {field.base} of shape {field.shape}; pass one "
+                f"value for all sub-environments, or a list or array of one for each of the {num_envs}"
+            ) from error
+        self._batch.write(name, each)
+
+    def _render(self) -> Sequence[Any]:
+        render: Any = self._kernel.render
+        if self.traits.render_mode is None:
+            return ()
+        if render is None:
+            raise InvalidArgument(f"{self._kernel.name} has no function `render(state, params)`: write one")
+        frames = []
+        for row in range(self.traits.num_envs):
+            state, params = self._batch.records(row)
+            frames.append(render(PlainRecord(self._kernel.state, state), PlainRecord(self._kernel.params, params)))
+        return frames
+
+    def _load(self, request: SetState) -> None:
+        states, rows = request.states, request.rows
+        count = self.traits.num_envs if rows is None else len(rows)
+        if not isinstance(states, BatchState) or states.num_rows != count:
+            found = f"{states.num_rows} sub-environments" if isinstance(states, BatchState) else type(states).__name__
+            raise InvalidArgument(f"set_state needs a state of {count} sub-environments from get_state, got {found}")
+        self._batch.load(states, rows)
+        if self._seeds is None:
+            self._seeds = np.zeros(self.traits.num_envs, np.uint64)
+        self._observations = self._batch.observe()[0]
+
+    # -------------------------------------------------------------------------------------------------- the rest
+
+    def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Rollout:
+        """Step `num_steps` times in one compiled call, unless the policy is a callable for batches."""
+        check_rollout(self.traits.autoreset_mode, num_steps, out)
+        if is_batched(policy):
+            return step_rollout(self, policy, num_steps, seed, out)
+        start_ns = time.perf_counter_ns()
+        batch = require_cpu(self._batch, "rollout")
+        rollout = run_rollout(batch, policy, num_steps, autoreset_mode=self.traits.autoreset_mode, seed=seed, out=out)
+        self._steps += num_steps
+        self._step_ns += time.perf_counter_ns() - start_ns
+        self._observations = rollout.last_observations
+        return rollout
+
+    def episodes(self) -> EpisodeStatus:
+        """Return where every episode stands."""
+        batch, num_envs = self._batch, self.traits.num_envs
+        counts = batch.kept("episodes")
+        ids = np.where(counts > 0, (counts - 1) * num_envs + np.arange(num_envs), -1)
+        return EpisodeStatus(
+            ids, batch.kept("returns").copy(), batch.kept("elapsed").copy(), batch.kept("awaiting") != 0
+        )
+
+    def count_ended(self) -> int:
+        """Return how many episodes have ended and await a reset."""
+        count: int = self._batch.count_awaiting()
+        return count
+
+    def state_after(self, error: BaseException) -> Lifecycle | None:
+        """Return the state of the fleet after a request that raised `error`."""
+        # Where an index is out of bounds, some rows have stepped and others have not.
+        return Lifecycle.TORN if isinstance(error, KernelIndexError) else super().state_after(error)
+
+    def describe(self) -> str:
+        """Return where the sub-environments are."""
+        return self.traits.plan.reason
+
+    def look(self, *, stacks: bool = False) -> FleetStats:
+        """Return statistics."""
+        steps, step_s = self._steps * self.traits.num_envs + self._partial_steps, self._step_ns / 1e9
+        return FleetStats(steps, steps / step_s if step_s else 0.0, step_s, 0.0, 0.0, step_s, 0, ())
+
+    def close(self, timeout_s: float) -> list[Failure]:
+        """Release threads and memory."""
+        if self._batch is not None:
+            self._batch.close()
+        return []

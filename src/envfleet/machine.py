@@ -1,0 +1,74 @@
+"""How many cores this process may use."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+from pathlib import Path
+
+
+def affinity_cores() -> int:
+    """Count the cores that the scheduler may run this process on."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux and some BSDs
+    return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+
+
+def cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Read how many cores' worth of time the control group (version 1 or 2) grants, or `None` for no limit.
+
+    Args:
+        root: Where the control group file system is mounted.
+    """
+    pairs = [_read_v2_quota(root / "cpu.max")]
+    pairs += [
+        (_read_int(root / folder / "cpu.cfs_quota_us"), _read_int(root / folder / "cpu.cfs_period_us"))
+        for folder in ("cpu", "cpu,cpuacct", ".")
+    ]
+    limits = [quota / period for quota, period in pairs if quota and quota > 0 and period]
+    return min(limits, default=None)
+
+
+def usable_cores() -> float:
+    """Count the cores this process may use at once; a control group can make it a fraction."""
+    quota = cgroup_cores()
+    return float(affinity_cores()) if quota is None else min(float(affinity_cores()), quota)
+
+
+def whole_cores() -> int:
+    """Count the whole cores this process may use at once, at least one."""
+    return max(1, math.floor(usable_cores() + 0.01))
+
+
+def _read_v2_quota(path: Path) -> tuple[int | None, int | None]:
+    try:
+        quota, period = path.read_text().split()
+    except (OSError, ValueError):
+        return None, None
+    return (None, None) if quota == "max" else (int(quota), int(period))
+
+
+def _read_int(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def cpu_model() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
+    return next(names, platform.processor() or platform.machine())
+
+
+def version_of(distribution: str) -> str | None:
+    """The version of an installed distribution; `None` if there is none of that name."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,1 +1,0 @@
-"""How a fleet is made: what a person gives becomes builders, a plan, and running workers."""

@@ -1,0 +1,97 @@
+"""Options of a fleet: every option once, in one frozen dataclass that travels whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.errors import InvalidArgument
+from envfleet.fleet.checks import check_choice, check_flag, check_seconds, check_whole
+
+RETIRED = {
+    "spares": "pass batch_size and use send() and recv(): others step while one is reset",
+    "recycle_bytes": "pass recycle_episodes",
+    "start_method": "leave it out: workers are forked from a small server that never imports your main module",
+}
+"""Options that are gone, and what replaces them."""
+
+_LEAST = {"workers": 1, "envs_per_worker": 1, "seed": 0, "recycle_episodes": 1, "batch_size": 1, "max_restarts": 0}
+_FLAGS = frozenset({"copy", "record_episodes", "final_infos", "debug", "lenient_actions"})
+_SECONDS = frozenset({"start_timeout_s", "step_timeout_s"})
+_CHOICES = {"device": ("cpu", "cuda"), "on_failure": ("raise", "restart"), "observation_mode": ("same", "different")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of `envfleet.make`, which explains them; made by `read_options`."""
+
+    backend: str = "auto"
+    device: str = "cpu"
+    workers: int | None = None
+    envs_per_worker: int | None = None
+    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+    copy: bool = True
+    batch_size: int | None = None
+    on_failure: Literal["raise", "restart"] = "raise"
+    max_restarts: int = 10
+    step_timeout_s: float | None = None
+    start_timeout_s: float = 300.0
+    ray_options: Mapping[str, Any] | None = None
+    seed: int | None = None
+    shared: Mapping[str, Any] | None = None
+    recycle_episodes: int | None = None
+    record_episodes: bool = False
+    final_infos: bool = True
+    observation_mode: Literal["same", "different"] = "same"
+    debug: bool = False
+    lenient_actions: bool = False  # of the classes named after Gymnasium's: actions pass uncast and unchecked
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are not at their defaults, by name."""
+        found = {}
+        for field in dataclasses.fields(self):
+            value, default = getattr(self, field.name), field.default
+            if value is not default and not (type(value) is type(default) and value == default):
+                found[field.name] = value
+        return found
+
+
+def read_options(**given: Any) -> Options:
+    """Check options by name, and put them together.
+
+    Raises:
+        InvalidArgument: An option has a value that it cannot have.
+    """
+    options, read = Options(**given), dict[str, Any]()
+    for name, value in options.given().items():
+        if name in _CHOICES:
+            check_choice(name, value, _CHOICES[name])
+        elif name in _FLAGS:
+            check_flag(name, value)
+        elif name in _SECONDS:
+            check_seconds(name, value)
+        elif name in _LEAST:
+            read[name] = check_whole(name, value, _LEAST[name])
+        elif name == "autoreset_mode":
+            read[name] = read_autoreset_mode(value)
+        elif name == "shared" and not isinstance(value, Mapping):
+            raise InvalidArgument(
+                f"shared is of type {type(value).__name__}, expected a dict of arrays by name: "
+                'write shared={"prices": array}'
+            )
+    return dataclasses.replace(options, **read)
+
+
+def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """Return Gymnasium's mode, or the one of this name or value.
+
+    Raises:
+        InvalidArgument: Unknown mode.
+    """
+    for known in AutoresetMode:
+        if mode in (known, known.name, known.value, known.name.lower()):
+            return known
+    raise InvalidArgument(f"autoreset_mode={mode!r}: pass one of {', '.join(repr(one.name) for one in AutoresetMode)}")

@@ -1,0 +1,216 @@
+"""Everything that is found by name: backends, environments and how a service hosts these, and agents.
+
+Entries are plain values; heavy parts are named as `"module:name"` and imported when they are used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """A way to carry sub-environments.
+
+    Attributes:
+        name: As `make(backend=…)` takes it.
+        build: `"module:function"`, called with a `Blueprint` and the reason for the choice; returns an engine.
+        steps: Where a sub-environment steps; for tables and messages.
+        choose_when: When to choose it; for tables.
+        options: Options of `make` that mean something with it, beyond `COMMON`.
+    """
+
+    name: str
+    build: str
+    steps: str
+    choose_when: str
+    options: frozenset[str]
+
+
+COMMON = frozenset({"backend", "autoreset_mode", "copy", "seed", "record_episodes", "final_infos"})
+"""Options that every backend has."""
+
+_PYTHON = frozenset(
+    {"batch_size", "on_failure", "max_restarts", "start_timeout_s", "shared", "observation_mode", "lenient_actions"}
+)
+_SPREAD = frozenset({"workers", "envs_per_worker"})
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Backend(
+            "serial",
+            "envfleet.backends:build_serial",
+            "in this process, one after another",
+            "a step costs less than waking a worker, or you debug",
+            _PYTHON,
+        ),
+        Backend(
+            "thread",
+            "envfleet.backends:build_thread",
+            "in threads of this process",
+            "the environment releases the GIL",
+            _PYTHON | _SPREAD,
+        ),
+        Backend(
+            "process",
+            "envfleet.backends:build_process",
+            "in worker processes, many to a worker, over shared memory",
+            "a step costs more than waking a worker",
+            _PYTHON | _SPREAD | {"step_timeout_s", "recycle_episodes"},
+        ),
+        Backend(
+            "ray",
+            "envfleet.backends:build_ray",
+            "in workers that a Ray cluster places, on this machine and others",
+            "one machine is not enough",
+            _PYTHON | _SPREAD | {"step_timeout_s", "ray_options"},
+        ),
+        Backend(
+            "kernel",
+            "envfleet.backends:build_kernel",
+            "in code compiled from a few lines of Python, on CPU or GPU",
+            "it is one of the kernels, or you write it as one",
+            frozenset({"device", "workers", "debug"}),
+        ),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """An environment that comes with envfleet.
+
+    Attributes:
+        id: Gymnasium's id.
+        target: `"module:Name"` of the class.
+        max_episode_steps: The time limit, or `None`.
+        is_kernel: Whether it is a kernel.
+        twin_of: Id of the Gymnasium environment that it equals.
+        hosting: `"module:Name"` of what a service needs to know of it.
+    """
+
+    id: str
+    target: str
+    max_episode_steps: int | None = None
+    is_kernel: bool = True
+    twin_of: str | None = None
+    hosting: str = "envfleet.envs.hosting:Hosting"
+
+
+_CLASSIC = {
+    "CartPole-v1": ("cartpole:CartPole", 500),
+    "Pendulum-v1": ("pendulum:Pendulum", 200),
+    "MountainCar-v0": ("mountain_car:MountainCar", 200),
+    "MountainCarContinuous-v0": ("mountain_car_continuous:MountainCarContinuous", 999),
+    "Acrobot-v1": ("acrobot:Acrobot", 500),
+}
+_HOCKEY = "envfleet.envs.hockey"
+
+ENVIRONMENTS: dict[str, Environment] = {
+    environment.id: environment
+    for environment in (
+        *(
+            Environment(f"envfleet/{name}", f"envfleet.envs.classic.{target}", limit, twin_of=name)
+            for name, (target, limit) in _CLASSIC.items()
+        ),
+        Environment("envfleet/GridWorld-v0", "envfleet.envs.gridworld:GridWorld", 100),
+        Environment("envfleet/GridWorldPixels-v0", "envfleet.envs.gridworld:GridWorldPixels", 100),
+        Environment(
+            "envfleet/Turbofan-v0",
+            "envfleet.envs.turbofan:Turbofan",
+            1000,
+            hosting="envfleet.envs.turbofan.hosting:EngineHosting",
+        ),
+        Environment("envfleet/Hockey-v0", f"{_HOCKEY}.kernel.game:Hockey", 251),
+        Environment("envfleet/HockeyOne-v0", f"{_HOCKEY}.kernel.game:HockeyOne", 251),
+        Environment("envfleet/Hockey-Box2D-v0", f"{_HOCKEY}.env:HockeyEnv", is_kernel=False),
+        Environment("envfleet/Hockey-One-Box2D-v0", f"{_HOCKEY}.one_player:HockeyOneEnv", is_kernel=False),
+        Environment("envfleet/Hockey-Two-Box2D-v0", f"{_HOCKEY}.two_player:HockeyTwoEnv", 251, is_kernel=False),
+    )
+}
+
+_DEFAULT = Environment("", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentKind:
+    """A kind of agent.
+
+    Attributes:
+        name: As configurations and files of saved agents have it; that of the class.
+        target: `"module:Name"` of the class, whose `config_class` has the hyperparameters.
+        aliases: Names of hyperparameters that configurations may also use, and the real ones.
+    """
+
+    name: str
+    target: str
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_WIDTHS = {"hidden_dim": "hidden", "hidden_dims": "hidden", "discount": "gamma"}
+_REPLAY = _WIDTHS | {
+    "tau": "target_tau",
+    "buffer_size": "capacity",
+    "buffer_max_size": "capacity",
+    "n_step": "num_steps",
+}
+
+AGENTS: dict[str, AgentKind] = {
+    kind.name: kind
+    for kind in (
+        AgentKind(
+            "SAC",
+            "envfleet.agents.sac:SAC",
+            _REPLAY | {"alpha": "initial_temperature", "max_episode_steps": "noise_length"},
+        ),
+        AgentKind(
+            "TD3",
+            "envfleet.agents.td3:TD3",
+            _REPLAY
+            | {
+                "expl_noise": "exploration_noise",
+                "policy_noise": "target_noise",
+                "noise_clip": "target_noise_clip",
+                "policy_freq": "policy_delay",
+            },
+        ),
+        AgentKind(
+            "DDDQN",
+            "envfleet.agents.dddqn:DDDQN",
+            _REPLAY
+            | {
+                "eps": "epsilon_start",
+                "eps_min": "epsilon_end",
+                "use_per": "prioritised",
+                "per_alpha": "priority_alpha",
+                "per_beta": "priority_beta",
+            },
+        ),
+        AgentKind(
+            "PPO",
+            "envfleet.agents.ppo:PPO",
+            _WIDTHS
+            | {
+                "clip_range": "clip",
+                "clip_coef": "clip",
+                "n_epochs": "num_epochs",
+                "ent_coef": "entropy_weight",
+                "vf_coef": "value_weight",
+            },
+        ),
+    )
+}
+
+
+def find_hosting(env_id: str) -> Any:
+    """Return what a service needs to know of an environment, as an object of its own."""
+    return resolve(ENVIRONMENTS.get(env_id, _DEFAULT).hosting)()
+
+
+def resolve(target: str) -> Any:
+    """Import what `"module:name"` names."""
+    return pkgutil.resolve_name(target)

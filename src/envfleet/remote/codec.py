@@ -1,0 +1,238 @@
+"""The bytes that a client and a service exchange: values and arrays, and the checked reading of replies.
+
+Bodies are MessagePack; nothing is pickled. Numbers, texts, bytes, lists, maps and `None` are MessagePack's own. Arrays
+are extensions of type 1: one byte with the length of the dtype's name, the name (`<f4`), one byte with the number of
+dimensions, eight bytes for each length (little endian), zeros up to a multiple of 16, then the elements in C order, so
+that a decoder need not copy them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import gymnasium as gym
+import msgpack
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.errors import ObservationError, WireError
+from envfleet.fleet.layout import SpaceLayout
+
+MEDIA_TYPE: Final = "application/msgpack"
+ARRAY: Final = 1
+KINDS: Final = "biuf"
+"""Of the dtypes that are sent as arrays."""
+_DTYPE = re.compile(rf"[<>|]?[{KINDS}]\d{{1,2}}")
+_MAX_DIMENSIONS = 16
+_ALIGNMENT = 16
+
+
+# ------------------------------------------------------------------------------------------------- values and arrays
+
+
+def pack(value: Any) -> bytes:
+    """Encode a value.
+
+    Args:
+        value: `None`, bools, numbers, texts, bytes, lists, tuples, dicts with text keys, NumPy scalars and arrays of
+            bools and numbers, nested at will. Tuples come back as lists, scalars as Python's.
+
+    Raises:
+        WireError: It holds something else.
+    """
+    try:
+        packed: bytes = msgpack.packb(value, default=_encode, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WireError(f"the value cannot be sent: {error}") from error
+    return packed
+
+
+def unpack(body: bytes | bytearray | memoryview) -> Any:
+    """Decode what `pack` made.
+
+    Returns:
+        The value. Arrays are read-only views of memory of their own, in this machine's byte order or little endian.
+
+    Raises:
+        WireError: The bytes are something else.
+    """
+    try:
+        return msgpack.unpackb(body, ext_hook=_decode, raw=False, strict_map_key=True)
+    except WireError:
+        raise
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise WireError(
+            f"the body is not MessagePack as expected: {str(error)[:200] or type(error).__name__}"
+        ) from error
+
+
+def shrink(array: NDArray[Any]) -> NDArray[Any]:
+    """Return integers in the fewest bytes that hold them all; the receiver restores the dtype from the space."""
+    if array.dtype.kind not in "iu" or not array.size:
+        return array
+    lowest, highest = int(array.min()), int(array.max())
+    smallest = np.min_scalar_type(highest if lowest >= 0 else min(lowest, ~highest))
+    return array.astype(smallest) if smallest.itemsize < array.itemsize else array
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return msgpack.ExtType(ARRAY, _array_bytes(value))
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is neither a number, a text, a list, a dict nor an array of numbers")
+
+
+def _array_bytes(array: NDArray[Any]) -> bytes:
+    if array.dtype.kind not in KINDS:
+        raise TypeError(f"an array of dtype {array.dtype}: only bools and numbers are sent as arrays")
+    dtype = array.dtype.newbyteorder("<")
+    name = dtype.str.encode()
+    header = struct.pack(f"<B{len(name)}sB{array.ndim}Q", len(name), name, array.ndim, *array.shape)
+    padding = bytes(-len(header) % _ALIGNMENT)
+    return b"".join((header, padding, np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data))
+
+
+def _decode(code: int, data: bytes) -> Any:
+    if code != ARRAY:
+        raise WireError(f"extension type {code} is unknown, expected {ARRAY} (an array)")
+    try:
+        name_bytes = data[0]
+        name, num_dimensions = data[1 : 1 + name_bytes].decode("ascii"), data[1 + name_bytes]
+        if not _DTYPE.fullmatch(name) or num_dimensions > _MAX_DIMENSIONS:
+            raise WireError(f"an array of dtype {name} and {num_dimensions} dimensions is not accepted")
+        dtype = np.dtype(name)
+        shape = struct.unpack_from(f"<{num_dimensions}Q", data, 2 + name_bytes)
+    except (IndexError, struct.error, TypeError, UnicodeDecodeError) as error:
+        raise WireError(f"the header of an array cannot be read: {error}") from error
+    first = -(-(2 + name_bytes + 8 * num_dimensions) // _ALIGNMENT) * _ALIGNMENT
+    expected = first + math.prod(shape) * dtype.itemsize
+    if expected != len(data):
+        raise WireError(f"an array {shape} of {dtype} has {len(data)} bytes, expected {expected}")
+    return np.frombuffer(data, dtype, offset=first).reshape(shape)
+
+
+# ------------------------------------------------------------------------------------------------------------- infos
+
+
+def infos_from_plain(plain: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Return the infos that a service sent in Gymnasium's form; rows without a value hold zeros, or `None`.
+
+    Raises:
+        WireError: It is something else.
+    """
+    try:
+        return _read_columns(plain, num_envs, is_inner=False)
+    except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+        raise WireError(f"the infos cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read_columns(plain: Mapping[str, Any], num_envs: int, *, is_inner: bool) -> dict[str, Any]:
+    infos: dict[str, Any] = {}
+    for name, column in plain.items():
+        rows = np.arange(num_envs) if column["rows"] is None else column["rows"]
+        if "columns" in column:
+            infos[name] = _read_columns(column["columns"], num_envs, is_inner=True)
+        elif column.get("is_object"):
+            infos[name] = np.full(num_envs, None, object)
+            for row, value in zip(rows, column["values"], strict=True):
+                infos[name][row] = value
+        else:
+            values = column["values"]
+            infos[name] = np.zeros((num_envs, *values.shape[1:]), values.dtype)
+            infos[name][rows] = values
+        if not is_inner or column.get("is_masked"):
+            infos[f"_{name}"] = np.zeros(num_envs, np.bool_)
+            infos[f"_{name}"][rows] = True
+    return infos
+
+
+# ------------------------------------------------------------------------------------------------------------ spaces
+
+
+def space_from_plain(plain: Mapping[str, Any]) -> gym.Space[Any]:
+    """Return the space that a service described.
+
+    Raises:
+        WireError: It is something else.
+    """
+    try:
+        return _read_space(plain)
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise WireError(f"the space {plain!r:.200} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read_space(plain: Mapping[str, Any]) -> gym.Space[Any]:
+    kind = plain["type"]
+    dtype: np.dtype[Any] = np.dtype(plain.get("dtype"))
+    if kind == "Dict":
+        return spaces.Dict({name: _read_space(each) for name, each in plain["spaces"]})
+    if kind == "Tuple":
+        return spaces.Tuple([_read_space(each) for each in plain["spaces"]])
+    if kind == "Box":
+        shape = tuple(plain["shape"])
+        low, high = (np.full(shape, plain[side], dtype) for side in ("low", "high"))
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        return spaces.Discrete(plain["n"], start=plain["start"], dtype=dtype.type)
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.array(plain["nvec"]), dtype.type, start=np.array(plain["start"]))
+    if kind == "MultiBinary":
+        shape = tuple(plain["shape"])
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+    raise ValueError(f"unknown type of space {kind!r}")
+
+
+# ----------------------------------------------------------------------------------------------------------- replies
+
+
+def read_array(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array of a reply; read-only.
+
+    Raises:
+        WireError: It is missing, or has another shape or dtype.
+    """
+    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
+        found = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise WireError(f"{name} are {found}, expected {dtype} {shape}: the service answered something else")
+    return value
+
+
+def read_leaves(reply: Mapping[str, Any], layout: SpaceLayout, num_rows: int) -> list[NDArray[Any]]:
+    """Return the observations of a reply, one array per leaf of their space; read-only.
+
+    Raises:
+        WireError: They have another structure, shape or dtype.
+    """
+    try:
+        found = layout.apart(reply.get("observations"))
+    except (TypeError, KeyError, IndexError) as error:
+        raise WireError(f"observations have another structure than {layout.space}") from error
+    return [
+        read_array(value, "observations", (num_rows, *leaf.shape), leaf.dtype)
+        for value, leaf in zip(found, layout.leaves, strict=True)
+    ]
+
+
+def read_infos(reply: Mapping[str, Any], layout: SpaceLayout, num_rows: int) -> dict[str, Any]:
+    """Return the infos of a reply in Gymnasium's form, `final_obs` in that of the observation space.
+
+    Raises:
+        WireError: They are something else.
+    """
+    infos = infos_from_plain(reply.get("infos"), num_rows)  # type: ignore[arg-type]  # refused if it is no mapping
+    if "final_obs" in infos:
+        finals, row = infos["final_obs"], [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+        write = layout.writer(row)
+        try:
+            for place in np.flatnonzero(infos["_final_obs"]).tolist():
+                write(0, finals[place])
+                finals[place] = layout.row(row, [], 0)
+        except (ObservationError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise WireError(f"final_obs do not fit {layout.space}: {error}") from error
+    return infos

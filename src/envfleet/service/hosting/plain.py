@@ -1,0 +1,99 @@
+"""Infos and spaces as the plain values that a service sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.fleet.infos import is_mask
+from envfleet.remote.codec import KINDS
+
+
+def infos_to_plain(infos: Mapping[str, Any], num_envs: int, within: Any = None) -> dict[str, Any]:
+    """Return infos as values that `pack` takes, with only the rows that have a value.
+
+    Args:
+        infos: Gymnasium's form: `{"name": column, "_name": mask, …}`; a column is an array `(num_envs, …)`, an array of
+            objects, or such a dict.
+        num_envs: Number of sub-environments.
+        within: Mask of the dict that has these columns, if they are inside of one.
+
+    Returns:
+        By name: `{"rows": indices or None for all, "values": …}`, where values are an array or a list of those rows
+        (`"is_object": True` where the column was one of objects), or `{"rows": …, "columns": {…}}` for a dict. Objects
+        other than numbers, texts and arrays are sent as text. `"is_masked": True` marks a column of a dict that has a
+        mask of its own.
+    """
+    plain: dict[str, Any] = {}
+    for name, column in infos.items():
+        if is_mask(name, infos):
+            continue
+        mask = infos.get(f"_{name}", within)
+        rows = None if mask is None or mask.all() else np.flatnonzero(mask).astype(np.uint32)
+        if isinstance(column, Mapping):
+            plain[name] = {"rows": rows, "columns": infos_to_plain(column, num_envs, mask)}
+        else:
+            chosen = column if rows is None else column[rows]
+            if column.dtype.kind in KINDS:
+                plain[name] = {"rows": rows, "values": chosen}
+            else:
+                plain[name] = {"rows": rows, "values": _stacked(chosen.tolist()), "is_object": True}
+        if within is not None and f"_{name}" in infos:
+            plain[name]["is_masked"] = True
+    return plain
+
+
+def _stacked(values: list[Any]) -> Any:
+    """Return one array of arrays that are alike, which is shorter; else a list of what can be sent."""
+    forms = {(value.shape, value.dtype) if isinstance(value, np.ndarray) else None for value in values}
+    form = forms.pop() if len(forms) == 1 else None
+    return np.stack(values) if form is not None and form[1].kind in KINDS else _sendable(values)
+
+
+def _sendable(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
+        return value
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.kind in KINDS else [_sendable(each) for each in value.tolist()]
+    if isinstance(value, Mapping):
+        return {str(key): _sendable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sendable(each) for each in value]
+    return repr(value)
+
+
+def space_to_plain(space: gym.Space[Any]) -> dict[str, Any]:
+    """Return a space as values that `pack` takes.
+
+    Raises:
+        InvalidArgument: It is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
+    """
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": [[name, space_to_plain(each)] for name, each in space.spaces.items()]}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_plain(each) for each in space.spaces]}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "shape": list(space.shape)}
+    dtype = np.dtype(space.dtype).str
+    if isinstance(space, spaces.Box):
+        low, high = _uniform(space.low), _uniform(space.high)
+        return {"type": "Box", "low": low, "high": high, "shape": list(space.shape), "dtype": dtype}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": dtype}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"type": "MultiDiscrete", "nvec": space.nvec, "start": space.start, "dtype": dtype}
+    raise InvalidArgument(
+        f"a space of type {type(space).__name__} cannot be sent: a service hosts environments of Box, Discrete, "
+        "MultiDiscrete, MultiBinary, Dict and Tuple spaces"
+    )
+
+
+def _uniform(bounds: NDArray[Any]) -> Any:
+    """Return one number if all are the same."""
+    return bounds.flat[0].item() if bounds.size and bool((bounds == bounds.flat[0]).all()) else bounds

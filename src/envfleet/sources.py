@@ -1,0 +1,295 @@
+"""What users pass as an environment, turned into builders of sub-environments."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.wrappers import TimeLimit
+
+from envfleet.errors import InvalidArgument, UnknownEnv
+from envfleet.fleet.checks import check_whole
+from envfleet.kernels.kernel import Kernel
+from envfleet.kernels.registration import is_kernel
+from envfleet.options import RETIRED, Options
+from envfleet.workers.builders import EnvBuilder
+
+EnvSource: TypeAlias = (
+    str | EnvSpec | type[Kernel] | Callable[..., gym.Env[Any, Any]] | Sequence[Callable[..., gym.Env[Any, Any]]]
+)
+"""What `envfleet.make` accepts as an environment."""
+
+_OF_GYMNASIUM = {"render_mode", "max_episode_steps", "disable_env_checker"}
+_WHOLE_DICT = {"kwargs", "env_kwargs", "env_options"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Blueprint:
+    """Everything that `make` was asked for; any number of engines can be built from it.
+
+    Attributes:
+        source: The environment.
+        num_envs: How many.
+        options: Of the fleet.
+        env_kwargs: For the environment.
+    """
+
+    source: Any
+    num_envs: int
+    options: Options
+    env_kwargs: Mapping[str, Any]
+
+    def kernel_spec(self) -> EnvSpec | None:
+        """Return the registered kernel that the source means, if it means one."""
+        return kernel_spec(self.source)
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether the source is a kernel, or the id or spec of a registered one."""
+        return names_kernel(self.source)
+
+    def builders(self, seed: int) -> tuple[EnvBuilder, ...]:
+        """Return one builder per sub-environment.
+
+        Args:
+            seed: Of the first sub-environment, for callables that take one.
+
+        Raises:
+            InvalidArgument: The source is nothing that a sub-environment can be built from.
+        """
+        source, names, kwargs = self.source, tuple(self.options.shared or ()), dict(self.env_kwargs)
+        if isinstance(source, (str, EnvSpec)):
+            spec = find_spec(source)
+            check_keywords(spec, kwargs)
+            return (EnvBuilder(_SpecMaker(spec, kwargs), shared_names=names),) * self.num_envs
+        if is_kernel_class(source):
+            return (EnvBuilder(_KernelMaker(source, kwargs), shared_names=names),) * self.num_envs
+        if kwargs:
+            raise InvalidArgument(
+                f"keyword arguments {sorted(kwargs)} are neither make()'s nor can they go to a callable: check their "
+                "spelling, or bind them with functools.partial"
+            )
+        functions: list[Any] = list(source) if isinstance(source, Sequence) else [source] * self.num_envs
+        read = functools.lru_cache(maxsize=None)(lambda index: _read_signature(functions[index], index, names))
+        first = {id(function): index for index, function in reversed(list(enumerate(functions)))}
+        builders = []
+        for index, function in enumerate(functions):
+            takes_seed, taken = read(first[id(function)])
+            builders.append(EnvBuilder(function, seed + index if takes_seed else None, taken))
+        unused = set(names).difference(*(builder.shared_names for builder in builders))
+        if unused:
+            raise InvalidArgument(
+                f"shared data {sorted(unused)} is taken by no callable: give one a keyword argument of that name"
+            )
+        return tuple(builders)
+
+
+class _SpecMaker:
+    """Makes a registered environment from its spec, also in a worker that never saw the registration."""
+
+    def __init__(self, spec: EnvSpec, kwargs: dict[str, Any]) -> None:
+        # The fleet checks spaces and order itself; Gymnasium's checkers cost as much as a cheap environment.
+        self._spec = copy.copy(spec)
+        self._spec.order_enforce = False
+        self._kwargs = {"disable_env_checker": True, **kwargs}
+
+    def __call__(self, **shared: Any) -> gym.Env[Any, Any]:
+        return gym.make(self._spec, **self._kwargs, **shared)
+
+
+class _KernelMaker:
+    """Makes an ordinary environment from a kernel."""
+
+    def __init__(self, kernel: type[Kernel], kwargs: dict[str, Any]) -> None:
+        self._kernel, self._kwargs = kernel, dict(kwargs)
+        self._limit = self._kwargs.pop("max_episode_steps", kernel.max_episode_steps)
+
+    def __call__(self, **shared: Any) -> gym.Env[Any, Any]:
+        from envfleet.kernels.env import KernelEnv
+        from envfleet.kernels.requests import read_limit
+
+        env = KernelEnv(self._kernel, **self._kwargs, **shared)
+        limit = read_limit(self._limit)
+        return env if limit is None else TimeLimit(env, limit)
+
+
+def is_kernel_class(source: Any) -> bool:
+    """Return whether the source is a kernel itself."""
+    return isinstance(source, type) and issubclass(source, Kernel)
+
+
+def names_kernel(source: Any) -> bool:
+    """Return whether the source is a kernel, or the id or spec of a registered one."""
+    return is_kernel_class(source) or kernel_spec(source) is not None
+
+
+def kernel_spec(source: Any) -> EnvSpec | None:
+    """Return the registered kernel that a Gymnasium id or spec means, if it means one."""
+    if not isinstance(source, (str, EnvSpec)):
+        return None
+    spec = find_spec(source)
+    return spec if is_kernel(spec) else None
+
+
+def find_spec(source: str | EnvSpec) -> EnvSpec:
+    """Return the spec of an id; `"module:id"` imports the module first.
+
+    Raises:
+        InvalidArgument: The module cannot be imported.
+        UnknownEnv: No such id is registered; the message names similar ones.
+    """
+    if isinstance(source, EnvSpec):
+        return source
+    module, _, env_id = source.rpartition(":")
+    if module:
+        _import(module, source)
+    try:
+        return gym.spec(env_id)
+    except gym.error.Error as error:
+        near = difflib.get_close_matches(env_id, gym.registry, n=3)
+        advice = f"close to it: {', '.join(near)}" if near else "`envfleet envs` lists what is registered"
+        raise UnknownEnv(
+            f"env={source!r}, expected the id of a registered environment ({str(error).rstrip('.')}): {advice}; where "
+            "a package has to be imported first, write 'module:id'"
+        ) from error
+
+
+def find_callable(source: str) -> Callable[..., Any] | None:
+    """Return the callable that `"module:name"` names; `None` if it is an id, with or without a module.
+
+    Raises:
+        InvalidArgument: The module cannot be imported.
+    """
+    module, _, name = source.rpartition(":")
+    found = getattr(_import(module, source), name, None) if module else None
+    return found if callable(found) and name not in gym.registry else None
+
+
+def _import(module: str, source: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidArgument(
+            f"env={source!r}: the module {module!r} cannot be imported ({error}): run from the folder that holds it or "
+            "install it; expected 'module:id', 'module:callable', or the id alone"
+        ) from error
+
+
+def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+    """Return whether a callable takes a seed, and which shared data it takes."""
+    if isinstance(function, gym.Env):
+        raise InvalidArgument(
+            f"env {index} is an environment, expected a callable that makes one: `lambda: gym.make(...)`; "
+            "a fleet builds each sub-environment where it runs"
+        )
+    if not callable(function):
+        raise InvalidArgument(
+            f"env {index} is a {type(function).__name__}, expected a Gymnasium id, a spec, or a callable that returns "
+            "an environment"
+        )
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some built-in callables do not tell
+        return False, shared_names
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    names = tuple(name for name in shared_names if takes_any or name in {one.name for one in parameters})
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        one.name for one in parameters if one.kind in kinds and one.default is one.empty and one.name not in names
+    ]
+    if len(required) > 1:
+        raise InvalidArgument(
+            f"env {index} needs the arguments {required}, expected a callable without arguments or with one, the "
+            "seed: bind the others with functools.partial or a lambda"
+        )
+    return bool(required), names
+
+
+def count_envs(source: Any, num_envs: int | None, workers: int | None, envs_per_worker: int | None) -> int:
+    """Return how many sub-environments there are to be.
+
+    Raises:
+        InvalidArgument: It is not said, or the numbers contradict each other.
+    """
+    num_envs = None if num_envs is None else check_whole("num_envs", num_envs, 1)
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        if not source:
+            raise InvalidArgument("the list of callables is empty: pass one callable per sub-environment")
+        if num_envs not in (None, len(source)):
+            raise InvalidArgument(f"num_envs={num_envs} but {len(source)} callables were given: leave num_envs out")
+        num_envs = len(source)
+    if num_envs is None and workers and envs_per_worker:
+        num_envs = workers * envs_per_worker
+    if num_envs is None:
+        raise InvalidArgument("num_envs is missing: pass how many sub-environments the fleet shall have, such as 8")
+    if workers is not None and workers > num_envs:
+        raise InvalidArgument(
+            f"workers={workers} but there are only {num_envs} sub-environments: a worker needs at least one; "
+            f"pass workers={num_envs} or fewer"
+        )
+    if workers is not None and envs_per_worker is not None and -(-num_envs // envs_per_worker) != workers:
+        raise InvalidArgument(
+            f"workers={workers} × envs_per_worker={envs_per_worker} does not hold num_envs={num_envs} "
+            "sub-environments: leave one of the three out"
+        )
+    return num_envs
+
+
+def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
+    """Refuse a keyword that the constructor of a registered environment does not take.
+
+    Raises:
+        InvalidArgument: The message names it, and what is accepted.
+    """
+    unsure = [name for name in env_kwargs if name not in _OF_GYMNASIUM and name not in spec.kwargs]
+    accepted = _accepted(spec) if unsure else None
+    if accepted is None:
+        return
+    for name in unsure:
+        if name not in accepted:
+            options = ["num_envs", *(field.name for field in dataclasses.fields(Options))]
+            raise InvalidArgument(
+                f"{name}={env_kwargs[name]!r} is neither an option of make() nor a keyword of {spec.id}, which takes "
+                f"{', '.join(accepted) or 'none'}: {advise(name, [*options, *accepted])}"
+            )
+
+
+def refuse_retired(env_kwargs: Mapping[str, Any]) -> None:
+    """Refuse options that `make` had once, and name what replaces them."""
+    for name in RETIRED.keys() & env_kwargs.keys():
+        raise InvalidArgument(f"{name}={env_kwargs[name]!r} is no option any more: {RETIRED[name]}")
+
+
+def _accepted(spec: EnvSpec) -> list[str] | None:
+    """Return the keywords that a constructor names; `None` if it takes any, or if that cannot be told here."""
+    entry_point: str | Callable[..., Any] | None = spec.entry_point
+    try:
+        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+        parameters = inspect.signature(creator).parameters.values() if creator is not None else None
+    except (ImportError, AttributeError, TypeError, ValueError):  # building it says why, where it is built
+        return None
+    if parameters is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return None
+    return [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+
+
+def advise(name: str, known: Iterable[str]) -> str:
+    """Return what to do about an unknown keyword, as the end of the sentence that refuses it.
+
+    Args:
+        name: The keyword.
+        known: The accepted ones, the likeliest first.
+    """
+    known = list(known)
+    if name in _WHOLE_DICT:
+        return "write each of its entries as a keyword of make() itself"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or [one for one in known if one in name]
+    return f"did you mean {near[0]}?" if near else "check the spelling, or leave it out"

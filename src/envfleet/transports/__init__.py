@@ -1,1 +1,0 @@
-"""Where groups run: in this thread, in other threads, in worker processes."""

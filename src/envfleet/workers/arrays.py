@@ -1,0 +1,177 @@
+"""The arrays of a fleet, and how they lie in one block of bytes that the owner shares with its workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.fleet.layout import SpaceLayout
+
+ALIGNMENT_BYTES = 64
+"""A cache line: arrays written by different processes never share one at their borders."""
+
+GENERATIONS = 2
+"""Output arrays alternate between two generations, so that what a step returned survives the next one."""
+
+MAX_COLUMNS = 32
+"""Numbers in infos that travel as columns; keys beyond them travel as objects."""
+
+
+class BlockLayout:
+    """Where each named array lies in one block of bytes; every array starts at a multiple of 64 bytes.
+
+    >>> BlockLayout({"rewards": ((8,), "f8"), "terminated": ((8,), "?")}).size_bytes
+    128
+    """
+
+    def __init__(self, arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any] | str]]) -> None:
+        self._fields: dict[str, tuple[tuple[int, ...], np.dtype[Any], int]] = {}
+        end = 0
+        for name, (shape, dtype) in arrays.items():
+            form = tuple(int(length) for length in shape), np.dtype(dtype)
+            self._fields[name] = (*form, end)
+            size_bytes = form[1].itemsize
+            for length in form[0]:  # Python ints: a product in int64 could overflow silently
+                size_bytes *= length
+            end += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self.size_bytes = max(end, ALIGNMENT_BYTES)
+
+    def views(self, buffer: Any) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a block: views of `buffer`, writable if it is."""
+        return {
+            name: np.ndarray(shape, dtype, buffer=buffer, offset=offset)
+            for name, (shape, dtype, offset) in self._fields.items()
+        }
+
+    def allocate(self) -> NDArray[np.uint8]:
+        """Return a zeroed block on the heap, aligned to 64 bytes."""
+        raw = np.zeros(self.size_bytes + ALIGNMENT_BYTES, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT_BYTES
+        return raw[start : start + self.size_bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraysSpec:
+    """Everything that decides the arrays of a fleet; picklable, so that each worker derives the same block.
+
+    Attributes:
+        observations: Layout of one observation.
+        actions: Layout of one action.
+        num_envs: How many sub-environments.
+        has_finals: Whether last observations of ended episodes are kept.
+    """
+
+    observations: SpaceLayout
+    actions: SpaceLayout
+    num_envs: int
+    has_finals: bool
+
+    @functools.cached_property
+    def block(self) -> BlockLayout:
+        """Where the arrays lie."""
+        n = self.num_envs
+        arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any] | str]] = {
+            "rewards": ((GENERATIONS, n), "float64"),
+            "flags": ((GENERATIONS, 2, n), "bool"),
+            "info_values": ((MAX_COLUMNS, n), "int64"),
+            "info_given": ((MAX_COLUMNS, n), "bool"),
+            "row_asked": ((n,), "int64"),
+            "row_done": ((n,), "int64"),
+            "row_flags": ((n,), "int64"),
+        }
+        for k, leaf in enumerate(self.actions.leaves):
+            arrays[f"actions.{k}"] = (n, *leaf.shape), leaf.dtype
+        for k, leaf in enumerate(self.observations.leaves):
+            arrays[f"observations.{k}"] = (GENERATIONS, n, *leaf.shape), leaf.dtype
+            if self.has_finals:
+                arrays[f"finals.{k}"] = (GENERATIONS, n, *leaf.shape), leaf.dtype
+        return BlockLayout(arrays)
+
+
+@dataclasses.dataclass
+class Outputs:
+    """One generation of what a step writes, for some rows. Leaves are in the order of `SpaceLayout.leaves`.
+
+    Attributes:
+        observations: One array per leaf.
+        finals: The last observations of ended episodes, one array per leaf; empty unless the mode is `SAME_STEP`.
+        rewards: float64 `(n,)`.
+        flags: Terminated and truncated, bool `(2, n)`.
+    """
+
+    observations: list[NDArray[Any]]
+    finals: list[NDArray[Any]]
+    rewards: NDArray[np.float64]
+    flags: NDArray[np.bool_]
+
+    def clear(self, rows: Any) -> None:
+        """Write no reward and no end, as after a reset."""
+        self.rewards[rows] = 0.0
+        self.flags[:, rows] = False
+
+    def private(self) -> Outputs:
+        """Return arrays that share no cache line with another process; large observations stay where they are."""
+
+        def own(leaf: NDArray[Any]) -> NDArray[Any]:
+            return leaf if leaf[:1].nbytes >= 16 * ALIGNMENT_BYTES else leaf.copy()
+
+        observations, finals = ([own(leaf) for leaf in leaves] for leaves in (self.observations, self.finals))
+        return Outputs(observations, finals, self.rewards.copy(), self.flags.copy())
+
+    def publish(self, target: Outputs, rows: Any) -> None:
+        """Copy rows to the arrays that this was made from by `private`."""
+        for mine, theirs in ((self.observations, target.observations), (self.finals, target.finals)):
+            for leaf, other in zip(mine, theirs, strict=True):
+                if leaf is not other:
+                    other[rows] = leaf[rows]
+        target.rewards[rows] = self.rewards[rows]
+        target.flags[:, rows] = self.flags[:, rows]
+
+    @functools.cached_property
+    def flat(self) -> tuple[Any, Any, Any]:
+        """Rewards, terminated and truncated as memoryviews, which take a scalar faster than arrays do."""
+        arrays: tuple[Any, ...] = self.rewards, *self.flags
+        rewards, terminated, truncated = (memoryview(array) for array in arrays)
+        return rewards, terminated, truncated
+
+
+class FleetArrays:
+    """Views of a block: all rows for the owner, or one worker's slice of them.
+
+    Args:
+        spec: What decides the arrays.
+        buffer: The block.
+        rows: Which rows to view.
+
+    Attributes:
+        actions: One array per leaf.
+        outputs: One `Outputs` per generation.
+        info_values: Columns of the infos, slots of 8 bytes, int64 `(MAX_COLUMNS, n)`.
+        info_given: Which rows gave a value for each column, bool `(MAX_COLUMNS, n)`.
+        row_asked: Number of the last request to step this row alone, int64 `(n,)`.
+        row_done: Number of the last such request that is done, int64 `(n,)`.
+        row_flags: What came with it, int64 `(n,)`.
+    """
+
+    def __init__(self, spec: ArraysSpec, buffer: Any, rows: slice = slice(None)) -> None:
+        views = spec.block.views(buffer)
+        self.actions = [views[f"actions.{k}"][rows] for k in range(len(spec.actions.leaves))]
+        count = len(spec.observations.leaves)
+        self.outputs = [
+            Outputs(
+                observations=[views[f"observations.{k}"][g, rows] for k in range(count)],
+                finals=[views[f"finals.{k}"][g, rows] for k in range(count if spec.has_finals else 0)],
+                rewards=views["rewards"][g, rows],
+                flags=views["flags"][g, :, rows],
+            )
+            for g in range(GENERATIONS)
+        ]
+        self.info_values, self.info_given = views["info_values"][:, rows], views["info_given"][:, rows]
+        self.row_asked, self.row_done, self.row_flags = (
+            views[name][rows] for name in ("row_asked", "row_done", "row_flags")
+        )

@@ -1,0 +1,206 @@
+"""The board: words of shared memory by which an owner and its workers know what is asked and done, and how they wait.
+
+Everything here is state that can be read again; nothing is a stream that an interruption could tear. Each word has one
+writer. A bell (a byte in a pipe, a semaphore) rings only for someone who has announced that it sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import platform
+import select
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+Line: TypeAlias = "memoryview[int]"
+"""The words of one worker, or of the owner."""
+
+WORDS = 24
+"""Words of int64 in a line: three cache lines, each with one writer."""
+
+# The owner writes:
+ASKED = 0  # number of the last request << 4 | generation << 3 | verb: one word, so that they cannot disagree
+TABLE = 1  # version of the table of info columns
+# The worker writes, when it is done:
+DONE = 8  # the value of ASKED that is done
+FLAGS = 9  # what came with it
+ASLEEP = 10  # whether it sleeps; the owner's own line has this word, too
+# The worker writes while it works, for whoever wants to know where it is:
+PHASE = 16
+TURN = 17  # grows with every row it turns to
+ROW = 18  # the row it runs + 1, or 0
+STEPS = 19
+BUSY_NS = 20
+
+IDLE, STEPPING, BUILDING = range(3)
+"""Phases."""
+
+MAIL, COLUMNS, ERROR = 1, 2, 4
+"""Flags: a reply lies in the mail; numbers lie in the columns of the infos; the reply is an exception."""
+
+
+class Verb(IntEnum):
+    """What a worker is asked to do."""
+
+    STEP = 0
+    STEP_ROWS = 1  # those rows whose `row_asked` differs from `row_done`
+    STEP_BY_MAIL = 2  # all rows, with actions that lie in the mail
+    RESET = 3
+    CALL = 4
+    BUILD = 5
+    ATTACH = 6
+    CLOSE = 7
+
+
+IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
+"""Whether the processor keeps stores in order, and loads, so that only a load after a store needs a fence."""
+
+
+def make_fence() -> Callable[[], None]:
+    """Return a function that orders all memory accesses before a call of it before all that follow; for one thread.
+
+    It releases and then acquires a lock, not the other way round: accesses may move into a locked region, not out.
+    """
+    lock = threading.Lock()
+    lock.acquire()
+
+    def fence() -> None:
+        if lock.locked():  # else Ctrl-C struck between the next two before
+            lock.release()
+        lock.acquire()
+
+    return fence
+
+
+def board_bytes(num_workers: int) -> int:
+    """Return the size of a board with a line per worker and one for the owner, in whole pages."""
+    return -(-8 * WORDS * (1 + num_workers) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def lines_of(buffer: Any, num_workers: int) -> list[Line]:
+    """Return the lines of a board: one per worker, then the owner's."""
+    words = memoryview(buffer).cast("B").cast("q")
+    return [words[WORDS * k : WORDS * (k + 1)] for k in range(num_workers + 1)]
+
+
+class PipeBell:
+    """One end of a pipe that wakes a sleeper.
+
+    Args:
+        fd: The sleeper's end, or a ringer's.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.poll = select.poll()
+        self.poll.register(fd, select.POLLIN)
+
+    def sleep(self, timeout_s: float) -> bool:
+        """Sleep until the bell rings; returns whether something else in `poll` needs attention."""
+        ready = self.poll.poll(timeout_s * 1000)
+        if (self._fd, select.POLLIN) in ready:
+            os.read(self._fd, 4096)
+            return len(ready) > 1
+        return bool(ready)
+
+    def ring(self) -> None:
+        """Wake the sleeper."""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it has been rung often enough, or is gone
+            os.write(self._fd, b"x")
+
+
+OWNER_LONG_NS, WORKER_LONG_NS = 1_000_000, 200_000
+
+
+class Waiting:
+    """Waits until a look succeeds: awake (look, yield, look again) or asleep, whichever is measured to be faster.
+
+    Windows of waits are timed in either way and compared by their medians, because a mean is mostly what else the
+    machine does. The faster way is kept, a tie sleeps, and the other is tried now and then. Awake is only worth a
+    processor while waits are short, so it ends after twice the median wait, and is not tried where that is long.
+
+    Args:
+        line: Where to announce that it sleeps.
+        sleep: Sleeps up to so many seconds until the bell rings, and silences it; returns whether something else than
+            the bell needs attention, such as the end of a process.
+        long_ns: A median wait from which on it sleeps: not at all awake if 0. A worker that waits awake may take its
+            owner's policy a core, so it stops sooner than an owner, who has nothing else to do.
+    """
+
+    SLEEP_S = 1.0  # no ring is lost (see `make_fence`), so an idle worker need not look more often
+
+    def __init__(self, line: Line, sleep: Callable[[float], bool], *, long_ns: int) -> None:
+        self._line, self._sleep, self._fence = line, sleep, make_fence()
+        self._is_awake, self._long_ns, self._is_trial = long_ns > 0, long_ns, False
+        self._awake_ns: float = long_ns
+        self._cost_ns: dict[bool, float] = {}
+        self._waits: list[int] = []
+        self._windows = 0
+        self.waited_ns = 0
+
+    def wait(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float = math.inf) -> bool:
+        """Wait until `is_there`.
+
+        Args:
+            is_there: Looks at words of the board.
+            start_ns: `perf_counter_ns` when it was asked for: the processor may be lost between asking and waiting.
+            timeout_s: How long to wait, from `start_ns`.
+
+        Returns:
+            Whether it is there; if not, the time is over or something needs attention.
+        """
+        now = start_ns
+        there = is_there()
+        if self._is_awake:
+            limit = start_ns + self._awake_ns
+            while not there and now < limit:
+                os.sched_yield()
+                there, now = is_there(), time.perf_counter_ns()
+        if not there:
+            there = self._wait_asleep(is_there, start_ns, timeout_s)
+        waited_ns = time.perf_counter_ns() - start_ns
+        self.waited_ns += waited_ns
+        if self._long_ns:
+            self._waits.append(waited_ns)
+            if len(self._waits) >= (16 if self._is_trial else 64):
+                self._choose()
+        if not IS_ORDERED:
+            self._fence()
+        return there
+
+    def never_awake(self) -> None:
+        """Wait asleep from now on."""
+        self._is_awake, self._long_ns = False, 0
+
+    def _wait_asleep(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float) -> bool:
+        self._line[ASLEEP] = 1
+        self._fence()  # announce first, look after: whoever is done after that look sees the announcement
+        try:
+            while not is_there():
+                left_s = timeout_s - (time.perf_counter_ns() - start_ns) / 1e9
+                if self._sleep(max(0.0, min(self.SLEEP_S, left_s))) or left_s <= 0:
+                    return is_there()
+        finally:
+            self._line[ASLEEP] = 0
+        return True
+
+    def _choose(self) -> None:
+        cost, known = statistics.median(self._waits), self._cost_ns.get(self._is_awake)
+        self._cost_ns[self._is_awake] = cost if known is None else (known + cost) / 2
+        self._waits.clear()
+        self._windows += 1
+        self._awake_ns = min(2 * cost, 2 * self._long_ns)
+        is_long = cost > self._long_ns
+        if is_long or (True in self._cost_ns and False not in self._cost_ns):
+            self._is_awake, self._is_trial = False, not is_long
+            return
+        best = self._cost_ns.get(True, 0.0) < 0.95 * self._cost_ns[False]
+        self._is_trial = self._windows % 32 == 0
+        self._is_awake = best is not self._is_trial

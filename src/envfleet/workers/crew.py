@@ -1,0 +1,407 @@
+"""The owner's hold on its workers: ask and wait, see who ended or overran, replace those that are lost."""
+
+from __future__ import annotations
+
+import collections
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from envfleet.errors import (
+    CallTimeout,
+    EnvfleetError,
+    InvalidArgument,
+    RestartBudgetSpent,
+    StartTimeout,
+    StepTimeout,
+    WorkerDied,
+)
+from envfleet.fleet.lifecycle import Lifecycle, refuse
+from envfleet.options import Options
+from envfleet.workers.arrays import ArraysSpec
+from envfleet.workers.board import (
+    ASKED,
+    ASLEEP,
+    BUILDING,
+    DONE,
+    ERROR,
+    FLAGS,
+    IS_ORDERED,
+    MAIL,
+    PHASE,
+    ROW,
+    TURN,
+    Verb,
+    make_fence,
+)
+from envfleet.workers.env_group import GroupInfo, GroupPlan, Reply
+from envfleet.workers.transport import Transport
+
+_BUDGET_WINDOW_S = 3600.0
+_END_S = 2.0  # how long a worker may take to end after it has closed its sub-environments
+_LEAST_TICK_S = 0.005
+_OUTSIDE_S = 60.0  # how long a worker with a deadline may be busy outside of any sub-environment
+
+
+class Crew:
+    """The workers of a fleet.
+
+    Args:
+        plans: What each worker is built from.
+        options: Of the fleet.
+        transport: Carries the workers; not started yet.
+        describe_rows: Returns what is known of the episodes of some rows, in words.
+
+    Attributes:
+        lines: Words of each worker.
+        spans: Rows of each worker.
+        every: All workers.
+        lost: Rows whose worker was lost, and why, which is to be told with the step that is under way, or the next.
+        restarts: How often each worker, or a sub-environment of it, was replaced.
+        waiting: How the owner waits.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[GroupPlan],
+        options: Options,
+        transport: Transport,
+        describe_rows: Callable[[range], str],
+    ) -> None:
+        self._plans, self._options, self.transport, self._describe_rows = list(plans), options, transport, describe_rows
+        self.lines, self.waiting = transport.lines, transport.waiting
+        self.spans = [plan.rows for plan in plans]
+        self.every = list(range(len(plans)))
+        self.lost: dict[int, EnvfleetError] = {}
+        self.restarts: collections.Counter[int] = collections.Counter()
+        self.rebuilding: set[int] = set()
+        self._spec: ArraysSpec | None = None
+        self._number, self._fence = 0, make_fence()
+        self._is_closed = False
+        self._spent: collections.deque[float] = collections.deque()
+        self._overruns: dict[int, EnvfleetError] = {}
+        self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
+        timeout_s = options.step_timeout_s
+        self._tick_s = math.inf if timeout_s is None else max(timeout_s / 4, _LEAST_TICK_S)
+
+    # ------------------------------------------------------------------------------------------- asking, waiting
+
+    def ask(self, workers: Sequence[int], verb: Verb, generation: int = 0) -> int:
+        """Ask workers for something, and return its number; what it takes lies in the arrays and in the mail."""
+        self._number += 1
+        asked = self._number << 4 | generation << 3 | verb
+        lines = self.lines
+        if not IS_ORDERED:
+            self._fence()
+        for worker in workers:
+            lines[worker][ASKED] = asked
+        self._fence()
+        for worker in workers:
+            if lines[worker][ASLEEP]:
+                self.transport.ring(worker)
+        return asked
+
+    def step(self, generation: int) -> int:
+        """Have every worker step all its rows, and wait.
+
+        Returns:
+            The flags of all; below 0 if something needs attention first, and `finish` is still due.
+        """
+        start_ns = time.perf_counter_ns()  # before asking: the processor may be lost as soon as somebody is woken
+        self._number += 1
+        asked, lines = self._number << 4 | generation << 3, self.lines
+        if not IS_ORDERED:
+            self._fence()
+        for line in lines:
+            line[ASKED] = asked
+        self._fence()
+        for worker, line in enumerate(lines):
+            if line[ASLEEP]:
+                self.transport.ring(worker)
+        if not self.waiting.wait(lambda: all([line[DONE] == asked for line in lines]), start_ns, self._tick_s):  # noqa: C419  # a list is faster
+            return -1
+        flags = 0
+        for line in lines:
+            flags |= line[FLAGS]
+        return flags
+
+    def finish(self, workers: Sequence[int], *, timeout_s: float | None = None) -> list[int]:
+        """Wait until workers have done all they were asked.
+
+        Args:
+            workers: Which ones.
+            timeout_s: How long the caller waits.
+
+        Returns:
+            Those that have; the others were lost.
+
+        Raises:
+            CallTimeout: `timeout_s` passed.
+            WorkerDied: A worker ended.
+            StepTimeout: A sub-environment overran its deadline.
+            StartTimeout: Sub-environments were not built in time.
+            RestartBudgetSpent: Workers ended too often.
+        """
+        left = {worker: self.lines[worker] for worker in workers}
+        lines = left.values()
+        if all([line[DONE] == line[ASKED] for line in lines]):  # noqa: C419  # a list is faster
+            return list(left)
+        begun_ns = start_ns = time.perf_counter_ns()
+        while not self.waiting.wait(
+            lambda: all([line[DONE] == line[ASKED] for line in lines]),  # noqa: C419
+            start_ns,
+            self.patience_s(timeout_s, begun_ns),
+        ):
+            for worker in self.attend():
+                left.pop(worker, None)
+            start_ns = time.perf_counter_ns()
+            if timeout_s is not None and start_ns - begun_ns >= timeout_s * 1e9 and left:
+                raise CallTimeout("recv", timeout_s)
+        return list(left)
+
+    def settle(self) -> None:
+        """Wait until nothing is under way, also where an interrupt struck before a worker was woken."""
+        late = [worker for worker, line in enumerate(self.lines) if line[DONE] != line[ASKED]]
+        for worker in late:
+            if self.transport.server is not None:
+                self.lines[worker][DONE] = self.lines[worker][ASKED]  # this thread does nothing by itself
+            else:
+                self.transport.ring(worker)
+        if late or self.rebuilding:
+            self.finish(self.every)
+
+    def patience_s(self, timeout_s: float | None, begun_ns: int) -> float:
+        """Return how long to wait before `attend` is due, or a caller's own patience ends."""
+        tick_s = self._tick_s
+        if self.transport.can_kill and (self.rebuilding or self._spec is None):
+            tick_s = min(tick_s, max(self._options.start_timeout_s / 4, _LEAST_TICK_S))
+        if timeout_s is None:
+            return tick_s
+        return max(0.0, min(tick_s, timeout_s - (time.perf_counter_ns() - begun_ns) / 1e9))
+
+    def attend(self) -> set[int]:
+        """Look after the workers when a wait ended without what it waited for; returns those that were lost."""
+        self._check_overruns()
+        ended = self._find_ended()
+        for worker, why in ended.items():
+            if self._is_closed:
+                refuse("a call", Lifecycle.CLOSED, None)
+            if self._options.on_failure == "raise" or self._spec is None:
+                raise why
+            self.spend(worker, why)
+            why.args = (why.summary,)  # without the advice to have it replaced
+            self.lost.update(dict.fromkeys(self.spans[worker], why))
+            self.replace(worker)
+        return set(ended)
+
+    def put(self, slot: int, message: Any) -> None:
+        """Leave a message for workers.
+
+        Raises:
+            InvalidArgument: It does not pickle.
+        """
+        try:
+            self.transport.requests.put(slot, message)
+        except EnvfleetError:
+            raise
+        except Exception as error:
+            raise InvalidArgument(
+                f"what was passed cannot be sent to the workers ({type(error).__name__}: {error}): pass what pickles"
+            ) from error
+
+    def send(self, verb: Verb, messages: Mapping[int, Any], generation: int = 0) -> None:
+        """Ask workers to do what their mail says."""
+        workers = list(messages)
+        if self.rebuilding or any([self.lines[one][DONE] != self.lines[one][ASKED] for one in workers]):  # noqa: C419
+            self._make_free(workers)
+        for worker, message in messages.items():
+            self.put(worker, message)
+        self.ask(workers, verb, generation)
+
+    def _make_free(self, workers: list[int]) -> None:
+        """Wait for whatever was interrupted, and for successors: until then, the mail of workers must stay."""
+        while not set(self.finish(workers)).issuperset(workers) or self.rebuilding.intersection(workers):
+            self.await_rebuilt(workers)
+
+    def replies(self, workers: Sequence[int]) -> dict[int, Reply]:
+        """Return what workers that are done report beyond the arrays.
+
+        Raises:
+            EnvfleetError: What a worker could not do.
+        """
+        found: dict[int, Reply] = {}
+        for worker in workers:
+            flags = self.lines[worker][FLAGS]
+            if flags & MAIL:
+                reply = self.reply(worker, 0)
+                if flags & ERROR:
+                    raise reply
+                found[worker] = reply
+        return found
+
+    def reply(self, worker: int, slot: int) -> Any:
+        """Return what a worker has left in a slot of its mail.
+
+        Raises:
+            EnvfleetError: It cannot be read here.
+        """
+        try:
+            return self.transport.replies[worker].get(slot)
+        except Exception as error:
+            raise EnvfleetError(
+                f"what worker {worker} reported of sub-environments {list(self.spans[worker])} cannot be read in this "
+                f"process ({type(error).__name__}: {error}): have them return values that pickle and unpickle, and "
+                "whose classes this process can import"
+            ) from error
+
+    # ------------------------------------------------------------------------------------ building, replacing
+
+    def build(self) -> list[GroupInfo]:
+        """Start all workers and have them build their sub-environments."""
+        self.transport.start(self._options.start_timeout_s)
+        self._ask_build(self.every)
+        self.finish(self.every)
+        return [reply.value for reply in self.replies(self.every).values()]
+
+    def attach(self, spec: ArraysSpec) -> None:
+        """Have every worker take its rows of the arrays."""
+        self.send(Verb.ATTACH, dict.fromkeys(self.every, spec))
+        self.finish(self.every)
+        self._spec = spec
+
+    def replace(self, worker: int, rng_states: tuple[Any, ...] = ()) -> None:
+        """Start another worker; it builds while others go on, and is awaited when its rows are needed."""
+        self._plans[worker] = self._plans[worker].successor(rng_states)
+        self.rebuilding.add(worker)
+        self.transport.replace(worker, self._plans[worker])
+        self._ask_build([worker])
+
+    def _ask_build(self, workers: Sequence[int]) -> None:
+        for worker in workers:
+            self.put(worker, self._plans[worker])
+            self._seen.pop(worker, None)
+        self.ask(workers, Verb.BUILD)
+
+    def await_rebuilt(self, workers: Iterable[int]) -> None:
+        """Wait until successors among `workers` can work."""
+        for worker in sorted(self.rebuilding.intersection(workers)):
+            while worker in self.rebuilding:
+                if not self.finish([worker]):
+                    continue  # it ended, too, and there is another
+                self.replies([worker])
+                self.put(worker, self._spec)
+                self.ask([worker], Verb.ATTACH)
+                if self.finish([worker]):
+                    self.rebuilding.discard(worker)
+
+    def recycle(self, worker: int, rng_states: tuple[Any, ...]) -> None:
+        """Close a worker whose rows have ended, and start another."""
+        self.ask([worker], Verb.CLOSE)
+        if self.finish([worker]):  # else it was lost, and replaced
+            self.waiting.wait(lambda: worker in self.transport.ended(), time.perf_counter_ns(), _END_S)
+            self.transport.kill(worker)
+            self.replace(worker, rng_states)
+
+    def spend(self, worker: int, cause: EnvfleetError) -> None:
+        """Count one restart.
+
+        Raises:
+            RestartBudgetSpent: There were `max_restarts` within the last hour.
+        """
+        now = time.monotonic()
+        while self._spent and now - self._spent[0] > _BUDGET_WINDOW_S:
+            self._spent.popleft()
+        if len(self._spent) >= self._options.max_restarts:
+            raise RestartBudgetSpent(
+                f"{len(self._spent)} restarts within the last hour, max_restarts={self._options.max_restarts}: mend "
+                f"the environment or raise max_restarts. The last failure: {cause}"
+            ) from cause
+        self._spent.append(now)
+        self.restarts[worker] += 1
+
+    # ------------------------------------------------------------------------------------------------ watching
+
+    def _check_overruns(self) -> None:
+        """End workers that have been at one place for too long, after a look at their stacks."""
+        if not self.transport.can_kill:
+            return
+        now = time.monotonic()
+        for worker, line in enumerate(self.lines):
+            asked, phase = line[ASKED], line[PHASE]
+            place = asked, line[TURN], line[ROW], phase
+            seen, since = self._seen.get(worker, (None, now))
+            if line[DONE] == asked or place != seen:
+                self._seen[worker] = place, now
+                continue
+            is_building = phase == BUILDING or asked & 7 == Verb.BUILD
+            why = self._overrun(worker, line[ROW] - 1, is_building, now - since)
+            if why is not None:
+                self._overruns[worker] = why
+                self.transport.kill(worker)
+
+    def _overrun(self, worker: int, row: int, is_building: bool, took_s: float) -> EnvfleetError | None:
+        """Return the error for a worker that has been at one place for so long, if that is too long."""
+        rows, limit_s = self.spans[worker], self._options.step_timeout_s
+        if is_building:
+            limit_s = self._options.start_timeout_s
+            return StartTimeout([worker], limit_s, self.transport.stack(worker)) if took_s >= limit_s else None
+        if limit_s is None:
+            return None
+        if row >= 0:
+            if took_s < limit_s:
+                return None
+            return StepTimeout(worker, rows[row], limit_s, self.transport.stack(worker), self._describe_rows(rows))
+        if took_s < max(limit_s, _OUTSIDE_S):
+            return None
+        how = f"was busy outside of any sub-environment for {took_s:.0f} s, as if it was stopped"
+        return WorkerDied(worker, rows, None, self.transport.pid(worker), how=how)
+
+    def _find_ended(self) -> dict[int, EnvfleetError]:
+        """Return the workers that have ended, and why."""
+        found: dict[int, EnvfleetError] = {}
+        for worker in self.transport.ended():
+            rows, row = self.spans[worker], self.lines[worker][ROW] - 1
+            exitcode, how = self.transport.how_ended(worker)
+            died = WorkerDied(
+                worker,
+                rows,
+                exitcode,
+                self.transport.pid(worker),
+                env_index=rows[row] if 0 <= row < len(rows) else None,
+                rows=self._describe_rows(rows),
+                how=how,
+            )
+            found[worker] = self._overruns.pop(worker, died)
+        return found
+
+    # ------------------------------------------------------------------------------------------------- closing
+
+    def abort(self) -> None:
+        """End all workers by force; whoever waits for them is told that the fleet was closed."""
+        self._is_closed = True
+        for worker in self.every:
+            self.transport.kill(worker)
+
+    def close(self, timeout_s: float) -> list[Reply]:
+        """Ask the workers to close, end those that do not in time, release everything; returns what they report."""
+        self._is_closed = True
+        deadline_s = time.monotonic() + timeout_s
+        replies: list[Reply] = []
+        try:
+            if timeout_s > 0 or not self.transport.can_kill:  # who cannot be ended leaves when it reads this
+                alive = [worker for worker in self.every if worker not in self.transport.ended()]
+                asked, left = self.ask(alive, Verb.CLOSE), {worker: self.lines[worker] for worker in alive}
+                while left and time.monotonic() < deadline_s:
+                    left_s, start_ns = deadline_s - time.monotonic(), time.perf_counter_ns()
+                    self.waiting.wait(lambda: all(line[DONE] == asked for line in left.values()), start_ns, left_s)
+                    ended = self.transport.ended()
+                    for worker in [worker for worker, line in left.items() if line[DONE] == asked or worker in ended]:
+                        del left[worker]
+                replies = list(self.replies([w for w in alive if self.lines[w][DONE] == asked]).values())
+        except BaseException:
+            deadline_s = 0.0  # Ctrl-C: who closes no faster is ended by force
+            raise
+        finally:
+            self.transport.close(max(0.0, deadline_s - time.monotonic()))
+        return replies

@@ -1,0 +1,707 @@
+"""The engine of Python sub-environments: actions go into arrays, workers step, results come out of arrays."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from envfleet.errors import (
+    ActionsNotBatched,
+    CallTimeout,
+    Failure,
+    FleetClosed,
+    InvalidArgument,
+    RestartBudgetSpent,
+    StartTimeout,
+    StepTimeout,
+    SubEnvError,
+    WorkerDied,
+    WorkersUnplaced,
+)
+from envfleet.fleet.engine import (
+    Batch,
+    Call,
+    Engine,
+    GetState,
+    Request,
+    Reset,
+    Rows,
+    SetAttr,
+    SetState,
+    Step,
+    StepResult,
+    Traits,
+)
+from envfleet.fleet.episodes import Episodes, EpisodeStatus
+from envfleet.fleet.infos import SparseInfos, batch_infos
+from envfleet.fleet.layout import SpaceLayout
+from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
+from envfleet.fleet.stats import FleetStats, Plan, WorkerStats
+from envfleet.options import Options
+from envfleet.workers.arrays import ArraysSpec
+from envfleet.workers.board import BUSY_NS, COLUMNS, FLAGS, MAIL, STEPS, TABLE, Verb
+from envfleet.workers.columns import ColumnReader
+from envfleet.workers.crew import Crew
+from envfleet.workers.env_checks import batched_space, check_infos
+from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply, ResetPlan, RowState
+from envfleet.workers.partial import Loss, PartialSteps
+from envfleet.workers.replay import write_replay
+from envfleet.workers.transport import Transport
+
+_GIVE_UP_S = 1.0
+"""Seconds for sub-environments that were built to close, when others could not be."""
+
+_FEW = 4096
+"""Actions times sub-environments up to which looking each up beats comparing arrays."""
+
+_LOSSES = (StartTimeout, StepTimeout, WorkerDied, WorkersUnplaced)
+_BREAKING = (FleetClosed, RestartBudgetSpent, *_LOSSES)
+
+
+class _Open(NamedTuple):
+    """A request that workers were asked to carry out by mail, and that is not collected yet."""
+
+    request: Request
+    verb: Verb
+    messages: Mapping[int, Any]
+
+
+class WorkersEngine(Engine):
+    """Sub-environments in workers.
+
+    Args:
+        plans: What each worker is built from; their rows are all rows in order.
+        plan: How they are spread.
+        options: Of the fleet; `seed` is set.
+        transport: Carries the workers; not started yet. The engine closes it.
+
+    Raises:
+        SubEnvError: A sub-environment could not be built.
+        InvalidArgument: Sub-environments do not fit together, or there are too few file descriptors.
+        StartTimeout: Not all were built in time.
+        WorkerDied: A worker ended while building.
+        OutOfMemory: There is too little memory for the arrays.
+    """
+
+    def __init__(self, plans: Sequence[GroupPlan], plan: Plan, options: Options, transport: Transport) -> None:
+        self._options, self.copy, self._mode = options, options.copy, options.autoreset_mode
+        self._num_envs = num_envs = plans[-1].rows.stop
+        self._crew = Crew(plans, options, transport, self._describe_rows)
+        self._episodes = Episodes(num_envs, self._mode, describes=options.record_episodes)
+        self._generation = self._steps = self._own_ns = 0
+        self._seeds: list[int | None] = [None] * num_envs
+        self._ended_by = [0] * len(plans)  # episodes that ended since a worker was built
+        self._open: _Open | None = None
+        self._stepping: list[int] | None = None  # workers of a step of all that is under way
+        self._last_look: FleetStats | None = None
+        self._finalizer = weakref.finalize(self, _end, transport, os.getpid())
+        try:
+            infos = self._crew.build()
+            check_infos(infos, self._crew.spans, same_bounds=options.observation_mode == "same")
+            self._allocate(infos[0].observation_spaces[0], infos[0].action_space, transport)
+        except BaseException as error:
+            self._crew.close(_GIVE_UP_S if isinstance(error, Exception) else 0.0)  # Ctrl-C: at once
+            self._finalizer.detach()
+            raise
+        self._here: EnvGroup | None = None if transport.server is None else transport.server.group
+        self.traits = Traits(
+            plan=plan,
+            num_envs=num_envs,
+            single_observation_space=infos[0].observation_spaces[0],
+            single_action_space=infos[0].action_space,
+            autoreset_mode=self._mode,
+            observation_space=batched_space(infos, self._crew.spans),
+            env_spec=infos[0].spec,
+            render_mode=infos[0].render_mode,
+            metadata=infos[0].metadata,
+            is_bound_to_process=self._here is None,
+        )
+
+    def _allocate(self, space: Any, action_space: Any, transport: Transport) -> None:
+        is_lenient, is_same_step = self._options.lenient_actions, self._mode is AutoresetMode.SAME_STEP
+        self._layout, self._action_layout = SpaceLayout(space), SpaceLayout(action_space, is_checked=not is_lenient)
+        self._action_space = batch_space(action_space, self._num_envs)
+        spec = ArraysSpec(self._layout, self._action_layout, self._num_envs, has_finals=is_same_step)
+        arrays, self._is_array = transport.allocate(spec), self._layout.is_array
+        self._arrays = arrays
+        self._columns = ColumnReader(arrays.info_values, arrays.info_given)
+        num_objects = self._layout.num_objects
+        self._objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
+        self._final_objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
+        self._integers = _integers_of(arrays.actions) if self._action_layout.is_array else None
+        self._are_allowed = _membership(action_space, arrays.actions, self._integers, self._action_layout)
+        self._has_final_infos = is_same_step and self._options.final_infos
+        self._partial = PartialSteps(self._crew, arrays, self._options.batch_size or self._num_envs)
+        self._crew.attach(spec)
+
+    # ------------------------------------------------------------------------------------------ a step of all
+
+    def step(self, actions: Any) -> StepResult:
+        """Step every sub-environment once."""
+        start_ns, waiting = time.perf_counter_ns(), self._crew.waiting
+        waited_ns = waiting.waited_ns
+        message, crew = self._take_actions(actions, self._here is not None), self._crew
+        generation = 1 - self._generation
+        if self._here is not None:
+            reply = self._here.step(generation, None, *message or ())
+            self._generation = generation
+            result = self._finish_step([] if reply is None else [reply], False)
+        elif message is None and not crew.lost and not crew.rebuilding:
+            self._generation = generation
+            flags = crew.step(generation)
+            if flags < 0:
+                self._stepping = crew.every
+                result = self._collect_step(None)
+            else:
+                replies = list(crew.replies(crew.every).values()) if flags & MAIL else []
+                result = self._finish_step(replies, bool(flags & COLUMNS))
+        else:
+            self._ask_step(message)
+            result = self._collect_step(None)
+        self._own_ns += time.perf_counter_ns() - start_ns - waiting.waited_ns + waited_ns
+        return result
+
+    def _take_actions(self, actions: Any, are_checked_later: bool = False) -> tuple[Any, Any] | None:
+        """Check actions of all rows and put them where the workers read them.
+
+        Args:
+            actions: Batched.
+            are_checked_later: Whether whoever reads them checks their range.
+
+        Returns:
+            Action leaves that are objects, and actions that fit no array, to go by mail; usually there are none.
+        """
+        if self._episodes.num_ended and self._mode is AutoresetMode.DISABLED:
+            refuse_ended(self._episodes.ended)
+        arrays, layout = self._arrays.actions, self._action_layout
+        if self._integers is not None and type(actions) is np.ndarray:
+            try:
+                self._integers[:] = actions  # checks type and shape in C
+                if are_checked_later or self._are_allowed():
+                    return None
+            except (TypeError, ValueError):
+                pass
+        if self._options.lenient_actions:
+            if layout.fits(actions, self._num_envs):
+                arrays[0][...] = actions
+                return None
+            try:
+                values = list(iterate(self._action_space, actions))
+            except TypeError as error:
+                raise ActionsNotBatched(
+                    f"actions={actions!r:.100}: pass one for each of the {self._num_envs} sub-environments, batched"
+                ) from error
+            if len(values) != self._num_envs:
+                raise InvalidArgument(f"{len(values)} actions were given, expected one for each of {self._num_envs}")
+            return (), values
+        leaves, objects = layout.unbatch(actions, self._num_envs)
+        for target, leaf in zip(arrays, leaves, strict=True):
+            target[...] = leaf
+        return (objects, None) if objects else None
+
+    def _ask_step(self, message: tuple[Any, Any] | None) -> None:
+        """Ask every worker to step; rows whose worker was lost are answered from here, others of it step alone."""
+        crew = self._crew
+        if message is None and not crew.lost and not crew.rebuilding:
+            self._generation = 1 - self._generation
+            crew.ask(crew.every, Verb.STEP, self._generation)
+            self._stepping = crew.every
+            return
+        apart = set(self._partial.workers_of(list(crew.lost)) if crew.lost else ())
+        whole = [worker for worker in crew.every if worker not in apart]
+        crew.await_rebuilt(whole)
+        apart |= set(self._partial.workers_of(list(crew.lost)) if crew.lost else ())  # some may be lost again
+        whole = [worker for worker in whole if worker not in apart]
+        generation = 1 - self._generation
+        if apart:  # rows that step alone find their last observations where the new ones go
+            self._copy_observations(generation)
+        objects, values = message or ((), None)
+        if message is None:
+            crew.ask(whole, Verb.STEP, generation)
+        else:
+            spans = {worker: slice(crew.spans[worker].start, crew.spans[worker].stop) for worker in whole}
+            messages = {
+                worker: ([leaf[span] for leaf in objects], None if values is None else values[span])
+                for worker, span in spans.items()
+            }
+            crew.send(Verb.STEP_BY_MAIL, messages, generation)
+        self._generation = generation
+        for worker in sorted(apart):
+            rows = np.arange(crew.spans[worker].start, crew.spans[worker].stop)
+            self._partial.send(rows, [[leaf[row] for row in rows] for leaf in objects], self._generation)
+        self._stepping = whole
+
+    def _collect_step(self, timeout_s: float | None) -> StepResult:
+        crew, workers = self._crew, self._stepping or []
+        done = crew.finish([one for one in workers if crew.spans[one].start not in crew.lost], timeout_s=timeout_s)
+        flags = 0
+        for worker in done:
+            flags |= crew.lines[worker][FLAGS]
+        replies = list(crew.replies(done).values()) if flags & ~COLUMNS else []
+        lost: dict[int, Loss] = {}
+        if self._partial:
+            apart = self._partial.collect(None, self._partial.rows(), timeout_s)
+            replies, lost, flags = replies + apart.replies, apart.lost, COLUMNS
+        for worker in set(workers).difference(done):
+            lost |= {row: Loss(crew.lost.pop(row), 1 - self._generation) for row in crew.spans[worker]}
+        self._stepping = None
+        if lost:
+            replies.append(Reply(infos=self._answer_lost(lost)))
+        return self._finish_step(replies, bool(flags & COLUMNS))
+
+    def _finish_step(self, replies: list[Reply], has_columns: bool) -> StepResult:
+        if replies:
+            self._take_in(replies)
+        out = self._arrays.outputs[self._generation]
+        rewards, flags = out.rewards, out.flags
+        ended = self._episodes.on_step(rewards, flags)
+        infos: dict[str, Any] = {}
+        if replies or has_columns or ended is not None:
+            infos = self._infos([entry for reply in replies for entry in reply.infos], ended, None, has_columns)
+            if ended is not None and self._options.recycle_episodes is not None:
+                self._recycle(ended)
+        if self.copy:
+            rewards, flags = rewards.copy(), flags.copy()
+        self._steps += self._num_envs
+        if self.copy and self._is_array:
+            return out.observations[0].copy(), rewards, flags[0], flags[1], infos
+        return self.observe(), rewards, flags[0], flags[1], infos
+
+    def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
+        """Return the last observations."""
+        out = self._arrays.outputs[self._generation]
+        leaves, objects = (out.finals, self._final_objects) if final else (out.observations, self._objects)
+        if rows is not None:
+            return self._layout.batch([leaf[rows] for leaf in leaves], [[leaf[i] for i in rows] for leaf in objects])
+        if self._layout.is_array:
+            return leaves[0].copy() if self.copy else leaves[0]
+        return self._layout.batch([leaf.copy() for leaf in leaves] if self.copy else leaves, objects)
+
+    def _infos(
+        self, sparse: SparseInfos, ended: list[int] | None, rows: Rows | None, has_columns: bool
+    ) -> dict[str, Any]:
+        """Build the infos of a call; `sparse` and `ended` count in rows of the call."""
+        if sparse and self._here is None and self._columns.learn(sparse) and not self._partial:
+            self._crew.put(len(self._crew.every) + self._num_envs, self._columns.table)
+            for line in self._crew.lines:
+                line[TABLE] = len(self._columns.table)
+        if ended is not None and self._has_final_infos:
+            finals = self._arrays.outputs[self._generation].finals
+            for place in ended:
+                index = place if rows is None else rows[place]
+                sparse.append((place, {"final_obs": self._layout.row(finals, self._final_objects, index)}))
+        dense = self._columns.read(slice(None) if rows is None else rows) if has_columns else {}
+        if not self._options.final_infos:
+            sparse = [(row, {name: info[name] for name in info if name != "final_info"}) for row, info in sparse]
+        size = self._num_envs if rows is None else len(rows)
+        infos = batch_infos(size, sparse, dense) if sparse or dense else {}
+        if ended is not None and self._episodes.described is not None:
+            infos.update(self._episodes.described.entries(size))
+        return infos
+
+    def _take_in(self, replies: Sequence[Reply]) -> None:
+        """Keep observation leaves that are objects, count restarts, and raise failures."""
+        failures: list[Failure] = []
+        for reply in replies:
+            for target, found in ((self._objects, reply.objects), (self._final_objects, reply.final_objects)):
+                for index, values in found.items():
+                    for leaf, value in zip(target, values, strict=True):
+                        leaf[index] = value
+            for failure, path in map(write_replay, reply.restarts):
+                again = failure.how_to_repeat(path)
+                for index, info in reply.infos:
+                    if again and index == failure.env_index and "env_error" in info:
+                        info["env_error"] += f"\n{again}"
+                self._crew.spend(failure.worker, SubEnvError([failure], path))
+            failures += reply.failures
+        if failures:
+            failures.sort(key=lambda failure: failure.env_index)
+            failures[0], path = write_replay(failures[0])
+            raise SubEnvError(failures, path)
+
+    # ---------------------------------------------------------------------------------- workers that come and go
+
+    def _answer_lost(self, lost: Mapping[int, Loss]) -> SparseInfos:
+        """Answer rows whose worker was lost: the last observation again, reward 0, truncated.
+
+        An episode that had ended already is not ended twice: its row is reset, as it would have been.
+        """
+        out, rows = self._arrays.outputs[self._generation], sorted(lost)
+        for row in rows:
+            last = self._arrays.outputs[lost[row].before]
+            for leaf, old in zip(out.observations, last.observations, strict=True):
+                leaf[row] = old[row]
+        for final, leaf in zip(out.finals, out.observations, strict=False):
+            final[rows] = leaf[rows]
+        for finals, values in zip(self._final_objects, self._objects, strict=True):
+            for row in rows:
+                finals[row] = values[row]
+        self._columns.clear(rows)
+        infos: SparseInfos = [(row, {"env_error": lost[row].why.summary, "restarted": True}) for row in rows]
+        ended = [row for row in rows if self._mode is AutoresetMode.NEXT_STEP and self._episodes.ended[row]]
+        renewed = rows if self._mode is AutoresetMode.SAME_STEP else ended
+        if renewed:
+            replies = self._reset_now(np.array(renewed))
+            infos += [entry for reply in replies for entry in reply.infos]
+        out.clear(rows)
+        out.flags[1, [row for row in rows if row not in ended]] = True
+        return infos
+
+    def _reset_now(self, rows: Rows) -> list[Reply]:
+        replies = list(self._exchange(Reset(rows), Verb.RESET, self._reset_messages(Reset(rows))).values())
+        self._take_in(replies)
+        return replies
+
+    def _recycle(self, ended: list[int]) -> None:
+        """Replace workers that have ended enough episodes; each has one row, whose generator goes with it."""
+        for row in ended:
+            worker = self._partial.workers_of([row])[0]
+            self._ended_by[worker] += 1
+            if self._ended_by[worker] >= (self._options.recycle_episodes or 0):
+                self._ended_by[worker] = 0
+                call = Call(_rng_state_of, rows=np.array([row]))
+                try:
+                    replies = self._exchange(call, Verb.CALL, self._call_messages(call))
+                except _LOSSES:
+                    if self._options.on_failure == "raise":
+                        raise
+                else:
+                    self._crew.recycle(worker, tuple(value for reply in replies.values() for value in reply.value))
+
+    def _describe_rows(self, rows: range) -> str:
+        status = self._episodes.status()
+        seeds = [f", last seeded with {self._seeds[row]}" if self._seeds[row] is not None else "" for row in rows]
+        told = [f"{row} at step {status.lengths[row]}{seed}" for row, seed in zip(rows, seeds, strict=True)]
+        return "; ".join(told[:8]) + (" …" if len(told) > 8 else "")
+
+    # ----------------------------------------------------------------------------------------------- requests
+
+    def submit(self, request: Request) -> None:
+        """Start a request."""
+        if isinstance(request, Step):
+            start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
+            self._submit_step(request)
+            waited_ns = self._crew.waiting.waited_ns - waited_ns
+            self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
+        elif isinstance(request, Reset):
+            if request.rows is None:  # whatever was under way, and interrupted, ends here
+                self._crew.settle()
+                self._partial.forget()
+                self._crew.lost.clear()
+            if not self._partial:
+                self._turn(request.rows is None)
+            self._start(request, Verb.RESET, self._reset_messages(request))
+        elif isinstance(request, SetState):
+            self._check_states(request)
+            self._turn(request.rows is None)
+            self._start(request, Verb.CALL, self._state_messages(request))
+        else:
+            self._start(request, Verb.CALL, self._call_messages(request))
+
+    def _submit_step(self, request: Step) -> None:
+        if request.rows is None and not self._options.batch_size:
+            self._ask_step(self._take_actions(request.actions))
+            return
+        rows = np.arange(self._num_envs) if request.rows is None else request.rows
+        if self._mode is AutoresetMode.DISABLED:
+            refuse_ended(self._episodes.ended, rows)
+        leaves, objects = self._action_layout.unbatch(request.actions, len(rows))
+        if not self._partial:
+            self._turn(is_whole=False)
+        for target, leaf in zip(self._arrays.actions, leaves, strict=True):
+            target[rows] = leaf
+        self._partial.send(rows, objects, self._generation)
+
+    def _start(self, request: Request, verb: Verb, messages: Mapping[int, Any]) -> None:
+        opened = _Open(request, verb, messages)
+        self._ask_open(opened, messages)
+        self._open = opened
+
+    def _ask_open(self, opened: _Open, messages: Mapping[int, Any]) -> None:
+        """Ask workers for their part of a request; rows that are reset need no telling that they were lost."""
+        crew = self._crew
+        crew.send(opened.verb, messages, self._generation)
+        if isinstance(opened.request, Reset):
+            for worker, plan in messages.items():
+                for row in self._rows_of(worker, plan):
+                    crew.lost.pop(row, None)
+
+    def _rows_of(self, worker: int, plan: ResetPlan) -> set[int]:
+        return {self._crew.spans[worker].start + row for row in plan.rows}
+
+    def _exchange(self, request: Request, verb: Verb, messages: Mapping[int, Any]) -> dict[int, Reply]:
+        opened = _Open(request, verb, messages)
+        self._ask_open(opened, messages)
+        return self._finish(opened)
+
+    def _finish(self, opened: _Open, timeout_s: float | None = None) -> dict[int, Reply]:
+        """Wait for a request by mail; a reset is made again by the successors of workers that were lost."""
+        crew, messages = self._crew, opened.messages
+        left, replies = messages, dict[int, Reply]()
+        while left:
+            done = crew.finish(list(left), timeout_s=timeout_s)
+            replies.update(crew.replies(done))
+            if isinstance(opened.request, Reset):
+                left = {one: messages[one] for one in messages if self._rows_of(one, messages[one]) & crew.lost.keys()}
+                self._ask_open(opened, left)
+            elif len(done) < len(left):
+                raise next(crew.lost[crew.spans[one].start] for one in left if one not in done)
+            else:
+                left = {}
+        return replies
+
+    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
+        """Wait for what was submitted."""
+        start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
+        if self._open is not None:
+            opened, self._open = self._open, None
+            try:
+                replies = self._finish(opened, timeout_s)
+            except CallTimeout:
+                self._open = opened
+                raise
+            return self._read(opened.request, replies)
+        if self._stepping is not None and rows is not None and not np.array_equal(rows, np.arange(self._num_envs)):
+            self._partial.take_over(self._stepping, self._generation)
+            self._stepping = None
+        if self._stepping is not None:
+            batch = Batch(*self._collect_step(timeout_s), np.arange(self._num_envs))
+        else:
+            batch = self._collect_rows(count, rows, timeout_s)
+        waited_ns = self._crew.waiting.waited_ns - waited_ns
+        self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
+        return batch
+
+    def _collect_rows(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> Batch:
+        found = self._partial.collect(count, rows, timeout_s)
+        self._take_in(found.replies)
+        rows, infos = found.rows, found.infos
+        if found.lost:
+            infos += self._answer_lost(found.lost)
+        out, places = self._arrays.outputs[self._generation], {row: k for k, row in enumerate(rows.tolist())}
+        rewards, terminated, truncated = out.rewards[rows], out.flags[0, rows], out.flags[1, rows]
+        ended = self._episodes.on_step(rewards, out.flags[:, rows], rows)
+        self._steps += len(rows)
+        told = self._infos([(places[row], info) for row, info in infos], ended, rows, self._here is None)
+        if ended is not None and self._options.recycle_episodes is not None:
+            self._recycle(rows[ended].tolist())
+        return Batch(self.observe(rows), rewards, terminated, truncated, told, rows)
+
+    def _read(self, request: Request, replies: Mapping[int, Reply]) -> Any:
+        """Turn what workers replied into the result of a request."""
+        self._take_in(list(replies.values()))
+        rows = getattr(request, "rows", None)
+        if isinstance(request, Reset):
+            self._episodes.on_reset(rows)
+            self._note_seeds(request)
+            places = None if rows is None else {row: k for k, row in enumerate(rows.tolist())}
+            told = [(row if places is None else places[row], info) for r in replies.values() for row, info in r.infos]
+            return self._infos(told, None, rows, False)
+        if isinstance(request, SetState):
+            for row, state in zip(
+                range(self._num_envs) if rows is None else rows.tolist(), request.states, strict=True
+            ):
+                self._episodes.restore(row, state[1])
+                self._crew.lost.pop(row, None)
+            return None
+        if isinstance(request, SetAttr):
+            return None
+        values: list[Any] = [None] * (self._num_envs if rows is None else len(rows))
+        for worker, mine, _ in self._split(rows):
+            for place, value in zip(mine, replies[worker].value, strict=True):
+                values[place] = value
+        if isinstance(request, GetState):
+            every = range(self._num_envs) if rows is None else rows.tolist()
+            return [(state, self._episodes.save(row)) for state, row in zip(values, every, strict=True)]
+        return values
+
+    def _split(self, rows: Rows | None) -> list[tuple[int, list[int], list[int]]]:
+        """Sort rows to workers: each worker, the places in `rows` of its own, and these rows counted from its first."""
+        spans = self._crew.spans
+        if rows is None:
+            return [(worker, list(span), list(range(len(span)))) for worker, span in enumerate(spans)]
+        found: dict[int, tuple[int, list[int], list[int]]] = {}
+        for place, row in enumerate(rows.tolist()):
+            worker = self._partial.workers_of([row])[0]
+            _, places, local = found.setdefault(worker, (worker, [], []))
+            places.append(place)
+            local.append(row - spans[worker].start)
+        return list(found.values())
+
+    def _reset_messages(self, request: Reset) -> dict[int, ResetPlan]:
+        seeds, options, rows = request.seeds, request.options, request.rows
+        messages = {}
+        for worker, places, local in self._split(rows):
+            if isinstance(seeds, int):
+                mine: list[int | None] = [seeds + self._crew.spans[worker].start + row for row in local]
+            else:
+                mine = [None] * len(places) if seeds is None else [seeds[place] for place in places]
+            each = [options[p] for p in places] if isinstance(options, Sequence) else [options or None] * len(places)
+            messages[worker] = ResetPlan(local, mine, [None if one is None else dict(one) for one in each])
+        return messages
+
+    def _note_seeds(self, request: Reset) -> None:
+        rows = range(self._num_envs) if request.rows is None else request.rows.tolist()
+        for place, row in enumerate(rows):
+            seed = request.seeds[place] if isinstance(request.seeds, list) else request.seeds
+            if seed is not None:
+                self._seeds[row] = seed if isinstance(request.seeds, list) else seed + row
+
+    def _call_messages(self, request: Request) -> dict[int, Any]:
+        rows = getattr(request, "rows", None)
+        messages: dict[int, Any] = {}
+        for worker, places, local in self._split(rows):
+            if isinstance(request, Call):
+                messages[worker] = "call", (request.name, request.args, dict(request.kwargs), local)
+            elif isinstance(request, GetState):
+                messages[worker] = "get_state", (self._generation, local)
+            elif isinstance(request, SetAttr):
+                each = (
+                    request.values if isinstance(request.values, (list, tuple)) else [request.values] * self._num_envs
+                )
+                messages[worker] = "set_attr", (request.name, [each[place] for place in places])
+        return messages
+
+    def _state_messages(self, request: SetState) -> dict[int, Any]:
+        messages = {}
+        for worker, places, local in self._split(request.rows):
+            states = {row: request.states[place][0] for row, place in zip(local, places, strict=True)}
+            messages[worker] = "set_state", (self._generation, states)
+        return messages
+
+    def _check_states(self, request: SetState) -> None:
+        count, states = self._num_envs if request.rows is None else len(request.rows), request.states
+        wanted = f"expected a list of {count} made by get_state, one per sub-environment to restore"
+        if not isinstance(states, Sequence) or isinstance(states, str):
+            raise InvalidArgument(f"states is of type {type(states).__name__}, {wanted}")
+        if len(states) != count:
+            raise InvalidArgument(f"states has {len(states)} entries, {wanted}")
+        for k, state in enumerate(states):
+            if not (isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], RowState)):
+                raise InvalidArgument(f"states[{k}] is of type {type(state).__name__} and not a saved state, {wanted}")
+
+    def _turn(self, is_whole: bool) -> None:
+        """Continue in the other generation, so that views that the caller holds survive this call, too."""
+        if self.copy:
+            return
+        if not is_whole:
+            self._copy_observations(1 - self._generation)
+        self._generation = 1 - self._generation
+
+    def _copy_observations(self, generation: int) -> None:
+        before, after = self._arrays.outputs[1 - generation], self._arrays.outputs[generation]
+        for old, new in zip(before.observations, after.observations, strict=True):
+            new[...] = old
+        after.clear(slice(None))
+
+    # ------------------------------------------------------------------------------------------------- the rest
+
+    def episodes(self) -> EpisodeStatus:
+        """Return where every episode stands."""
+        return self._episodes.status()
+
+    def state_after(self, error: BaseException) -> Lifecycle | None:
+        """Return the state of the fleet after a request that raised `error`."""
+        if isinstance(error, _LOSSES) and self._options.on_failure == "restart":
+            return None  # that call is lost, and nothing else
+        if isinstance(error, SubEnvError) and error.verb in ("call", "set_attr", "get_state", "set_state"):
+            return None
+        if isinstance(error, _BREAKING):
+            return Lifecycle.CLOSED if isinstance(error, FleetClosed) else Lifecycle.BROKEN
+        if isinstance(error, SubEnvError) and any(failure.verb == "make" for failure in error.failures):
+            return Lifecycle.BROKEN
+        state = super().state_after(error)
+        if state is Lifecycle.TORN:
+            self._open = self._stepping = None
+        return state
+
+    def look(self, *, stacks: bool = False) -> FleetStats:
+        """Return statistics."""
+        if self._last_look is not None:
+            return self._last_look
+        crew = self._crew
+        workers = tuple(
+            WorkerStats(
+                index=worker,
+                env_indices=crew.spans[worker],
+                pid=crew.transport.pid(worker),
+                steps=crew.lines[worker][STEPS],
+                busy_s=crew.lines[worker][BUSY_NS] / 1e9,
+                restarts=crew.restarts[worker],
+                place=crew.transport.place(worker),
+                stack=crew.transport.stack(worker) if stacks else "",
+            )
+            for worker in crew.every
+        )
+        busy_s, wait_s = sum(worker.busy_s for worker in workers), crew.waiting.waited_ns / 1e9
+        is_inline = crew.transport.server is not None
+        step_s, wait_s = (busy_s, 0.0) if is_inline else (0.0, wait_s)
+        own_s = self._own_ns / 1e9
+        total_s = own_s + wait_s
+        return FleetStats(
+            steps=self._steps,
+            steps_per_s=self._steps / total_s if total_s else 0.0,
+            step_s=step_s,
+            wait_s=wait_s,
+            copy_s=max(own_s - step_s, 0.0),
+            busy_s=busy_s,
+            restarts=sum(crew.restarts.values()),
+            workers=workers,
+        )
+
+    def describe(self) -> str:
+        """Return where the sub-environments are."""
+        note = self._crew.transport.note
+        return f"{self.traits.plan.describe()} ({note})" if note else self.traits.plan.describe()
+
+    def abort(self) -> None:
+        """End all workers at once; from any thread."""
+        self._crew.abort()
+
+    def close(self, timeout_s: float) -> list[Failure]:
+        """Close every sub-environment and end the workers."""
+        if not self._finalizer.alive:
+            return []
+        *_, pid = self._finalizer.peek()[2]  # type: ignore[index]  # it is alive
+        if pid != os.getpid():  # in a fork: they are another process's workers
+            self._finalizer.detach()
+            return []
+        self._last_look = self.look()
+        failures = [failure for reply in self._crew.close(timeout_s) for failure in reply.failures]
+        self._finalizer.detach()
+        return failures
+
+
+def _end(transport: Transport, pid: int) -> None:
+    if pid == os.getpid():
+        transport.close(0.0)
+
+
+def _integers_of(arrays: Sequence[NDArray[Any]]) -> Any:
+    """Return the one array as a buffer, to which assignment checks type and shape in C; `None` unless of integers."""
+    array: Any = arrays[0]
+    return memoryview(array) if array.ndim == 1 and array.dtype.kind in "iu" else None
+
+
+def _membership(space: Any, arrays: Sequence[NDArray[Any]], integers: Any, layout: SpaceLayout) -> Callable[[], bool]:
+    """Return a check of whether the actions in the array of integers are in their space."""
+    if integers is None or not isinstance(space, gym.spaces.Discrete) or len(integers) * int(space.n) > _FEW:
+        return lambda: layout.leaves[0].holds(arrays[0])
+    allowed = frozenset(range(int(space.start), int(space.start) + int(space.n)))
+    return functools.partial(allowed.issuperset, integers)  # for few, a tenth of the time of comparing arrays
+
+
+def _rng_state_of(env: Any) -> Any:
+    """Return the state of a sub-environment's generator, if it has one yet."""
+    rng = getattr(env.unwrapped, "_np_random", None)
+    return None if rng is None else rng.bit_generator.state

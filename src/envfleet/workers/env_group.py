@@ -1,0 +1,500 @@
+"""The Python sub-environments of one worker, stepped one after the other over arrays; holds the only autoreset."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from envfleet.errors import Failure, InvalidArgument, SubEnvError
+from envfleet.fleet.infos import SparseInfos, own_info
+from envfleet.fleet.leaves import MISFIT
+from envfleet.options import Options
+from envfleet.workers.arrays import ArraysSpec, FleetArrays
+from envfleet.workers.board import BUILDING, BUSY_NS, IDLE, PHASE, ROW, STEPPING, STEPS, TURN, Line
+from envfleet.workers.builders import EnvBuilder
+from envfleet.workers.columns import ColumnWriter
+from envfleet.workers.env_checks import UNSET, check_distinct, check_same_spaces, explain_result, read_reset
+from envfleet.workers.failures import make_failure, repair_info
+from envfleet.workers.replay import EpisodeLog
+from envfleet.workers.state import EnvState, load_env, save_env
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupPlan:
+    """What it takes to build one worker's sub-environments, here or elsewhere.
+
+    Attributes:
+        worker: Index of the worker.
+        rows: Indices in the fleet of its sub-environments.
+        builders: One per sub-environment.
+        options: Of the fleet; `seed` is set.
+        incarnation: How many workers had these rows before.
+        rng_states: Of a worker that replaces one whose rows had ended in an orderly way: their generators' states.
+    """
+
+    worker: int
+    rows: range
+    builders: tuple[EnvBuilder, ...]
+    options: Options
+    incarnation: int = 0
+    rng_states: tuple[Any, ...] = ()
+
+    def successor(self, rng_states: tuple[Any, ...] = ()) -> GroupPlan:
+        """Return the plan of the worker that takes over."""
+        return dataclasses.replace(self, incarnation=self.incarnation + 1, rng_states=rng_states)
+
+
+class GroupInfo(NamedTuple):
+    """What a group reports once it is built; `observation_spaces` has one entry if they are all equal."""
+
+    observation_spaces: list[gym.Space[Any]]
+    action_space: gym.Space[Any]
+    metadata: dict[str, Any]
+    spec: Any
+    render_mode: str | None
+    pid: int
+    identities: list[int]
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """The first sub-environment's."""
+        return self.observation_spaces[0]
+
+
+@dataclasses.dataclass(slots=True)
+class Reply:
+    """What a worker reports beyond the arrays it wrote; most steps need none.
+
+    Attributes:
+        value: Result of a call, and so on.
+        infos: By index in the fleet.
+        failures: Of sub-environments that raised.
+        restarts: Of sub-environments that raised and were rebuilt.
+        objects: Observation leaves without a fixed shape, by index.
+        final_objects: The same of ended episodes (`SAME_STEP`).
+    """
+
+    value: Any = None
+    infos: SparseInfos = dataclasses.field(default_factory=list)
+    failures: list[Failure] = dataclasses.field(default_factory=list)
+    restarts: list[Failure] = dataclasses.field(default_factory=list)
+    objects: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
+    final_objects: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
+
+
+class ResetPlan(NamedTuple):
+    """Which rows of a group to reset, with a seed and options for each."""
+
+    rows: Sequence[int]
+    seeds: Sequence[int | None]
+    options: Sequence[Mapping[str, Any] | None]
+
+
+class RowState(NamedTuple):
+    """A saved row of a group."""
+
+    env: EnvState
+    observation: Any
+    is_awaiting: bool
+
+
+class EnvGroup:
+    """Python sub-environments of one worker.
+
+    Args:
+        plan: What to build.
+        shared: The fleet's shared data by name.
+        line: Where to report progress.
+        is_inline: Whether it runs in the caller's own thread, whose Ctrl-C is not a failure of a sub-environment.
+
+    Attributes:
+        columns: Where numbers of infos go, once attached; the owner's thread needs none.
+        log: How the running episodes began, and their actions.
+
+    Raises:
+        SubEnvError: A sub-environment could not be built.
+        InvalidArgument: A callable returned no environment, or sub-environments do not fit together.
+    """
+
+    def __init__(self, plan: GroupPlan, shared: Mapping[str, Any], line: Line, *, is_inline: bool = False) -> None:
+        self.plan, self._options, self._shared, self._line = plan, plan.options, shared, line
+        self.num_envs = len(plan.builders)
+        self._is_same_step = plan.options.autoreset_mode is AutoresetMode.SAME_STEP
+        self._caught: tuple[type[BaseException], ...] = (
+            (Exception, SystemExit, GeneratorExit) if is_inline else (BaseException,)
+        )
+        self._is_next_step = plan.options.autoreset_mode is AutoresetMode.NEXT_STEP
+        self._awaiting = [self._is_next_step and plan.incarnation > 0] * self.num_envs
+        self._next_seeds: list[int | None] = [None] * self.num_envs
+        self._rebuilds = [0] * self.num_envs
+        self._turn = 0
+        self._num_steps, self._busy_ns = line[STEPS], line[BUSY_NS]
+        self._reply: Reply | None = None
+        self.columns: ColumnWriter | None = None
+        self.log = EpisodeLog(self.num_envs)
+        self.envs: list[gym.Env[Any, Any]] = []
+        self._steps: list[Callable[[Any], Any]] = []
+        for row in range(self.num_envs):
+            seed = self.log.build_seeds[row] = self._derive_seed(row) if plan.incarnation else None
+            try:
+                self.envs.append(plan.builders[row].build(shared, seed))
+            except InvalidArgument:
+                self.close()
+                raise
+            except self._caught as error:
+                failure = self._describe(row, "make", error)
+                self.close()
+                raise SubEnvError([failure]) from error
+            self._steps.append(self.envs[row].step)
+            self._next_seeds[row] = seed
+        for row, state in enumerate(plan.rng_states):
+            if state is not None:
+                self._next_seeds[row] = None
+                rng = np.random.Generator(getattr(np.random, state["bit_generator"])())
+                rng.bit_generator.state = state
+                self.envs[row].unwrapped.np_random = rng
+
+    def describe(self) -> GroupInfo:
+        """Check that the sub-environments fit together, and return what the owner must know."""
+        first, first_index = self.envs[0], self.plan.rows.start
+        for row, env in enumerate(self.envs):
+            check_same_spaces(first_index, first, first_index + row, env, self._options.observation_mode == "same")
+        identities = [id(env.unwrapped) for env in self.envs]
+        check_distinct(identities, first_index)
+        spaces = [env.observation_space for env in self.envs]
+        if all(space == spaces[0] for space in spaces):
+            spaces = spaces[:1]
+        return GroupInfo(
+            spaces, first.action_space, dict(first.metadata), first.spec, first.render_mode, os.getpid(), identities
+        )
+
+    def attach(self, spec: ArraysSpec, arrays: FleetArrays, *, is_shared: bool) -> None:
+        """Take the arrays to read actions from and write results to.
+
+        Args:
+            spec: What decided the arrays.
+            arrays: This group's rows of them.
+            is_shared: Whether others write to the same cache lines; then results are made in arrays of the group's own.
+        """
+        self._layout, self._action_layout = spec.observations, spec.actions
+        self._actions, self._targets = arrays.actions, arrays.outputs
+        self._outputs = [out.private() for out in arrays.outputs] if is_shared else arrays.outputs
+        self._is_shared, self.has_object_actions = is_shared, self._action_layout.num_objects > 0
+        num_objects = self._layout.num_objects
+        self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
+        self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
+        self._writers = [self._layout.writer(out.observations, self._objects) for out in self._outputs]
+        nothing: list[Any] = [None] * self.num_envs
+        self._buffers = [self._layout.buffers(out.observations) or nothing for out in self._outputs]
+        finals = self._outputs if self._is_same_step else []
+        self._final_writers = [self._layout.writer(out.finals, self._final_objects) for out in finals]
+        self._has_flags = [True] * len(self._outputs)
+        self.log.limit(sum(leaf.nbytes for leaf in self._actions))
+        if is_shared:
+            self.columns = ColumnWriter(arrays.info_values, arrays.info_given)
+
+    # ------------------------------------------------------------------------------------------------ stepping
+
+    def step(
+        self, generation: int, rows: list[int] | None = None, objects: Any = (), values: list[Any] | None = None
+    ) -> Reply | None:
+        """Step every sub-environment once, or those in `rows` in that order.
+
+        Args:
+            generation: Where to write results.
+            rows: Which ones.
+            objects: Action leaves without a fixed shape, a list each with one entry per row.
+            values: The actions themselves, in place of those in the arrays.
+
+        Returns:
+            A reply, if there is more to report than what the arrays hold.
+        """
+        start_ns = time.perf_counter_ns()
+        self._reply = None
+        out, line, columns, steps = self._outputs[generation], self._line, self.columns, self._steps
+        which: Any = slice(None)
+        self._last = self._targets[generation if rows else 1 - generation]
+        if rows is None:
+            if values is None:
+                values = self._action_layout.reader(self._actions, objects, self.num_envs)
+            if self._has_flags[generation]:
+                out.flags[...] = self._has_flags[generation] = False
+            turns = zip(range(self.num_envs), values, steps, self._buffers[generation], strict=True)
+        else:
+            which = rows
+            if values is None:
+                values = self._action_layout.reader([leaf[rows] for leaf in self._actions], objects, len(rows))
+            out.clear(rows)
+            buffers = self._buffers[generation]
+            turns = zip(rows, values, [steps[row] for row in rows], [buffers[row] for row in rows], strict=True)
+        if columns is not None and columns.is_dirty:
+            columns.clear(which)
+            columns.is_dirty = rows is not None
+        self.log.steps.append((rows, values))
+        self.log.count += 1
+        self._turn += 1
+        line[TURN], line[PHASE] = self._turn, STEPPING
+        self._step_rows(turns, generation)
+        line[PHASE] = line[ROW] = 0
+        if self._is_shared:
+            out.publish(self._targets[generation], which)
+        self._num_steps += len(values)
+        self._busy_ns += time.perf_counter_ns() - start_ns
+        line[STEPS], line[BUSY_NS] = self._num_steps, self._busy_ns
+        if self._objects:
+            self._report_objects(range(self.num_envs) if rows is None else rows)
+        return self._reply
+
+    def _step_rows(self, turns: Iterable[tuple[int, Any, Callable[[Any], Any], Any]], generation: int) -> None:
+        write, columns, line = self._writers[generation], self.columns, self._line
+        rewards, terminated_out, truncated_out = self._outputs[generation].flat
+        awaiting, caught, everything = self._awaiting, self._caught, slice(None)
+        for row, action, step, buffer in turns:
+            line[ROW] = row + 1
+            result = UNSET
+            try:
+                if awaiting[row]:  # NEXT_STEP
+                    self._add_info(row, self._renew(row, generation, None, None))
+                    rewards[row] = 0.0
+                    continue
+                result = step(action)
+                observation, reward, terminated, truncated, info = result
+                if buffer is None:
+                    write(row, observation)
+                else:
+                    try:
+                        buffer[everything] = observation
+                    except MISFIT:
+                        write(row, observation)
+                rewards[row] = reward
+                if terminated or truncated:
+                    self._has_flags[generation] = True
+                    terminated_out[row], truncated_out[row] = terminated, truncated
+                    info = self._end_episode(row, generation, observation, info)
+                if info:
+                    rest = info if columns is None else columns.write(row, info)
+                    if rest:
+                        self._add_info(row, rest)
+            except caught as error:
+                self._handle_failure(row, generation, explain_result(error, result), action)
+
+    def _end_episode(self, row: int, generation: int, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        """Apply the autoreset mode to an episode that ended just now; returns the infos of the step."""
+        if not self._is_same_step:
+            self._awaiting[row] = self._is_next_step
+            return info
+        self._final_writers[generation](row, observation)
+        if self._final_objects:
+            index = self.plan.rows.start + row
+            self._report().final_objects[index] = [leaf[row] for leaf in self._final_objects]
+        return {"final_info": own_info(info), **self._renew(row, generation, None, None)}
+
+    def _handle_failure(self, row: int, generation: int, error: BaseException, action: Any) -> None:
+        """Report a sub-environment that raised in `step`, or end its episode and rebuild it."""
+        failure = self._describe(row, "step", error, action)
+        self._outputs[generation].clear(row)
+        if self._options.on_failure == "raise":
+            self._report().failures.append(failure)
+        elif self._rebuild(row, failure):
+            self._write_truncated(row, generation, failure)
+
+    def _write_truncated(self, row: int, generation: int, failure: Failure) -> None:
+        """Answer a step of a sub-environment that was rebuilt: its last observation again, reward 0, truncated."""
+        out = self._outputs[generation]
+        for leaf, last in zip(out.observations, self._last.observations, strict=True):
+            leaf[row] = last[row]
+        out.rewards[row], out.flags[:, row] = 0.0, (False, True)
+        self._has_flags[generation] = True
+        info = repair_info(failure)
+        if self._is_same_step:
+            observation = self._layout.row(out.observations, self._objects, row)
+            info = self._end_episode(row, generation, observation, {}) | info
+        else:
+            self._awaiting[row] = self._is_next_step
+        self._add_info(row, info)
+
+    def _rebuild(self, row: int, failure: Failure) -> bool:
+        """Replace a sub-environment that failed; False, with one more failure to report, if that fails too."""
+        self._report().restarts.append(failure)
+        phase, self._line[PHASE] = self._line[PHASE], BUILDING
+        self._rebuilds[row] += 1
+        with contextlib.suppress(*self._caught):
+            self.envs[row].close()
+        seed = self.log.build_seeds[row] = self._derive_seed(row)
+        try:
+            self._install(row, self.plan.builders[row].build(self._shared, seed))
+        except self._caught as error:
+            self._report().failures.append(self._describe(row, "make", error))
+            return False
+        finally:
+            self._line[PHASE] = phase
+        self._next_seeds[row] = seed
+        return True
+
+    def _install(self, row: int, env: gym.Env[Any, Any]) -> None:
+        self.envs[row], self._steps[row] = env, env.step
+
+    def _derive_seed(self, row: int) -> int:
+        """Return a seed for a sub-environment that takes another's place, different each time."""
+        key = self.plan.rows.start + row, self.plan.incarnation, self._rebuilds[row]
+        return int(np.random.SeedSequence(self._options.seed, spawn_key=key).generate_state(1)[0])
+
+    # ------------------------------------------------------------------------------------------------ resetting
+
+    def reset(self, generation: int, plan: ResetPlan) -> Reply | None:
+        """Reset the rows of a plan."""
+        self._reply = None
+        out = self._outputs[generation]
+        if self.columns is not None:
+            self.columns.clear(list(plan.rows))
+        self._line[PHASE] = STEPPING
+        for row, seed, options in zip(*plan, strict=True):
+            self._turn += 1
+            self._line[TURN], self._line[ROW] = self._turn, row + 1
+            info = self._renew(row, generation, seed, options)
+            out.clear(row)
+            self._add_info(row, info)
+        self._line[PHASE] = self._line[ROW] = IDLE
+        if self._is_shared:
+            out.publish(self._targets[generation], list(plan.rows))
+        if self._objects:
+            self._report_objects(plan.rows)
+        return self._reply
+
+    def _renew(self, row: int, generation: int, seed: int | None, options: Any) -> dict[str, Any]:
+        """Reset a row; one that fails gets a second chance after a rebuild, if failures restart. Returns the infos."""
+        try:
+            return self._reset_row(row, generation, seed, options)
+        except self._caught as error:
+            failure = self._describe(row, "reset", error)
+        if self._options.on_failure == "raise":
+            self._report().failures.append(failure)
+        elif self._rebuild(row, failure):
+            try:
+                return self._reset_row(row, generation, seed, options) | repair_info(failure)
+            except self._caught as second:
+                self._report().failures.append(self._describe(row, "reset", second))
+        return {}
+
+    def _reset_row(self, row: int, generation: int, seed: int | None, options: Any) -> dict[str, Any]:
+        seed = self._next_seeds[row] if seed is None else seed
+        self._next_seeds[row] = None
+        env = self.envs[row]
+        self.log.begin(row, env, seed, options)
+        is_plain = seed is None and options is None
+        observation, info = read_reset(env.reset() if is_plain else env.reset(seed=seed, options=options))
+        self._writers[generation](row, observation)
+        self._awaiting[row], self._steps[row] = False, env.step  # also where Ctrl-C struck between an env and its step
+        return info
+
+    # ---------------------------------------------------------------------------------------- calls and states
+
+    def call(self, name: str | Callable[..., Any], args: Any, kwargs: Any, rows: Iterable[int] | None) -> Reply:
+        """Look a name up on sub-environments and call it if it can be called; or call a function of them."""
+
+        def find(row: int) -> Any:
+            if not isinstance(name, str):
+                return name(self.envs[row], *args, **kwargs)
+            found = self.envs[row].get_wrapper_attr(name)
+            return found(*args, **kwargs) if callable(found) else found
+
+        return self._for_each(rows, "call", find)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> Reply:
+        """Set an attribute of every sub-environment, one value each."""
+        return self._for_each(None, "set_attr", lambda row: self.envs[row].set_wrapper_attr(name, values[row]))
+
+    def get_state(self, generation: int, rows: Iterable[int]) -> Reply:
+        """Save sub-environments; the reply's value is one `RowState` per row."""
+        observations = self._targets[generation].observations
+
+        def save(row: int) -> RowState:
+            last = self._layout.row(observations, self._objects, row)
+            return RowState(save_env(self.envs[row]), last, self._awaiting[row])
+
+        return self._for_each(rows, "get_state", save)
+
+    def set_state(self, generation: int, states: Mapping[int, RowState]) -> Reply:
+        """Bring saved sub-environments back and write their last observations."""
+        out = self._outputs[generation]
+
+        def load(row: int) -> None:
+            state = states[row]
+            self._install(row, load_env(self.envs[row], state.env))
+            self._awaiting[row], self._next_seeds[row] = state.is_awaiting, None
+            self.log.resume(row)
+            self._writers[generation](row, state.observation)
+            out.clear(row)
+
+        reply = self._for_each(states, "set_state", load)
+        if self._is_shared:
+            out.publish(self._targets[generation], list(states))
+        for row in states if self._objects else ():
+            reply.objects[self.plan.rows.start + row] = [leaf[row] for leaf in self._objects]
+        return reply
+
+    def _for_each(self, rows: Iterable[int] | None, verb: str, action: Callable[[int], Any]) -> Reply:
+        """Do something for each row; the reply's value has one result per row that did not raise."""
+        reply = Reply(value=[])
+        self._line[PHASE] = STEPPING
+        for row in range(self.num_envs) if rows is None else rows:
+            self._turn += 1
+            self._line[TURN], self._line[ROW] = self._turn, row + 1
+            try:
+                reply.value.append(action(row))
+            except self._caught as error:
+                reply.failures.append(self._describe(row, verb, error))
+        self._line[PHASE] = self._line[ROW] = IDLE
+        return reply
+
+    # ------------------------------------------------------------------------------------------------ reports
+
+    def _report(self) -> Reply:
+        self._reply = self._reply or Reply()
+        return self._reply
+
+    def _report_objects(self, rows: Iterable[int]) -> None:
+        objects = self._report().objects
+        for row in rows:
+            objects[self.plan.rows.start + row] = [leaf[row] for leaf in self._objects]
+
+    def _add_info(self, row: int, info: dict[str, Any]) -> None:
+        if info:
+            self._report().infos.append((self.plan.rows.start + row, own_info(info)))
+
+    def _describe(self, row: int, verb: str, error: BaseException, action: Any = None) -> Failure:
+        """Turn what a sub-environment raised into a value that can travel."""
+        index = self.plan.rows.start + row
+        replay = (
+            self.log.record(row, self.plan.builders[row], verb, error, index) if verb in ("step", "reset") else None
+        )
+        actions = self.log.actions_of(row) if verb == "step" else None
+        return make_failure(
+            error,
+            verb=verb,
+            env_index=index,
+            worker=self.plan.worker,
+            seed=self.log.last_seeds[row],
+            step=None if actions is None else len(actions) - 1,
+            action=action,
+            replay=replay,
+        )
+
+    def close(self) -> list[Failure]:
+        """Close every sub-environment, also after one of them raised; returns what they raised."""
+        envs, self.envs = self.envs, []
+        failures = []
+        for row, env in enumerate(envs):
+            try:
+                env.close()
+            except self._caught as error:
+                failures.append(self._describe(row, "close", error))
+        return failures

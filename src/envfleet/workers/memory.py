@@ -1,0 +1,260 @@
+"""Memory without a name, shared between processes that hold its descriptor, and mail in such memory.
+
+Nothing in `/dev/shm` can collide or be left behind: the memory is freed with its last holder, however that ended. Pages
+are reserved at once, so too little memory is an error with figures at the start and not a SIGBUS in the middle.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import cloudpickle
+
+from envfleet.errors import OutOfMemory
+
+_CHUNK_BYTES = 1 << 24
+"""Reserved at a time: short enough that a process with an interval timer gets through between two signals."""
+
+_SMALL_BYTES = 1 << 20
+"""Blocks up to this size are not worth asking the system how much memory is left."""
+
+_USABLE = 15 / 16
+"""Part of what is available that a block may take: whoever takes the last page is killed, or somebody else is."""
+
+_FULL = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EOVERFLOW})
+_NO_MEMFD = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
+
+
+class Room(NamedTuple):
+    """How many bytes may still be used, and of what."""
+
+    size_bytes: int
+    where: str
+
+
+class NamelessFile:
+    """A file in memory without a name.
+
+    Args:
+        fd: A descriptor that another process passed, which the file owns from now on; `None` opens a new file.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._folder: str | None = None
+        if fd is None and hasattr(os, "memfd_create"):
+            try:
+                fd = os.memfd_create("envfleet")
+            except OSError as error:
+                if error.errno not in _NO_MEMFD:
+                    raise
+        if fd is None:
+            self._folder = tempfile.gettempdir()
+            with tempfile.TemporaryFile(buffering=0, dir=self._folder, prefix="envfleet") as file:
+                fd = os.dup(file.fileno())
+        self.fd = fd
+        self._closer = weakref.finalize(self, os.close, fd)
+
+    def _room(self) -> Room | None:
+        if self._folder is None:
+            return available_memory()
+        return Room(shutil.disk_usage(self._folder).free, f"the temporary folder {self._folder}")
+
+    def reserve(self, size_bytes: int) -> None:
+        """Make room for `size_bytes`, all zero.
+
+        Raises:
+            OutOfMemory: There is too little memory, or a limit on the size of files is below it.
+        """
+        room = self._room() if size_bytes > _SMALL_BYTES else None
+        if room is not None and size_bytes > room.size_bytes * _USABLE:
+            raise _out_of_memory(size_bytes, room)
+        try:
+            os.ftruncate(self.fd, size_bytes)
+            for start in range(0, size_bytes, _CHUNK_BYTES):
+                chunk_bytes = min(_CHUNK_BYTES, size_bytes - start)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(self.fd, start, chunk_bytes)
+                else:  # a file with holes would fail at the first write, by SIGBUS
+                    os.pwrite(self.fd, bytes(chunk_bytes), start)
+        except (OSError, OverflowError) as error:
+            if isinstance(error, OverflowError) or error.errno in _FULL:
+                raise _out_of_memory(size_bytes, self._room(), str(error)) from error
+            raise
+
+    def map(self, size_bytes: int) -> mmap.mmap:
+        """Return the first bytes as writable memory, which stays valid after `close`."""
+        if sys.version_info >= (3, 13):
+            return mmap.mmap(self.fd, size_bytes, trackfd=False)
+        return mmap.mmap(self.fd, size_bytes)
+
+    def close(self) -> None:
+        """Close the descriptor; idempotent."""
+        self._closer()
+        self.fd = -1
+
+
+class Mail(Protocol):
+    """Messages by slot, each of which stays until the next one in its slot; reading can be repeated."""
+
+    def put(self, slot: int, message: Any) -> None:
+        """Leave a message."""
+        ...
+
+    def get(self, slot: int) -> Any:
+        """Return the message of a slot."""
+        ...
+
+
+class FileMail:
+    """Mail in a nameless file: for each slot an offset, a capacity and a length, then the pickled messages.
+
+    Only one process may write.
+
+    Args:
+        fd: Descriptor of the file.
+        num_slots: How many slots there are.
+    """
+
+    _HEAD_BYTES = 24
+
+    def __init__(self, fd: int, num_slots: int) -> None:
+        self._fd, self._end = fd, num_slots * self._HEAD_BYTES
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def put(self, slot: int, message: Any) -> None:
+        """Leave a message; it must pickle.
+
+        Raises:
+            OutOfMemory: There is no room for it.
+        """
+        self.write(slot, cloudpickle.dumps(message))  # by value what `__main__` defines
+
+    def write(self, slot: int, data: bytes | memoryview) -> None:
+        """Leave a message that is pickled already.
+
+        Raises:
+            OutOfMemory: There is no room for it.
+        """
+        offset, capacity = self._places.get(slot, (0, -1))
+        if len(data) > capacity:  # a longer message than before lies at the end
+            offset, capacity = self._end, 2 * len(data)
+            self._places[slot], self._end = (offset, capacity), self._end + capacity
+        head = b"".join(word.to_bytes(8, "little") for word in (offset, capacity, len(data)))
+        try:
+            for part, start in ((data, offset), (head, slot * self._HEAD_BYTES)):
+                view, at = memoryview(part), start
+                while view:
+                    written = os.pwrite(self._fd, view, at)
+                    view, at = view[written:], at + written
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _out_of_memory(len(data), None, str(error)) from error
+            raise
+
+    def get(self, slot: int) -> Any:
+        """Return the message of a slot."""
+        return pickle.loads(self.read(slot))
+
+    def read(self, slot: int) -> bytes:
+        """Return the pickled message of a slot."""
+        head = os.pread(self._fd, self._HEAD_BYTES, slot * self._HEAD_BYTES)
+        offset, length = int.from_bytes(head[:8], "little"), int.from_bytes(head[16:], "little")
+        return os.pread(self._fd, length, offset)
+
+
+class HeapMail:
+    """Mail within this process: messages are passed as they are."""
+
+    def __init__(self) -> None:
+        self._messages: dict[int, Any] = {}
+
+    def put(self, slot: int, message: Any) -> None:
+        """Leave a message."""
+        self._messages[slot] = message
+
+    def get(self, slot: int) -> Any:
+        """Return the message of a slot."""
+        return self._messages[slot]
+
+
+def in_words(size_bytes: int) -> str:
+    """Return a size in bytes, KiB, MiB, GiB or TiB.
+
+    >>> in_words(3 << 19), in_words(64)
+    ('1.5 MiB', '64 bytes')
+    """
+    if size_bytes < 1024:
+        return f"{size_bytes} bytes"
+    size = float(size_bytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room | None:
+    """Find how much memory this process can still use, or `None` where the system does not say.
+
+    That is the least of what the machine has and what the limit of each enclosing control group (version 2) leaves.
+    Page cache counts as available, as the kernel drops it first; swap does not.
+
+    Args:
+        proc: Where procfs is mounted.
+        cgroups: Where control groups are mounted.
+    """
+    rooms = [*_room_of_machine(proc), *_room_of_cgroups(proc, cgroups)]
+    return min(rooms, default=None)
+
+
+def _room_of_machine(proc: Path) -> Iterator[Room]:
+    for line in _read_lines(proc / "meminfo"):
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            yield Room(int(value.split()[0]) * 1024, "this machine's memory")
+
+
+def _room_of_cgroups(proc: Path, cgroups: Path) -> Iterator[Room]:
+    """Read the limits of this process's control group and of all that enclose it (version 2)."""
+    for line in _read_lines(proc / "self" / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        # In a container the path may be the host's, of which only the last part is mounted, at the top.
+        relative = Path(path.lstrip("/"))
+        levels = [Path()] if ".." in relative.parts else [relative, *relative.parents]
+        for group in (cgroups / level for level in levels if not controllers):
+            limit, usage = (next(iter(_read_lines(group / f"memory.{name}")), "") for name in ("max", "current"))
+            if limit.isdigit() and usage.isdigit():  # not "max", and there is such a group
+                statistics = dict(line.split() for line in _read_lines(group / "memory.stat"))
+                # Not "file", which counts shared memory too.
+                cache_bytes = sum(int(statistics.get(f"{age}_file", 0)) for age in ("active", "inactive"))
+                left_bytes = max(0, int(limit) - int(usage) + cache_bytes)
+                yield Room(left_bytes, "the memory limit of this container or control group")
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # not this system, not this version, or not for us to see
+        return []
+
+
+def _out_of_memory(size_bytes: int, room: Room | None, reason: str | None = None) -> OutOfMemory:
+    found = (
+        "an unknown amount is available" if room is None else f"{in_words(room.size_bytes)} available in {room.where}"
+    )
+    said = "" if reason is None else f" ({reason})"
+    return OutOfMemory(
+        f"not enough shared memory{said}: found {found}, expected {in_words(size_bytes)} for the arrays of all "
+        "sub-environments: use fewer sub-environments or smaller observations, for instance uint8 images in place of "
+        "float32, or free memory"
+    )

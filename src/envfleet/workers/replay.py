@@ -1,0 +1,246 @@
+"""Replay files: what it takes to run the episode of a failed sub-environment again, in one process without a fleet."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+
+from envfleet.errors import EnvfleetError, Failure
+from envfleet.fleet.layout import SpaceLayout
+from envfleet.workers.builders import EnvBuilder
+from envfleet.workers.env_checks import explain_result, read_reset
+from envfleet.workers.failures import drop_own_frames, text_of
+
+_FORMAT = 3
+_PREFIX = "envfleet-replay-"
+_MAX_FILES = 20
+_MAX_STEPS = 20_000
+"""Steps of a group that are remembered. An episode longer than this cannot be replayed from its start."""
+
+_MAX_BYTES = 32 << 20
+"""Actions of a worker that are remembered."""
+
+
+class ReplayUnavailable(EnvfleetError):
+    """A replay file cannot be read or run here."""
+
+    code = "replay_unavailable"
+
+
+class Origin(NamedTuple):
+    """How an episode began: the seed it was reset with, or else the generator's state just before."""
+
+    seed: int | None
+    options: Any
+    rng_state: Any
+    build_seed: int | None
+
+
+class EpisodeLog:
+    """How the running episodes of a group began, and the actions since.
+
+    Args:
+        num_envs: Sub-environments of the group.
+
+    Attributes:
+        steps: Rows (`None` for all) and actions of each step, which the group appends.
+        count: Steps so far, which the group counts.
+        build_seeds: What each sub-environment was built with.
+        last_seeds: What each sub-environment was last reset with.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.steps: collections.deque[tuple[Sequence[int] | None, list[Any]]] = collections.deque(maxlen=_MAX_STEPS)
+        self.build_seeds: list[int | None] = [None] * num_envs
+        self.last_seeds: list[int | None] = [None] * num_envs
+        self.count = 0
+        self._starts: list[int] = [0] * num_envs
+        self._origins: list[Origin | None] = [None] * num_envs
+
+    def limit(self, step_bytes: int) -> None:
+        """Keep fewer steps if the actions of one take many bytes."""
+        most = min(_MAX_STEPS, max(_MAX_BYTES // max(step_bytes, 1), 1))
+        self.steps = collections.deque(self.steps, maxlen=most)
+
+    def begin(self, row: int, env: gym.Env[Any, Any], seed: int | None, options: Any) -> None:
+        """Note that an episode begins; call it just before the reset."""
+        rng_state = None
+        if seed is None:
+            rng = getattr(env.unwrapped, "_np_random", None)
+            rng_state = None if rng is None else rng.bit_generator.state
+        else:
+            self.last_seeds[row] = seed
+        self._origins[row] = Origin(seed, options, rng_state, self.build_seeds[row])
+        self._starts[row] = self.count
+
+    def resume(self, row: int) -> None:
+        """Note that a row continues an episode that was saved elsewhere, which cannot be replayed."""
+        self._origins[row] = None
+        self._starts[row] = self.count
+
+    def actions_of(self, row: int) -> list[Any] | None:
+        """Return the actions of a row's running episode, or `None` if the first of them were dropped."""
+        first = self.count - len(self.steps)
+        if self._starts[row] < first:
+            return None
+        found = []
+        for rows, actions in itertools.islice(self.steps, self._starts[row] - first, None):
+            if rows is None:
+                found.append(actions[row])
+            elif row in rows:
+                found.append(actions[rows.index(row)])
+        return found
+
+    def record(self, row: int, builder: EnvBuilder, verb: str, error: BaseException, env_index: int) -> bytes | str:
+        """Pickle what it takes to run a row's episode again; returns the reason where that is impossible."""
+        origin, actions = self._origins[row], self.actions_of(row)
+        if origin is None:
+            return "it is unknown how its episode began, as after set_state()"
+        if actions is None:
+            return "its episode is longer than the actions that are kept"
+        record = ReplayRecord(builder, origin, actions, verb, type(error).__qualname__, text_of(error), env_index)
+        try:
+            data: bytes = cloudpickle.dumps(record)
+        except Exception as reason:  # noqa: BLE001  # whatever a foreign __reduce__ may raise
+            return f"what it takes does not pickle ({type(reason).__name__}: {reason})"
+        return data
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayRecord:
+    """One episode up to a failure. A pickle: only open files you trust."""
+
+    builder: EnvBuilder
+    origin: Origin
+    actions: list[Any]
+    verb: str
+    type_name: str
+    message: str
+    env_index: int
+    format: int = _FORMAT
+
+    def describe(self) -> str:
+        """Return what happened."""
+        steps, message = max(len(self.actions) - 1, 0), self.message.partition("\n")[0]
+        return f"sub-environment {self.env_index}: {self.type_name} in {self.verb} after {steps} steps: {message}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayReport:
+    """Result of a replay: `reproduced`, and `text` to show."""
+
+    reproduced: bool
+    text: str
+
+
+def write_replay(failure: Failure) -> tuple[Failure, str | None]:
+    """Write the failure's replay record to a file that only this user may read.
+
+    Returns:
+        The failure, with the reason if no file could be written, and the file's path.
+    """
+    if failure.replay is None:
+        return failure, None
+    folder = Path(os.environ.get("ENVFLEET_REPLAY_DIR") or tempfile.gettempdir())
+    try:
+        handle, name = tempfile.mkstemp(prefix=f"{_PREFIX}env{failure.env_index}-", suffix=".unfinished", dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(failure.replay)
+            path = Path(name).rename(Path(name).with_suffix(".pkl"))
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _drop_old(folder, path)
+    except OSError as error:
+        reason = f"{folder} takes no file ({error.strerror}), set ENVFLEET_REPLAY_DIR to a folder that does"
+        return dataclasses.replace(failure, no_replay=reason), None
+    return failure, str(path)
+
+
+def _drop_old(folder: Path, newest: Path) -> None:
+    """Remove all but the newest replay files of this user."""
+    mine = []
+    for path in set(folder.glob(f"{_PREFIX}*.pkl")) - {newest}:
+        with contextlib.suppress(FileNotFoundError):  # another process may tidy up as well
+            found = path.stat()
+            if not hasattr(os, "getuid") or found.st_uid == os.getuid():
+                mine.append((found.st_mtime_ns, path))
+    for _, path in sorted(mine)[: 1 - _MAX_FILES]:
+        path.unlink(missing_ok=True)
+
+
+def load_replay(path: str) -> ReplayRecord:
+    """Read a replay file. It is a pickle: only open files you trust.
+
+    Raises:
+        ReplayUnavailable: It cannot be read here.
+    """
+    try:
+        record = cloudpickle.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ReplayUnavailable(f"cannot read {path}: {error.strerror}") from error
+    except Exception as error:
+        raise ReplayUnavailable(
+            f"cannot unpickle {path}: {error!r}; run this where the environment's code can be imported"
+        ) from error
+    if not isinstance(record, ReplayRecord) or record.format != _FORMAT:
+        raise ReplayUnavailable(f"{path} is not a replay file of this version of envfleet")
+    return record
+
+
+def replay(path: str, announce: Callable[[str], None] = lambda text: None) -> ReplayReport:
+    """Run the episode of a replay file again, in this process and without a fleet.
+
+    Raises:
+        ReplayUnavailable: The file cannot be read, or needs shared data that no file holds.
+    """
+    record = load_replay(path)
+    if record.builder.shared_names:
+        raise ReplayUnavailable(f"{path} needs shared data {list(record.builder.shared_names)}, which no file holds")
+    announce(record.describe())
+    env = record.builder.build({}, record.origin.build_seed)
+    try:
+        _run(record, env)
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001  # whatever it raised the first time
+        drop_own_frames(error)
+        is_same = type(error).__qualname__ == record.type_name
+        verdict = "reproduced" if is_same else f"a different error than the recorded {record.type_name}"
+        return ReplayReport(is_same, f"{verdict}:\n{''.join(traceback.format_exception(error))}")
+    finally:
+        with contextlib.suppress(Exception):
+            env.close()
+    return ReplayReport(False, f"not reproduced: {len(record.actions)} steps ran without an error")
+
+
+def _run(record: ReplayRecord, env: gym.Env[Any, Any]) -> None:
+    origin, layout = record.origin, SpaceLayout(env.observation_space)
+    arrays = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+    write = layout.writer(arrays, [[None] for _ in range(layout.num_objects)])
+    if origin.rng_state is not None:
+        rng = np.random.Generator(getattr(np.random, origin.rng_state["bit_generator"])())
+        rng.bit_generator.state = origin.rng_state
+        env.unwrapped.np_random = rng
+    is_plain = origin.seed is None and origin.options is None
+    observation, _ = read_reset(env.reset() if is_plain else env.reset(seed=origin.seed, options=origin.options))
+    write(0, observation)
+    for action in record.actions:
+        result: Any = env.step(action)
+        try:
+            observation, reward, terminated, truncated, info = result
+            write(0, observation)
+            float(reward), bool(terminated or truncated), dict(info or {})
+        except Exception as error:  # noqa: BLE001  # whatever a wrong result leads to
+            raise explain_result(error, result) from None

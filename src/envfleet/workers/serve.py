@@ -1,0 +1,232 @@
+"""The only worker loop: wait for a request, carry it out with the group of sub-environments, mark it as done."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from envfleet.errors import EnvfleetError, Failure, InvalidArgument
+from envfleet.workers.arrays import ArraysSpec, FleetArrays
+from envfleet.workers.board import (
+    ASKED,
+    ASLEEP,
+    COLUMNS,
+    DONE,
+    ERROR,
+    FLAGS,
+    IS_ORDERED,
+    MAIL,
+    TABLE,
+    Line,
+    Verb,
+    Waiting,
+    make_fence,
+)
+from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
+from envfleet.workers.failures import make_failure
+from envfleet.workers.memory import Mail
+
+_VERBS = tuple(Verb)
+
+
+@dataclasses.dataclass
+class Seat:
+    """A worker's ends of everything that ties it to its owner.
+
+    Attributes:
+        worker: Its index.
+        first_slot: Slot of requests for its first row alone.
+        table_slot: Slot of the table of info columns.
+        line: Its words of the board.
+        owner: The owner's words.
+        requests: Mail from the owner: a slot per worker, then one per row of the fleet, then the table of columns.
+        replies: Mail to the owner: one slot for whole requests, one per row of this worker.
+        waiting: How it waits.
+        ring: Rings the owner's bell.
+        map_arrays: Returns its rows of the arrays.
+        shared: The fleet's shared data by name.
+        is_inline: Whether the worker is the owner's own thread.
+        is_alone: Whether the worker has a process to itself.
+    """
+
+    worker: int
+    first_slot: int
+    table_slot: int
+    line: Line
+    owner: Line
+    requests: Mail
+    replies: Mail
+    waiting: Waiting
+    ring: Callable[[], None]
+    map_arrays: Callable[[ArraysSpec], FleetArrays]
+    shared: Mapping[str, Any]
+    is_inline: bool = False
+    is_alone: bool = False
+
+
+class Server:
+    """Carries out what a worker is asked to do, until it is asked to close.
+
+    Args:
+        seat: Its ties to the owner.
+
+    Attributes:
+        group: Its sub-environments, once they are built.
+    """
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._plan: GroupPlan
+        self.group: Any = None  # an EnvGroup from BUILD on, before which nothing else is asked
+        self._arrays: FleetArrays | None = None
+        self._table, self._fence = 0, make_fence()
+
+    def run(self) -> None:
+        """Serve the owner until it asks to close."""
+        line, verb = self._seat.line, Verb.BUILD
+        while verb is not Verb.CLOSE:
+            self._seat.waiting.wait(lambda: line[ASKED] != line[DONE], time.perf_counter_ns())
+            verb = self.answer()
+
+    def answer(self) -> Verb:
+        """Do what is asked now."""
+        seat, line, group = self._seat, self._seat.line, self.group
+        asked = line[ASKED]
+        verb, generation = _VERBS[asked & 7], asked >> 3 & 1
+        if line[TABLE] != self._table and self._arrays is not None:
+            self._table = line[TABLE]
+            group.columns.learn(seat.requests.get(seat.table_slot))
+        try:
+            if verb is Verb.STEP:
+                reply = group.step(generation)
+                flags = self._columns_flag()
+                if reply is not None:
+                    flags |= self._post(0, reply, "step")
+            else:
+                flags = self._handle(verb, generation)
+        except Exception as error:  # a thread that ended would be waited for for ever
+            if seat.is_inline:
+                raise
+            seat.replies.put(0, error if isinstance(error, EnvfleetError) else _explain(verb, error))
+            flags = MAIL | ERROR
+        line[FLAGS] = flags
+        if not IS_ORDERED:
+            self._fence()
+        line[DONE] = asked
+        self._fence()
+        if seat.owner[ASLEEP]:
+            seat.ring()
+        return verb
+
+    def _columns_flag(self) -> int:
+        columns = self.group.columns
+        return COLUMNS if columns is not None and columns.is_dirty else 0
+
+    def _handle(self, verb: Verb, generation: int) -> int:
+        """Do anything but a plain step; returns the flags."""
+        if self._arrays is not None:
+            self._step_asked(self._arrays, generation)
+        if verb is Verb.STEP_ROWS:
+            return 0
+        reply = self._dispatch(verb, generation, None if verb is Verb.CLOSE else self._read(verb))
+        flags = self._columns_flag() if verb is Verb.STEP_BY_MAIL else 0
+        return flags if reply is None else flags | self._post(0, reply, verb.name.lower())
+
+    def _read(self, verb: Verb) -> Any:
+        try:
+            return self._seat.requests.get(self._seat.worker)
+        except Exception as error:
+            kind = EnvfleetError if verb is Verb.RESET else InvalidArgument  # others may have been reset by now
+            raise kind(
+                f"what was passed cannot be read in worker {self._seat.worker} ({type(error).__name__}: {error}): pass "
+                "what pickles and unpickles, of classes that workers can import"
+            ) from error
+
+    def _dispatch(self, verb: Verb, generation: int, message: Any) -> Reply | None:
+        seat = self._seat
+        if verb is Verb.BUILD:
+            self._plan = message
+            self.group = EnvGroup(message, seat.shared, seat.line, is_inline=seat.is_inline)
+            if seat.is_alone:
+                gc.freeze()  # no collection looks through imported modules again
+            return Reply(value=self.group.describe())
+        if verb is Verb.ATTACH:
+            self._arrays = seat.map_arrays(message)
+            self.group.attach(message, self._arrays, is_shared=not seat.is_inline)
+            self._arrays.row_done[...] = self._arrays.row_asked  # what was asked of a predecessor
+            return None
+        reply: Reply | None
+        if verb is Verb.STEP_BY_MAIL:
+            reply = self.group.step(generation, None, *message)
+        elif verb is Verb.RESET:
+            reply = self.group.reset(generation, message)
+        elif verb is Verb.CALL:
+            method, arguments = message
+            reply = getattr(self.group, method)(*arguments)
+        else:
+            reply = Reply(failures=self.group.close() if self.group is not None else [])
+        return reply
+
+    def _step_asked(self, arrays: FleetArrays, generation: int) -> None:
+        """Step the rows that were asked for one by one."""
+        seat = self._seat
+        for row in np.flatnonzero(arrays.row_asked != arrays.row_done).tolist():
+            asked = int(arrays.row_asked[row])
+            objects: Any = ()
+            if self.group.has_object_actions:
+                objects = seat.requests.get(seat.first_slot + row)
+            try:
+                reply = self.group.step(generation, [row], objects)
+            except Exception as error:
+                if seat.is_inline:
+                    raise
+                blame = make_failure(error, verb="step", env_index=self._plan.rows[row], worker=seat.worker)
+                reply = Reply(failures=[blame])
+            flags = self._columns_flag()
+            arrays.row_flags[row] = flags if reply is None else flags | self._post(1 + row, reply, "step")
+            if not IS_ORDERED:
+                self._fence()
+            arrays.row_done[row] = asked
+            self._fence()
+            if seat.owner[ASLEEP]:
+                seat.ring()
+
+    def _post(self, slot: int, reply: Reply, verb: str) -> int:
+        """Leave a reply in the mail; what does not pickle becomes a failure of its sub-environment."""
+        try:
+            self._seat.replies.put(slot, reply)
+        except Exception as error:  # noqa: BLE001  # whatever a foreign __reduce__ may raise
+            failures = self._find_unpicklable(reply, verb) or [self._blame(self._plan.rows.start, verb, error)]
+            self._seat.replies.put(slot, Reply(failures=failures))
+        return MAIL
+
+    def _find_unpicklable(self, reply: Reply, verb: str) -> list[Failure]:
+        parts: list[tuple[int, Any]] = [*reply.infos, *reply.objects.items(), *reply.final_objects.items()]
+        if isinstance(reply.value, list):
+            parts += enumerate(reply.value, self._plan.rows.start)
+        failures = []
+        for index, part in parts:
+            try:
+                cloudpickle.dumps(part)
+            except Exception as error:  # noqa: BLE001  # whatever a foreign __reduce__ may raise
+                failures.append(self._blame(index, verb, error))
+        return failures
+
+    def _blame(self, index: int, verb: str, error: BaseException) -> Failure:
+        what = TypeError(
+            f"what {verb} returned cannot be sent to the fleet's process ({type(error).__name__}: {error}): return "
+            'values that pickle, or make the fleet with backend="serial" or "thread"'
+        )
+        return make_failure(what, verb=verb, env_index=index, worker=self._plan.worker)
+
+
+def _explain(verb: Verb, error: Exception) -> EnvfleetError:
+    trace = "".join(traceback.format_exception(error))
+    return EnvfleetError(f"a worker failed outside of its sub-environments, in {verb.name.lower()}:\n{trace}")

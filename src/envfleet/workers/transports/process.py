@@ -1,0 +1,213 @@
+"""Workers as processes of this machine, over shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from envfleet.workers.arrays import ArraysSpec, FleetArrays
+from envfleet.workers.board import (
+    ASKED,
+    ASLEEP,
+    DONE,
+    FLAGS,
+    OWNER_LONG_NS,
+    PHASE,
+    ROW,
+    PipeBell,
+    Waiting,
+    board_bytes,
+    lines_of,
+)
+from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.memory import FileMail, NamelessFile
+from envfleet.workers.serve import Server
+from envfleet.workers.shared import form_of, put_shared
+from envfleet.workers.transports.launch import WorkerProcess, close_fds, explain_start, server
+from envfleet.workers.transports.process_worker import Place
+
+_END_S = 2.0
+
+
+class WorkerHandle(Protocol):
+    """What `ProcessTransport` has of each worker; see `WorkerProcess`."""
+
+    sentinel: int
+
+    @property
+    def pid(self) -> int: ...  # noqa: D102
+    @property
+    def place(self) -> str: ...  # noqa: D102
+    def has_ended(self, timeout_s: float = 0.0) -> bool: ...  # noqa: D102
+    def how_ended(self) -> tuple[int | None, str | None]: ...  # noqa: D102
+    def stack(self) -> str: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+class ProcessTransport:
+    """Worker processes; see `Transport`.
+
+    Args:
+        plans: One per worker.
+        shared: The fleet's shared data by name.
+        are_children: Whether the workers are started from this process.
+
+    Attributes:
+        processes: The workers.
+        owner: The owner's words of the board.
+        bell: Read end of the pipe by which workers wake the owner.
+    """
+
+    can_kill = True
+    server: Server | None = None
+    note = ""
+
+    def __init__(
+        self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]], *, are_children: bool = True
+    ) -> None:
+        self._plans, self._form = list(plans), form_of(shared)
+        self._num_envs = plans[-1].rows.stop
+        self.processes: list[WorkerHandle] = []
+        self._fds: list[int] = []
+        self._closer = weakref.finalize(self, close_fds, self._fds)
+        self._files: list[NamelessFile] = []
+        self._watched: set[int] = set()
+        self._stack_lock = threading.Lock()
+        try:
+            if are_children:
+                server.warm_up()  # it imports while the rest is prepared
+            self._open(shared)
+        except OSError as error:
+            self.close(0.0)
+            raise explain_start(error) from error
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _open(self, shared: Mapping[str, NDArray[Any]]) -> None:
+        count = len(self._plans)
+        self._files += [NamelessFile() for _ in range(4 + count)]
+        self._board, self._arrays, requests, self._stacks, *self._reply_files = self._files
+        self._board.reserve(board_bytes(count))
+        *self.lines, self.owner = lines_of(self._board.map(board_bytes(count)), count)
+        fcntl.fcntl(self._stacks.fd, fcntl.F_SETFL, fcntl.fcntl(self._stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
+        self._requests_fd = requests.fd
+        self.requests = FileMail(requests.fd, count + self._num_envs + 1)
+        mail = zip(self._reply_files, self._plans, strict=True)
+        self.replies = [FileMail(file.fd, 1 + len(plan.rows)) for file, plan in mail]
+        self._shared_fds: list[int] = []
+        if self._form:
+            self._files.append(put_shared(shared))
+            self._shared_fds.append(self._files[-1].fd)
+        for _ in range(1 + count):
+            self._fds += os.pipe()
+            os.set_blocking(self._fds[-1], False)
+        self.bell, self._owner_bell = self._fds[:2]
+        self._worker_bells = list(zip(self._fds[2::2], self._fds[3::2], strict=True))
+        self._ringers = [PipeBell(write) for _, write in self._worker_bells]
+        self._sleeper = PipeBell(self.bell)
+        self.waiting = Waiting(self.owner, self._sleeper.sleep, long_ns=OWNER_LONG_NS)
+
+    def start(self, timeout_s: float) -> None:
+        """Start all workers."""
+        try:
+            for plan in self._plans:
+                self.processes.append(self._launch(plan))
+        except OSError as error:
+            raise explain_start(error) from error
+
+    def _launch(self, plan: GroupPlan) -> WorkerHandle:
+        place, fds = self._seat(plan)
+        process = WorkerProcess("envfleet.workers.transports.process_worker:run", place, fds, self._stacks)
+        try:
+            if process.pid:  # known once it was forked
+                self._sleeper.poll.register(process.sentinel, select.POLLIN)
+                self._watched.add(plan.worker)
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _seat(self, plan: GroupPlan) -> tuple[Place, list[int]]:
+        """Return what `process_worker.run` takes."""
+        worker = plan.worker
+        files = self._board, self._arrays
+        replies, bell = self._reply_files[worker].fd, self._worker_bells[worker][0]
+        fds = [*(file.fd for file in files), self._requests_fd, replies, self._stacks.fd, bell, self._owner_bell]
+        place = Place(worker, len(self._plans), plan.rows, self._num_envs, self._form)
+        return place, [*fds, *self._shared_fds]
+
+    def allocate(self, spec: ArraysSpec) -> FleetArrays:
+        """Allocate the arrays in shared memory."""
+        size_bytes = spec.block.size_bytes
+        self._arrays.reserve(size_bytes)
+        return FleetArrays(spec, self._arrays.map(size_bytes))
+
+    def ring(self, worker: int) -> None:
+        """Wake a worker that sleeps."""
+        self._ringers[worker].ring()
+
+    def ended(self) -> list[int]:
+        """Return the workers that have ended."""
+        ended = [worker for worker, process in enumerate(self.processes) if process.has_ended()]
+        for worker in self._watched.intersection(ended):  # one end needs attention once
+            with contextlib.suppress(KeyError):  # an interrupt struck between these two before
+                self._sleeper.poll.unregister(self.processes[worker].sentinel)
+            self._watched.discard(worker)
+        return ended
+
+    def how_ended(self, worker: int) -> tuple[int | None, str | None]:
+        """Return how a worker ended."""
+        return self.processes[worker].how_ended()
+
+    def kill(self, worker: int) -> None:
+        """End a worker by SIGKILL."""
+        process = self.processes[worker]
+        process.kill()
+        process.has_ended(_END_S)
+
+    def replace(self, worker: int, plan: GroupPlan) -> None:
+        """Start another worker in the place of one that has ended."""
+        line = self.lines[worker]
+        self.ended()  # which unregisters it
+        self.processes[worker].close()
+        line[DONE], line[FLAGS], line[ASLEEP], line[PHASE], line[ROW] = line[ASKED], 0, 0, 0, 0
+        self.processes[worker] = self._launch(plan)
+
+    def stack(self, worker: int) -> str:
+        """Return the worker's Python stack."""
+        with self._stack_lock:
+            return self.processes[worker].stack()
+
+    def pid(self, worker: int) -> int:
+        """Return the worker's process."""
+        return self.processes[worker].pid
+
+    def place(self, worker: int) -> str:
+        """Return where the worker runs."""
+        return self.processes[worker].place
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for workers that were asked to close, end the others, release everything; idempotent."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            for process in self.processes:
+                if not process.has_ended(deadline_s - time.monotonic()):
+                    process.kill()
+        finally:
+            for process in self.processes:
+                process.close()
+            for file in self._files:
+                file.close()
+            self._closer()
+            self.processes, self._files = [], []

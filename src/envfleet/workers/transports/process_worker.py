@@ -1,0 +1,57 @@
+"""A worker process's own side: map the memory it shares with its owner, and serve."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+from typing import NamedTuple
+
+from envfleet.workers.arrays import ArraysSpec, FleetArrays
+from envfleet.workers.board import WORKER_LONG_NS, PipeBell, Waiting, board_bytes, lines_of
+from envfleet.workers.memory import FileMail, NamelessFile
+from envfleet.workers.serve import Seat, Server
+from envfleet.workers.shared import Form, map_shared
+
+
+class Place(NamedTuple):
+    """Which worker of which fleet a process is; `rows` are those of the arrays."""
+
+    worker: int
+    num_workers: int
+    rows: range
+    num_envs: int
+    shared: Form
+
+
+def run(place: Place, fds: list[int]) -> None:
+    """Serve the owner until it says to close.
+
+    Args:
+        place: Which worker this is.
+        fds: Board, arrays, requests, replies, stacks, own bell, owner's bell, and shared data if there is some.
+    """
+    board_fd, arrays_fd, requests_fd, replies_fd, stack_fd, bell_fd, owner_fd, *shared_fds = fds
+    faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
+    board = NamelessFile(board_fd)
+    *lines, owner = lines_of(board.map(board_bytes(place.num_workers)), place.num_workers)
+    line = lines[place.worker]
+
+    def map_arrays(spec: ArraysSpec) -> FleetArrays:
+        block = NamelessFile(arrays_fd).map(spec.block.size_bytes)
+        return FleetArrays(spec, block, slice(place.rows.start, place.rows.stop))
+
+    seat = Seat(
+        worker=place.worker,
+        first_slot=place.num_workers + place.rows.start,
+        table_slot=place.num_workers + place.num_envs,
+        line=line,
+        owner=owner,
+        requests=FileMail(requests_fd, 0),
+        replies=FileMail(replies_fd, 1 + len(place.rows)),
+        waiting=Waiting(line, PipeBell(bell_fd).sleep, long_ns=WORKER_LONG_NS),
+        ring=PipeBell(owner_fd).ring,
+        map_arrays=map_arrays,
+        shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},
+        is_alone=True,
+    )
+    Server(seat).run()

@@ -1,0 +1,169 @@
+"""The Ray cluster that fleets of this process run on: found, or started for as long as there are fleets."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util import client
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from envfleet.errors import EnvfleetError
+from envfleet.machine import whole_cores
+
+_CONNECT_S = 5.0
+
+
+class Cluster:
+    """The connection of this process to Ray. Thread-safe.
+
+    A cluster that somebody else started is left alone, connection included. One that was started here ends when nobody
+    holds it any more, or with this process.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._num_holders = 0
+        self._started: str | None = None  # the session that was started here
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Connect, if this process is not connected yet: to the running cluster, or to a new local one.
+
+        The running one is that of the environment variable `RAY_ADDRESS` (`local` asks for a new one), or of
+        `ray start` on this machine. A local one ends when nobody holds it.
+
+        Raises:
+            EnvfleetError: There is one and it cannot be reached or used, or none and none can be started.
+        """
+        with self._lock:
+            if not ray.is_initialized() or client.ray.is_connected():
+                self._connect()
+            require_head(session())
+            self._num_holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_holders -= 1
+                if self._num_holders == 0 and self.is_own:
+                    ray.shutdown()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it was started here."""
+        return self._started is not None and session() == self._started
+
+    def _connect(self) -> None:
+        address = os.environ.get("RAY_ADDRESS", "")
+        if address.startswith("ray://") or client.ray.is_connected():
+            raise EnvfleetError(
+                "this program reaches its cluster by a Ray client (ray://...), behind which the driver is another "
+                "process; a fleet needs the driver itself. Run the program on a node of the cluster, by `ray job "
+                'submit` or with ray.init(address="auto"), or make the fleet in a task or an actor'
+            )
+        logger = logging.getLogger("ray")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            if address not in ("", "local") or not self._start_local():
+                ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise EnvfleetError(
+                f"no Ray cluster could be reached or started: {error}. Call ray.init(...) before envfleet.make, with "
+                "the address of your cluster or the options of a local one"
+            ) from error
+        finally:
+            logger.setLevel(level)
+
+    def _start_local(self) -> bool:
+        """Start a cluster of this machine alone; returns whether there was none."""
+        try:  # Ray takes the options of a new cluster only where there is none to connect to
+            ray.init(num_cpus=whole_cores(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        except ValueError as error:
+            if "existing cluster" in str(error):
+                return False
+            raise
+        self._started = session()
+        return True
+
+
+cluster = Cluster()
+
+
+def session() -> str | None:
+    """Return a name for the connection there is now, which no other has; `None` if there is none."""
+    return str(ray.get_runtime_context().get_worker_id()) if ray.is_initialized() else None
+
+
+def has_head() -> bool:
+    """Return whether the head of the cluster can be reached. Without one Ray answers nothing, and waits."""
+    if ray.is_initialized():
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S):
+            return True
+    return False
+
+
+def require_head(since: str | None) -> None:
+    """Check that the connection is still the one of that name, and that the head of the cluster can be reached.
+
+    Raises:
+        EnvfleetError: It is not, or it cannot.
+    """
+    if session() != since:
+        raise EnvfleetError("Ray was shut down while the fleet was in use: make a new one")
+    if not has_head():
+        raise EnvfleetError(
+            f"the head of the Ray cluster does not answer at {ray.get_runtime_context().gcs_address}, so no worker can "
+            "be placed: see whether it still runs there, call ray.shutdown(), connect to a cluster that lives, and "
+            "make a new fleet"
+        )
+
+
+def end_actor(actor: Any) -> None:
+    """End an actor now, if Ray can be asked to; no error if it has ended."""
+    if has_head():
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(actor)
+
+
+def num_cpus() -> int:
+    """Return the CPUs of the whole cluster, at least 1."""
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def describe_request(asked: Mapping[str, Any]) -> str:
+    """Return what an actor asks for."""
+    named = {"CPU": asked.get("num_cpus"), "GPU": asked.get("num_gpus"), "memory": asked.get("memory")}
+    words = _in_words({**named, **asked.get("resources", {})})
+    strategy = asked.get("scheduling_strategy")
+    if isinstance(strategy, PlacementGroupSchedulingStrategy):
+        words += f", a place in {ray.util.placement_group_table(strategy.placement_group)}"
+    elif strategy is not None:
+        words += f", scheduling_strategy={getattr(strategy, '__dict__', strategy)}"
+    return words + (f", runtime_env={asked['runtime_env']}" if "runtime_env" in asked else "")
+
+
+def describe() -> str:
+    """Return what the cluster has: of each node, and what of it all is free."""
+    nodes = [_in_words(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    each = "; ".join(nodes[:8]) + (f"; and {len(nodes) - 8} more" if len(nodes) > 8 else "")
+    return f"{len(nodes)} nodes ({each}), of which is free: {_in_words(ray.available_resources())}"
+
+
+def _in_words(resources: Mapping[str, Any]) -> str:
+    """Return resources in words, without Ray's own markers for nodes."""
+    found = [
+        f"{amount / 2**30:.1f} GiB {name}" if "memory" in name else f"{amount:g} {name}"
+        for name, amount in sorted(resources.items())
+        if amount and not name.startswith("node:")
+    ]
+    return ", ".join(found) or "nothing"

@@ -1,0 +1,250 @@
+"""Connections to workers that another process has started: who may connect, and frames of fixed layout.
+
+Nothing that a peer sends is interpreted before both sides have proven that they hold the fleet's key. From then on they
+trust each other as the processes of one cluster do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import os
+import secrets
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+PROOF_BYTES = 32
+GREETING = struct.Struct(f"<{PROOF_BYTES}sq{PROOF_BYTES}s")
+"""What a worker answers to the owner's nonce: a nonce of its own, its ticket, and its proof."""
+
+NUM_WORDS = 12
+HEAD = struct.Struct(f"<{1 + NUM_WORDS}q")
+"""Start of a frame: how many bytes follow, and words."""
+
+MAX_FDS = 16
+MAX_STRANGERS = 64
+"""Peers that may be connected without having proven anything; the oldest has to go first."""
+
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000}
+_ROOM_S = 1.0
+_NO_WORDS = (0,) * NUM_WORDS
+
+Frame: TypeAlias = "tuple[list[int], memoryview]"
+"""Words, and the bytes that follow, which are valid until the next frame is asked for."""
+
+
+class Poller:
+    """Descriptors, and what to do when they become readable."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], bool]] = {}
+
+    def watch(self, fd: int, handler: Callable[[], bool]) -> None:
+        """Call `handler` when a descriptor is readable; it returns whether somebody has to attend to it."""
+        self._poll.register(fd, select.POLLIN)
+        self._handlers[fd] = handler
+
+    def forget(self, fd: int) -> None:
+        """Watch a descriptor no longer."""
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def sleep(self, timeout_s: float) -> bool:
+        """Sleep until something is readable, and handle it; returns whether somebody has to attend to something."""
+        needs_attention = False
+        for fd, _ in self._poll.poll(timeout_s * 1000):
+            handler = self._handlers.get(fd)
+            if handler is not None:  # else another handler forgot it just now
+                needs_attention |= handler()
+        return needs_attention
+
+
+# --------------------------------------------------------------------------------------------------- who may connect
+
+
+def _prove(key: bytes, role: bytes, nonces: bytes, ticket: int) -> bytes:
+    return hmac.digest(key, role + nonces + ticket.to_bytes(8, "little", signed=True), "sha256")
+
+
+def introduce(peer: socket.socket, key: bytes, ticket: int) -> list[int]:
+    """Prove to an owner that this process holds the fleet's key, as soon as it listens, and have it prove the same.
+
+    Args:
+        peer: Connected to the owner's `Listener`; blocking.
+        key: Of the fleet.
+        ticket: Which worker this is.
+
+    Returns:
+        Descriptors that the owner passed.
+
+    Raises:
+        ConnectionError: The owner closed the connection, or does not hold the key.
+    """
+    theirs, mine = peer.recv(PROOF_BYTES, socket.MSG_WAITALL), secrets.token_bytes(PROOF_BYTES)
+    peer.sendall(GREETING.pack(mine, ticket, _prove(key, b"worker", theirs + mine, ticket)))
+    proof, fds, _, _ = socket.recv_fds(peer, PROOF_BYTES, MAX_FDS, socket.MSG_WAITALL)
+    if hmac.compare_digest(proof, _prove(key, b"owner", theirs + mine, ticket)):
+        return fds
+    for fd in fds:
+        os.close(fd)
+    raise ConnectionRefusedError("the owner does not hold the fleet's key" if proof else "the owner closed")
+
+
+class Listener:
+    """Where workers connect. Strangers are neither answered nor waited for.
+
+    Args:
+        server: A listening socket, which the listener closes.
+        key: Of the fleet.
+        poller: Where to be told of peers.
+        welcome: Called with the ticket of a worker that holds the key, the connection, and this side's proof to send.
+    """
+
+    def __init__(
+        self, server: socket.socket, key: bytes, poller: Poller, welcome: Callable[[int, socket.socket, bytes], None]
+    ) -> None:
+        self._server, self._key, self._poller, self._welcome = server, key, poller, welcome
+        self._strangers: list[socket.socket] = []
+        server.setblocking(False)
+        poller.watch(server.fileno(), self._accept)
+
+    def _accept(self) -> bool:
+        with contextlib.suppress(OSError):  # a peer that is gone already
+            peer, _ = self._server.accept()
+            peer.setblocking(False)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, GREETING.size)  # readable when it is whole
+            nonce = secrets.token_bytes(PROOF_BYTES)
+            self._strangers.append(peer)
+            self._poller.watch(peer.fileno(), functools.partial(self._hear, peer, nonce))
+            peer.send(nonce)
+        for stranger in self._strangers[:-MAX_STRANGERS]:
+            self._forget(stranger).close()
+        return False
+
+    def _hear(self, peer: socket.socket, nonce: bytes) -> bool:
+        self._forget(peer)
+        try:
+            theirs, ticket, proof = GREETING.unpack(peer.recv(GREETING.size))
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        except (OSError, struct.error):
+            proof = b""
+        if proof and hmac.compare_digest(proof, _prove(self._key, b"worker", nonce + theirs, ticket)):
+            self._welcome(ticket, peer, _prove(self._key, b"owner", nonce + theirs, ticket))
+        else:
+            peer.close()
+        return False
+
+    def _forget(self, peer: socket.socket) -> socket.socket:
+        self._poller.forget(peer.fileno())
+        self._strangers.remove(peer)
+        return peer
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        for stranger in list(self._strangers):
+            self._forget(stranger).close()
+        self._poller.forget(self._server.fileno())
+        self._server.close()
+
+
+def tell_of_dead_machines(peer: socket.socket) -> None:
+    """Have the kernel end an idle connection soon after the other machine has died.
+
+    Of one that carries data it could not say whether the other side is dead or only does not read.
+    """
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if hasattr(socket, name):  # not every system has all of them
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+# ------------------------------------------------------------------------------------------------------------ frames
+
+
+class Connection:
+    """Frames over a connected socket. Reading never blocks; whoever has to wait to send reads meanwhile.
+
+    A connection that breaks is a state and not an exception: everybody who polls it looks next.
+
+    Args:
+        peer: The socket, which the connection closes.
+        gives_up: Tells now and then whether to wait no longer until the other side reads.
+
+    Attributes:
+        fd: Its descriptor.
+        is_over: Whether nothing more will come.
+    """
+
+    def __init__(self, peer: socket.socket, gives_up: Callable[[], bool] = lambda: False) -> None:
+        peer.setblocking(False)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peer, self._gives_up, self.fd, self.is_over = peer, gives_up, peer.fileno(), False
+        self._data, self._end = bytearray(1 << 16), 0
+
+    def send(self, words: Sequence[int], parts: Iterable[Any] = ()) -> None:
+        """Send a frame; `parts` are contiguous buffers."""
+        body = b"".join(parts)
+        data = memoryview(HEAD.pack(len(body), *words, *_NO_WORDS[len(words) :]) + body)
+        try:
+            while data and not self.is_over:
+                try:
+                    data = data[self._peer.send(data) :]
+                except BlockingIOError:
+                    self._await_room()
+        except OSError:
+            self.end()
+
+    def _await_room(self) -> None:
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN | select.POLLOUT)
+        ready = poll.poll(_ROOM_S * 1000)
+        if not ready and self._gives_up():
+            self.end()
+        elif ready and ready[0][1] != select.POLLOUT:
+            self._read()
+
+    def frames(self) -> Iterator[Frame]:
+        """Read what there is, and yield the frames that are complete."""
+        self._read()
+        start = 0
+        while self._end - start >= HEAD.size:
+            size, *words = HEAD.unpack_from(self._data, start)
+            body = start + HEAD.size
+            if body + size > self._end:
+                break
+            start = body + size
+            yield words, memoryview(self._data)[body:start]
+        if start:
+            self._end -= start
+            self._data[: self._end] = self._data[start : start + self._end]
+
+    def _read(self) -> None:
+        while not self.is_over:
+            if self._end == len(self._data):
+                self._data = self._data + bytes(len(self._data))  # another object: there may be views of this one
+            try:
+                count = self._peer.recv_into(memoryview(self._data)[self._end :])
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            self._end += count
+            self.is_over = count == 0
+            if self._end < len(self._data):
+                return
+
+    def end(self) -> None:
+        """End it; whoever polls it, here or there, sees that."""
+        self.is_over = True
+        with contextlib.suppress(OSError):
+            self._peer.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it and give the descriptor back; idempotent."""
+        self.is_over = True
+        self._peer.close()

@@ -1,0 +1,144 @@
+"""Existing vector environments as fleets: what they do stays theirs, and what they lack is refused."""
+
+from __future__ import annotations
+
+import functools
+from multiprocessing import resource_tracker
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import envfleet
+from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.testing import CountingEnv, mismatches
+
+NUM_ENVS = 3
+
+resource_tracker.ensure_running()  # a process of Python's own, which stays; Gymnasium's class starts it
+
+
+def make_async() -> Any:
+    env_fns = [functools.partial(CountingEnv, 3 + index) for index in range(NUM_ENVS)]
+    return AsyncVectorEnv(env_fns, shared_memory=False)
+
+
+def make_envpool(num_envs: int = NUM_ENVS) -> Any:
+    envpool = pytest.importorskip("envpool")
+    return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, seed=3)
+
+
+def make_atari() -> Any:
+    return pytest.importorskip("ale_py.vector_env").AtariVectorEnv(game="pong", num_envs=NUM_ENVS)
+
+
+@pytest.mark.filterwarnings("ignore:.*(EnvPool seeds are fixed|precision lowered).*:UserWarning")
+@pytest.mark.parametrize("make", [make_async, make_envpool, make_atari])
+def test_does_what_it_did(make: Any) -> None:
+    """Two of a kind, one adopted: the same trajectories, and episodes that add up."""
+    own, returns, lengths = make(), np.zeros(NUM_ENVS), np.zeros(NUM_ENVS, np.int64)
+    with envfleet.adopt(make(), record_episodes=True) as fleet:
+        assert f"adopted a {type(own).__name__}".split()[-1] in fleet.plan.reason
+        assert repr(fleet).startswith("<Fleet ")
+        assert not mismatches(own.reset(seed=5)[0], fleet.reset(seed=5)[0])
+        fleet.action_space.seed(0)
+        has_ended, kept = np.zeros(NUM_ENVS, np.bool_), []
+        for _ in range(60):
+            actions = fleet.action_space.sample()
+            *expected, infos = own.step(actions)
+            *found, own_infos = fleet.step(actions)
+            assert found[0] in fleet.observation_space
+            kept.append((found[0], np.array(expected[0])))
+            assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
+            assert set(infos) <= set(own_infos)
+            returns, lengths = np.where(has_ended, 0, returns + expected[1]), np.where(has_ended, 0, lengths + 1)
+            has_ended = expected[2] | expected[3]
+            assert found[1].dtype == np.float64
+            np.testing.assert_array_equal(fleet.episode_lengths, lengths)
+            np.testing.assert_array_equal(fleet.episode_returns, returns)
+            assert fleet.terminated_indices == np.flatnonzero(has_ended).tolist()
+            if has_ended.any():
+                np.testing.assert_array_equal(own_infos["episode"]["l"], np.where(has_ended, lengths, 0))
+        assert fleet.stats().steps == 60 * NUM_ENVS
+        for array, before in kept:
+            np.testing.assert_array_equal(array, before)
+    own.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+@pytest.mark.parametrize("make", [make_async, make_envpool])
+def test_some_can_be_reset(make: Any) -> None:
+    with envfleet.adopt(make()) as fleet:
+        fleet.reset()
+        before = fleet.step(np.zeros(NUM_ENVS, np.int64))[0]
+        observations, _ = fleet.reset(options={"reset_mask": np.array([True, False, True])})
+        np.testing.assert_array_equal(observations[1], before[1])
+        assert not np.array_equal(observations[0], before[0])
+        assert fleet.episode_lengths.tolist() == [0, 1, 0]
+        assert fleet.reset_envs([1])[0].shape == (1, *(fleet.single_observation_space.shape or ()))
+        assert fleet.step(np.zeros(NUM_ENVS, np.int64))[0].shape == observations.shape
+
+
+def test_what_it_cannot_do_is_refused_in_words() -> None:
+    env_fns = [functools.partial(CountingEnv, 2)] * NUM_ENVS
+    with envfleet.adopt(SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)) as fleet:
+        fleet.reset(seed=0)
+        zeros = np.zeros(NUM_ENVS, np.int64)
+        calls: dict[str, Any] = {
+            "send.. of 1 of 3": lambda: fleet.send(zeros[:1], [0]),
+            "get_state": fleet.get_state,
+            "apply": lambda: fleet.apply(lambda env: env),
+            "stacks": fleet.stacks,
+            "options per sub-environment": lambda: fleet.reset(options=[None, None, {"start": 1}]),
+        }
+        for words, call in calls.items():
+            with pytest.raises(InvalidArgument, match=words):
+                call()
+        fleet.send(zeros)
+        with pytest.raises(InvalidArgument, match=r"recv\(\) of 1 of 3"):
+            fleet.recv(env_indices=[0])
+        assert fleet.recv().env_indices.tolist() == [0, 1, 2]
+        fleet.step(zeros)
+        assert fleet.final_observations[:, 0].tolist() == [2, 2, 2]
+        rollout = fleet.rollout("random", 4, seed=0)
+        assert rollout.rewards.shape == (4, NUM_ENVS)
+        assert len(rollout.episodes) == 2 * NUM_ENVS
+
+
+@pytest.mark.parametrize("given", [CountingEnv(), gym.make("CartPole-v1"), None])
+def test_what_is_no_vector_environment(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"without '.*', expected a gymnasium.vector.VectorEnv: .*make\(\)"):
+        envfleet.adopt(given)
+
+
+def test_a_fleet_is_a_fleet_already() -> None:
+    with envfleet.make(CountingEnv, 2, backend="serial") as fleet, pytest.raises(InvalidArgument, match="as it is"):
+        envfleet.adopt(fleet)
+
+
+class BreakingEnv(SyncVectorEnv):
+    """Raises in its second step what would be harmless from an engine of ours."""
+
+    left = 1
+
+    def step(self, actions: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise AttributeError("half of them have stepped")
+        return super().step(actions)
+
+
+def test_an_error_wants_a_reset() -> None:
+    with envfleet.adopt(BreakingEnv([CountingEnv] * 2)) as fleet:
+        fleet.reset(seed=0)
+        fleet.step([0, 0])
+        with pytest.raises(AttributeError, match="half"):
+            fleet.step([0, 0])
+        with pytest.raises(ResetNeeded):
+            fleet.step([0, 0])
+        fleet.reset(seed=0)
+        with pytest.raises(AttributeError, match="unheard_of"):
+            fleet.get_attr("unheard_of")
+        assert fleet.get_attr("count") == (0, 0)

@@ -1,0 +1,91 @@
+"""What a fleet says of seeds, statistics, objects and memory is so, in the corners too."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.errors import InvalidArgument
+from envfleet.testing import CountingEnv
+
+
+class Named(gym.Env[str, int]):
+    """Observes the process it lives in, as text, which travels as an object."""
+
+    observation_space = gym.spaces.Text(20, charset="0123456789")
+    action_space: Any = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return str(os.getpid()), {}
+
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return str(os.getpid()), 1.0, True, False, {}
+
+
+def test_objects_come_from_the_worker_that_took_anothers_place() -> None:
+    with envfleet.make(Named, 1, backend="process", workers=1, recycle_episodes=1) as fleet:
+        before = fleet.reset(seed=0)[0]
+        assert fleet.step([0])[0] == before  # the episode ends
+        after = fleet.step([0])[0]
+        assert after == (str(fleet.stats().workers[0].pid),)
+        assert after != before
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, -1], "12", 7, [1, "x"], np.array([0.5, 1.5])])
+def test_seeds_of_a_partial_reset_are_checked(seeds: Any) -> None:
+    with envfleet.make(CountingEnv, 2, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match="seeds"):
+            fleet.reset_envs([0, 1], seeds)
+        fleet.step([0, 0])
+
+
+def test_seeds_of_a_partial_reset_may_be_an_array() -> None:
+    with envfleet.make(CountingEnv, 3, backend="serial") as fleet:
+        first = fleet.reset(seed=[5, 6, 7])[0]
+        again = fleet.reset_envs([2, 0], np.array([7, 5]))[0]
+        np.testing.assert_array_equal(again[:, 2], first[[2, 0], 2])
+
+
+def send_and_recv(fleet: Any) -> None:
+    fleet.send([0, 0])
+    fleet.recv()
+
+
+@pytest.mark.parametrize("step", [lambda fleet: fleet.step([0, 0]), send_and_recv])
+def test_time_counts_however_a_fleet_is_stepped(step: Any) -> None:
+    with envfleet.make(CountingEnv, 2, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        step(fleet)
+        stats = fleet.stats()
+        assert stats.steps == 2
+        assert stats.copy_s > 0.0
+
+
+def test_what_is_wrong_with_a_call_is_said_with_what_to_pass() -> None:
+    with envfleet.make(CountingEnv, 4, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=r"Got `3` values for 4 environments\. Pass one"):
+            fleet.set_attr("length", [1, 2, 3])
+        with pytest.raises(InvalidArgument, match=r"expected numbers from 0 to 3 .*: name"):
+            fleet.send([0], [4])
+        state = fleet.get_state([0])
+        cases: list[tuple[Any, str]] = [
+            (None, "states is of type NoneType"),
+            (state, "states has 1 entries, expected a list of 4"),
+            ([*state, *state, 3, 4], r"states\[2\] is of type int and not a saved state"),
+        ]
+        for states, words in cases:
+            with pytest.raises(InvalidArgument, match=words):
+                fleet.set_state(states)
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(InvalidArgument, match="neither copied nor pickled"):
+                duplicate(fleet)

@@ -1,0 +1,113 @@
+"""Stand-in for `kernels.cuda.numba_cuda` under numba's CUDA simulator, which runs kernels as plain Python."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numpy.typing import NDArray
+
+from envfleet.kernels import rng as rng_functions
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.rng import RNG_DTYPE
+
+kernel = cuda.jit
+
+
+class Record:
+    """One record of named fields, as in compiled code; a generator's has the draws as methods.
+
+    Args:
+        values: Where it lies, `(1,)`.
+    """
+
+    __slots__ = ("_values",)
+    _values: NDArray[Any]
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        object.__setattr__(self, "_values", values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in (self._values.dtype.names or ()):
+            value = self._values[name][0]
+            return value.item() if isinstance(value, (np.float64, np.int64, np.bool_)) else value
+        if self._values.dtype == RNG_DTYPE and name in rng_functions.METHODS:
+            return functools.partial(make_function(rng_functions.METHODS[name]), self)
+        raise AttributeError(f"a record has no field {name!r}; its fields are: {self._values.dtype.names}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._values[name][0] = value
+
+
+class Records:
+    """An array of records.
+
+    Args:
+        values: Where they lie, `(size,)`.
+    """
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, index: int) -> Record:
+        return Record(self._values[index : index + 1])
+
+
+def make_function(function: Any, _records: str = "") -> Callable[..., Any]:
+    """The function as it is; integers wrap around, as in compiled code."""
+    plain: FunctionType = getattr(function, "py_func", function)
+
+    @functools.wraps(plain)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return plain(*args, **kwargs)
+
+    return wrapped
+
+
+def new_record(dtype: np.dtype[Any]) -> Callable[[], Record]:
+    """A function that makes records."""
+    return lambda: Record(np.zeros(1, dtype))
+
+
+def array_at(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
+    """A function `(address, size)`: the flat array of `dtype` that lies there."""
+
+    def view(address: int, size: int) -> Any:
+        memory = (ctypes.c_uint8 * (dtype.itemsize * size)).from_address(address)
+        values: NDArray[Any] = np.frombuffer(memoryview(memory), dtype)
+        return Records(values) if dtype.names else values
+
+    return view
+
+
+def row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[Any]]:
+    """A function `(flat, index)`: row `index` of a flat array as an array of `shape`, on the same memory."""
+    size = int(np.prod(shape, dtype=np.int64))
+    return lambda flat, index: flat[index * size : (index + 1) * size].reshape(shape)
+
+
+def address_of(array: Any) -> int:
+    """Where a simulated device array begins."""
+    return int(array.ctypes.data)
+
+
+def launcher(entry: Any, blocks: int, threads: int) -> Callable[..., None]:
+    """What runs an entry point as so many threads; the simulator's own launchers share their configuration."""
+
+    def launch(*args: int) -> None:
+        entry[blocks, threads](*args)
+
+    return launch
+
+
+@contextlib.contextmanager
+def translating(_spec: KernelSpec) -> Iterator[None]:
+    """Around compilation, which there is none of."""
+    yield

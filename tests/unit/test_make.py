@@ -1,0 +1,138 @@
+"""Which backend and how many workers."""
+
+import functools
+import importlib
+import os
+import re
+import threading
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.options import Options
+from envfleet.testing.envs import CountingEnv
+from envfleet.workers.build import plan_workers
+
+make_module: Any = importlib.import_module("envfleet.make")  # by its name, which is that of the function, too
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "workers", "envs_per_worker", "sizes"),
+    [(8, 3, None, (3, 3, 2)), (8, None, 3, (3, 3, 2)), (6, 2, 3, (3, 3)), (2, 2, None, (1, 1))],
+)
+def test_sub_environments_are_spread_evenly(num_envs, workers, envs_per_worker, sizes) -> None:
+    options = Options(backend="process", workers=workers, envs_per_worker=envs_per_worker)
+    assert plan_workers(options, num_envs, reason="").envs_per_worker == sizes
+
+
+def test_serial_has_one_worker() -> None:
+    assert plan_workers(Options(backend="serial"), 5, reason="").envs_per_worker == (5,)
+
+
+def test_auto_keeps_cheap_environments_in_one_thread_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_module, "CHEAP_STEP_S", 0.1)  # on a machine that is busy, too
+    with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == "serial"
+        assert "too short for processes to help" in fleet.plan.reason
+        assert [name for name, _ in fleet.plan.trials] == ["serial"]
+        assert "serial" in repr(fleet)
+
+
+@pytest.mark.parametrize(("process_s", "chosen"), [(0.001, "process"), (0.0039, "serial")])
+def test_auto_takes_processes_that_are_clearly_faster(
+    process_s: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"serial": 0.004, "process": process_s}
+    monkeypatch.setattr(make_module, "_step_s", lambda fleet: seconds[fleet.plan.backend])
+    with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == chosen
+        assert "× as fast as serial" in fleet.plan.reason
+        assert fleet.plan.trials == (("serial", 500.0), ("process, 2 workers × 1", 2 / process_s))
+
+
+@pytest.mark.parametrize("is_first_step_enough", [True, False])
+def test_auto_does_not_wait_for_slow_environments(is_first_step_enough: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of 64 steps of 100 ms in one thread, several times over, would take a minute."""
+    monkeypatch.setattr(make_module, "SLOW_STEP_S", 0.0)
+    if is_first_step_enough:
+        monkeypatch.setattr(make_module, "NOT_REPEATED_S", 0.0)
+        monkeypatch.setattr(make_module, "_step_s", None)
+    with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == "process"
+        assert re.search(r"one step of all takes .* s in one thread, too long to try both", fleet.plan.reason)
+        assert [name for name, _ in fleet.plan.trials] == ["serial"]
+
+
+class Fussy(CountingEnv):
+    """Raises on what random actions do."""
+
+    def step(self, action: Any) -> Any:
+        raise ValueError("a draw bridge must be lowered first\nand more")
+
+
+class MainProcessOnly(CountingEnv):
+    """Cannot be built in a worker process."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        if os.getpid() != pid:
+            raise RuntimeError("no licence here")
+
+
+class Holder(CountingEnv):
+    """Is given what does not pickle."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__()
+        self.lock = lock
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (Fussy, "ValueError: a draw bridge must be lowered first"),
+        (functools.partial(MainProcessOnly, pid=os.getpid()), "RuntimeError: no licence here"),
+        (
+            functools.partial(Holder, threading.Lock()),
+            "cannot be sent to the workers (TypeError: cannot pickle '_thread.lock' object)",
+        ),
+    ],
+)
+def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
+    env: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_module, "CHEAP_STEP_S", 0.0)
+    monkeypatch.setattr(make_module, "SLOW_STEP_S", 100.0)
+    with envfleet.make(env, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == "serial"
+        assert fleet.plan.reason.startswith("auto: the trial with random actions failed: ")
+        assert words in fleet.plan.reason
+        assert "\n" not in fleet.plan.reason
+        fleet.reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "workers", "cores", "words"),
+    [(1, None, 2, "one sub-environment"), (4, 1, 2, "one worker"), (4, 2, 1, "one usable core")],
+)
+def test_auto_tries_nothing_where_there_is_no_choice(
+    num_envs: int, workers: int | None, cores: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_module, "whole_cores", lambda: cores)
+    with envfleet.make(CountingEnv, num_envs, workers=workers) as fleet:
+        assert fleet.plan.reason == f"auto: there is {words}"
+        assert not fleet.plan.trials
+
+
+def test_auto_hands_over_a_fleet_that_has_done_nothing() -> None:
+    with envfleet.make("CartPole-v1", num_envs=3) as fleet, pytest.raises(envfleet.errors.ResetNeeded):
+        fleet.step(np.zeros(3, np.int64))
+    with envfleet.make("CartPole-v1", num_envs=3) as fleet:
+        assert fleet.stats().steps == 0
+        observations, _ = fleet.reset(seed=5)
+        assert (fleet.episode_ids == [0, 1, 2]).all()
+    reference, _ = gym.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync").reset(seed=5)
+    assert (observations == reference).all()

@@ -1,0 +1,34 @@
+"""What a sub-environment returned wrongly is said in its own words, not in those of an array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envfleet.errors import InvalidArgument
+from envfleet.workers.env_checks import UNSET, explain_result
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (np.array([1.5]), "a reward of shape (1,), expected one number"),
+        (np.ones((2, 1)), "a reward of shape (2, 1), expected one number"),
+        (np.complex64(1j), "the reward np.complex64(1j), expected a number"),
+        (None, "the reward None, expected a number"),
+    ],
+)
+def test_a_reward_that_is_no_number(reward: Any, words: str) -> None:
+    error = TypeError("memoryview: invalid type for format 'd'")
+    explained = explain_result(error, (0, reward, False, False, {}))
+    assert isinstance(explained, InvalidArgument)
+    assert words in str(explained)
+    assert explained.__cause__ is error
+
+
+@pytest.mark.parametrize("result", [UNSET, (0, np.array(1.5), False, False, {}), (0, np.float16(2), False, False, {})])
+def test_what_is_not_to_blame_leaves_the_error(result: Any) -> None:
+    error = RuntimeError("something else")
+    assert explain_result(error, result) is error

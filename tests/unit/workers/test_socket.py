@@ -1,0 +1,290 @@
+"""Connections: nobody is let in without the key, and frames survive however the network cuts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envfleet.workers.transports import socket as transport
+from envfleet.workers.transports.socket import GREETING, HEAD, PROOF_BYTES, Connection, Listener, Poller, introduce
+
+KEY = secrets.token_bytes(32)
+PATIENCE_S = 10.0
+
+
+class Owner:
+    """An owner that listens, and the workers it has let in."""
+
+    def __init__(self) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = self.server.getsockname()
+        self.poller = Poller()
+        self.found: list[tuple[int, socket.socket]] = []
+        self.listener = Listener(self.server, KEY, self.poller, self._welcome)
+
+    def _welcome(self, ticket: int, peer: socket.socket, proof: bytes) -> None:
+        peer.send(proof)
+        self.found.append((ticket, peer))
+
+    def serve_until(self, is_there: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not is_there():
+            assert time.monotonic() < deadline_s
+            assert not self.poller.sleep(0.01)
+
+
+@pytest.fixture
+def owner() -> Iterator[Owner]:
+    found = Owner()
+    yield found
+    found.listener.close()
+    for _, peer in found.found:
+        peer.close()
+
+
+class Worker(threading.Thread):
+    """Connects and introduces itself; keeps what comes of it."""
+
+    def __init__(self, address: Any, key: bytes = KEY, ticket: int = 7) -> None:
+        super().__init__()
+        self.peer = socket.create_connection(address)
+        self._key, self._ticket = key, ticket
+        self.outcome: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.outcome = introduce(self.peer, self._key, self._ticket)
+        except OSError as error:
+            self.outcome = error
+
+    def close(self) -> None:
+        self.join()
+        self.peer.close()
+
+
+def test_whoever_holds_the_key_is_let_in(owner: Owner) -> None:
+    worker = Worker(owner.address)
+    owner.serve_until(lambda: bool(owner.found))
+    worker.close()
+    assert worker.outcome == []
+    assert [ticket for ticket, _ in owner.found] == [7]
+
+
+def test_whoever_holds_another_key_is_not(owner: Owner) -> None:
+    worker = Worker(owner.address, key=bytes(32))
+    owner.serve_until(lambda: not worker.is_alive())
+    worker.close()
+    assert isinstance(worker.outcome, ConnectionRefusedError)
+    assert owner.found == []
+
+
+def test_worker_does_not_trust_an_owner_without_the_key() -> None:
+    """Who answers at the address may be somebody else, and would send pickles next."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        worker = Worker(server.getsockname())
+        peer, _ = server.accept()
+        with peer:
+            peer.sendall(bytes(PROOF_BYTES))
+            peer.recv(GREETING.size, socket.MSG_WAITALL)
+            peer.sendall(bytes(PROOF_BYTES))
+            worker.close()
+    assert isinstance(worker.outcome, ConnectionRefusedError)
+    assert "key" in str(worker.outcome)
+
+
+def test_a_greeting_cannot_be_repeated(owner: Owner) -> None:
+    """Somebody who has listened cannot connect with what he heard: the nonce is another."""
+    worker = Worker(owner.address)
+    heard = []
+    hear = owner.listener._hear  # what the owner reads
+
+    def spy(peer: socket.socket, nonce: bytes) -> bool:
+        heard.append(peer.recv(GREETING.size, socket.MSG_PEEK))
+        return hear(peer, nonce)
+
+    owner.listener._hear = spy  # type: ignore[method-assign]
+    owner.serve_until(lambda: bool(owner.found))
+    worker.close()
+    with socket.create_connection(owner.address) as thief:
+        thief.sendall(heard[0])
+        owner.serve_until(lambda: len(heard) == 2)
+    assert len(owner.found) == 1
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(10_000)], ids=["nothing", "http", "noise"])
+def test_strangers_hold_up_nobody(owner: Owner, said: bytes) -> None:
+    with socket.create_connection(owner.address) as stranger:
+        with contextlib.suppress(OSError):
+            stranger.sendall(said)
+        worker = Worker(owner.address)
+        start_s = time.monotonic()
+        owner.serve_until(lambda: bool(owner.found))
+        assert time.monotonic() - start_s < 2.0
+        worker.close()
+    assert [ticket for ticket, _ in owner.found] == [7]
+
+
+def test_greeting_that_comes_in_two_parts(owner: Owner) -> None:
+    with socket.create_connection(owner.address) as peer:
+        nonce: list[bytes] = []
+        owner.serve_until(lambda: len(owner.listener._strangers) == 1)
+        nonce.append(peer.recv(PROOF_BYTES, socket.MSG_WAITALL))
+        mine = secrets.token_bytes(PROOF_BYTES)
+        greeting = GREETING.pack(mine, 3, transport._prove(KEY, b"worker", nonce[0] + mine, 3))
+        peer.sendall(greeting[:20])
+        for _ in range(3):
+            owner.poller.sleep(0.02)
+        assert owner.found == []
+        peer.sendall(greeting[20:])
+        owner.serve_until(lambda: bool(owner.found))
+
+
+def test_silent_peers_are_few(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_STRANGERS", 3)
+    peers = [socket.create_connection(owner.address) for _ in range(6)]
+    try:
+        owner.serve_until(lambda: _is_closed(peers[2]))
+        assert len(owner.listener._strangers) == 3
+        worker = Worker(owner.address)
+        owner.serve_until(lambda: bool(owner.found))
+        worker.close()
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def _is_closed(peer: socket.socket) -> bool:
+    peer.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while data := peer.recv(4096):
+            assert data
+        return True
+    return False
+
+
+def test_descriptors_come_with_the_proof_over_a_unix_socket() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    poller, read_write = Poller(), os.pipe()
+    with ours, theirs:
+        got: list[int] = []
+        thread = threading.Thread(target=lambda: got.extend(introduce(theirs, KEY, 0)))
+        thread.start()
+        nonce = secrets.token_bytes(PROOF_BYTES)
+        ours.sendall(nonce)
+        mine, ticket, _ = GREETING.unpack(ours.recv(GREETING.size, socket.MSG_WAITALL))
+        socket.send_fds(ours, [transport._prove(KEY, b"owner", nonce + mine, ticket)], [read_write[1]])
+        thread.join(PATIENCE_S)
+        os.write(got[0], b"hello")
+        assert os.read(read_write[0], 10) == b"hello"
+        for fd in (*got, *read_write):
+            os.close(fd)
+    assert not poller.sleep(0)
+
+
+# ------------------------------------------------------------------------------------------------------------ frames
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, Connection]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    connections = Connection(one), Connection(other)
+    yield connections
+    for connection in connections:
+        connection.close()
+
+
+def receive(connection: Connection, count: int) -> list[tuple[list[int], bytes]]:
+    found: list[tuple[list[int], bytes]] = []
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < deadline_s:
+        found += [(words, bytes(data)) for words, data in connection.frames()]
+    return found
+
+
+def test_frames_there_and_back(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    array = np.arange(5, dtype=np.float32)
+    one.send([1, -2], [array, b"end"])
+    one.send([3])
+    (words, data), (second, nothing) = receive(other, 2)
+    assert words == [1, -2, *[0] * (transport.NUM_WORDS - 2)]
+    assert data == array.tobytes() + b"end"
+    assert (second[0], nothing) == (3, b"")
+    other.send([4])
+    assert receive(one, 1)[0][0][0] == 4
+
+
+def test_frames_that_arrive_byte_by_byte(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    whole = HEAD.pack(5, *range(transport.NUM_WORDS)) + b"hello"
+    found = []
+    for byte in whole * 2:
+        one._peer.send(bytes([byte]))
+        time.sleep(0.0002)
+        found += [(words, bytes(data)) for words, data in other.frames()]
+    found += receive(other, 2 - len(found))
+    assert found == [(list(range(transport.NUM_WORDS)), b"hello")] * 2
+
+
+def test_a_torn_frame_is_never_seen(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    one.send([1], [b"whole"])
+    one._peer.send(HEAD.pack(100, *range(transport.NUM_WORDS)) + b"half")
+    one.close()
+    assert [data for _, data in receive(other, 1)] == [b"whole"]
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not other.is_over and time.monotonic() < deadline_s:
+        assert list(other.frames()) == []
+    assert other.is_over
+
+
+def test_large_frames_both_ways_at_once(pair: tuple[Connection, Connection]) -> None:
+    """Neither side reads before it has sent all of it: whoever waits for room reads meanwhile."""
+    size = 1 << 25
+    found: dict[int, list[tuple[list[int], bytes]]] = {}
+
+    def exchange(one: Connection, mark: int) -> None:
+        one.send([mark], [bytes([mark]) * size])
+        found[mark] = receive(one, 1)
+
+    threads = [threading.Thread(target=exchange, args=each) for each in zip(pair, b"ab", strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for mark, theirs in (b"ab", b"ba"):
+        ((words, data),) = found[mark]
+        assert (words[0], len(data), data[0], data[-1]) == (theirs, size, theirs, theirs)
+
+
+def test_who_waits_for_room_can_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_ROOM_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = Connection(socket.create_connection(server.getsockname()), lambda: True)
+        other, _ = server.accept()
+    with other:
+        one.send([0], [bytes(1 << 26)])  # nobody reads it
+        assert one.is_over
+        one.close()
+
+
+def test_what_is_sent_to_nobody_is_no_error(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    other.close()
+    for _ in range(10):
+        one.send([1], [b"x"])
+        time.sleep(0.01)
+    assert one.is_over
+    assert list(one.frames()) == []
