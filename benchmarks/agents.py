@@ -128,7 +128,9 @@ class Record:
 
 def train(task: Task, seed: int) -> tuple[Any, Curve]:
     """Train one of our agents; also the test of it, in tests/unit/agents/test_learning.py."""
-    with envfleet.make(f"envfleet/{task.env}", task.num_envs, backend="kernel", autoreset_mode="SAME_STEP") as fleet:
+    with envfleet.make(
+        f"envfleet/{task.env}", task.num_envs, backend="kernel", autoreset_mode="SAME_STEP", final_infos=False
+    ) as fleet:
         agent = task.agent(
             fleet.single_observation_space, fleet.single_action_space, task.config, num_envs=task.num_envs, seed=seed
         )

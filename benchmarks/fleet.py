@@ -1,6 +1,6 @@
 """The full comparison: sizes × workloads × workers, envfleet and its peers in the same runs.
 
-    python benchmarks/fleet.py OUT            # everything, about a quarter of an hour
+    python benchmarks/fleet.py OUT            # everything, about half an hour
     python benchmarks/fleet.py OUT --quick    # a subset, about two minutes
 
 Writes OUT/fleet.json (see envfleet.bench.results for its form), OUT/fleet.png, a plot per workload and OUT/report.txt.
@@ -17,28 +17,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from envfleet.bench.contenders import DEFAULT_PEERS, PEER_NAMES, find_contenders
-from envfleet.bench.fleets import EnvFleet
-from envfleet.bench.peers import Contender
+from envfleet.bench.contenders import PEER_NAMES, Contender, EnvFleet, find_contenders
 from envfleet.bench.plot import plot_report
-from envfleet.bench.report import machine_line, show_report
+from envfleet.bench.report import count, machine_line, show_report
 from envfleet.bench.results import Report, Settings
 from envfleet.bench.rounds import Case, run_cases
 from envfleet.bench.workloads import BUILT_IN_NAMES, missing_module, resolve
-from envfleet.core.cores import whole_cores
+from envfleet.machine import whole_cores
 
 SIZES = (1, 2, 8, 64, 256)
 QUICK = (("cheap", (8, 64)), ("medium", (8,)), ("image", (8,)), ("dict", (8,)))
 
 VARIED_SIZES = (8, 64)
-"""Where those take part, too, that differ from another contender in one thing: the checker, threads, worker counts."""
+"""Where those take part, too, that differ from another contender in one thing: threads, worker counts."""
 
-ONLY_SIZES = {"hockey": (64,)}
+ONLY_SIZES = {"hockey": (64,), "breakout": (8, 32), "halfcheetah": (8, 32), "minigrid": (8, 32)}
 """Workloads that are measured at some sizes only: hockey is for its budget, else it is as `lunar`."""
-
-SUBPROC_SIZE = 8
-"""SubprocVecEnv takes a second to start each process, which imports torch: it is measured at all sizes with the cheap
-environment, and at this one with the others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +48,13 @@ class Budget:
 
 
 BUDGETS = (
-    Budget("serial against the bare loop", "cheap", 8, "envfleet-serial", "loop", 0.85),
-    Budget("process against Gymnasium AsyncVectorEnv", "cheap", 8, "envfleet-process", "gymnasium-async", 4.0),
-    Budget("process against SB3 SubprocVecEnv", "cheap", 8, "envfleet-process", "sb3-subproc", 5.0),
+    Budget("serial against the bare loop", "cheap", 8, "envfleet-serial", "loop", 0.75),
+    Budget("serial against Gymnasium SyncVectorEnv", "cheap", 8, "envfleet-serial", "gymnasium-sync", 1.0),
+    Budget("process against Gymnasium AsyncVectorEnv", "cheap", 8, "envfleet-process", "gymnasium-async", 6.0),
+    Budget("process against SB3 SubprocVecEnv", "cheap", 8, "envfleet-process", "sb3-subproc", 7.0),
+    Budget("process against EnvPool's C++", "cheap", 8, "envfleet-process", "envpool", 1.0),
+    Budget("process against Gymnasium AsyncVectorEnv", "cheap", 64, "envfleet-process", "gymnasium-async", 15.0),
+    Budget("process against SB3 SubprocVecEnv", "cheap", 64, "envfleet-process", "sb3-subproc", 15.0),
     # A worker a core, against what as many bare cores make: on two, 0.9 × 2 × one bare core.
     Budget("process against one bare core, Box2D", "hockey", 64, "envfleet-process", "loop", 0.9 * whole_cores()),
     Budget("process against one bare core, Box2D", "lunar", 64, "envfleet-process", "loop", 0.9 * whole_cores()),
@@ -104,16 +102,14 @@ def _plan(workloads: Sequence[str], sizes: Sequence[int] | None) -> list[tuple[s
 def _contenders(num_envs: int) -> list[Contender]:
     """List the peers and our backends with a worker a core; at `VARIED_SIZES` also processes below and above that."""
     cores = whole_cores()
-    names, backends, counts = DEFAULT_PEERS, ("serial", "process", "auto"), list[int]()
+    backends, counts = ["serial", "process", "auto"], list[int]()
     if num_envs in VARIED_SIZES:
-        names, backends, counts = PEER_NAMES, ("serial", "thread", "process", "auto"), sorted({1, 2 * cores} - {cores})
+        backends, counts = ["serial", "thread", "process", "auto"], sorted({1, 2 * cores} - {cores})
     ours = [EnvFleet(backend) for backend in backends]
-    ours += [EnvFleet("process", (("workers", count),), tag=_worker_tag(count)) for count in counts]
-    return [*find_contenders(names), *ours]
-
-
-def _worker_tag(count: int) -> str:
-    return f"{count}-worker" + ("" if count == 1 else "s")
+    ours += [
+        EnvFleet("process", {"workers": n}, tag=count(n, "worker").replace(" ", "-")) for n in counts if n <= num_envs
+    ]
+    return [*find_contenders(PEER_NAMES), *ours]
 
 
 def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Case]:
@@ -124,21 +120,8 @@ def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Case]:
         if missing is not None:
             sys.stderr.write(f"{name} is left out: it needs {missing}, which is not installed.\n")
             continue
-        for num_envs in sorted(sizes):
-            contenders = _contenders(num_envs)
-            reasons = {one.name: reason for one in contenders if (reason := _reason_against(one, name, num_envs))}
-            cases.append(Case(workload, num_envs, whole_cores(), contenders, reasons))
+        cases += [Case(workload, num_envs, whole_cores(), _contenders(num_envs)) for num_envs in sorted(sizes)]
     return cases
-
-
-def _reason_against(contender: Contender, workload: str, num_envs: int) -> str | None:
-    """Why a contender does not take part, or `None`."""
-    workers = dict(contender.options).get("workers", 1) if isinstance(contender, EnvFleet) else 1
-    if workers > num_envs:
-        return f"{workers} workers for {num_envs} sub-environments"
-    if contender.name == "sb3-subproc" and num_envs != SUBPROC_SIZE and workload != "cheap":
-        return f"starts slowly: measured at {SUBPROC_SIZE} sub-environments, and at other sizes with the cheap one"
-    return None
 
 
 def _tell(text: str, fraction: float) -> None:
@@ -149,7 +132,7 @@ def _tell(text: str, fraction: float) -> None:
 
 def _write_text(report: Report, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
-        show_report(report, Console(file=file, width=110, highlight=False))
+        show_report(report, Console(file=file, width=80, highlight=False))
 
 
 def _draw(report: Report, out: Path) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+import envfleet
 from envfleet.envs.hockey import BasicOpponent, HockeyEnv
 from envfleet.envs.hockey.kernel.game import AGENT, STRONG, WEAK, Hockey
-from envfleet.kernels.fleet import KernelFleet
-from envfleet.kernels.kernel import read_kernel
 
 ROUNDS, STEPS_PER_ROUND, BOX2D_STEPS = 3, 200_000, 3_000
 SIZES = (1, 256, 4096)
@@ -23,7 +22,7 @@ PLAYERS = {"random": (AGENT, AGENT), "strong against weak": (STRONG, WEAK), "str
 
 def compiled(num_envs: int, players: tuple[int, int]) -> Callable[[], int]:
     params = dict(zip(("player_one", "player_two"), players, strict=True))
-    fleet = KernelFleet(read_kernel(Hockey), num_envs, params=params, max_episode_steps=Hockey.max_episode_steps)
+    fleet = envfleet.make(Hockey, num_envs, backend="kernel", **params)
     fleet.reset(seed=0)
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (16, num_envs, 2, 4)).astype(np.float32)

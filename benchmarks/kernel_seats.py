@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 import envfleet
-from envfleet.bench.peers import EnvPool
+from envfleet.bench.contenders import EnvPool
 from envfleet.bench.workloads import resolve
 from envfleet.kernels.registration import is_kernel
 from envfleet.kernels.threads import count_threads

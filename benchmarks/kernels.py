@@ -30,7 +30,7 @@ from kernel_compile import Compiling, measure_compiling
 from kernel_limits import Peak, Work, count_work, measure_peak
 from kernel_report import CARTPOLE, plot, report
 
-from envfleet.bench.machine import describe_machine
+from envfleet.bench.results import describe_machine
 from envfleet.envs.classic.cartpole import CartPole
 
 SIZES = (1, 8, 64, 1024, 8192, 32_768, 131_072, 1_048_576)

@@ -61,9 +61,11 @@ FLOORS = {
     ("shared memory", "pattern", SETTINGS[1].name): 10.0,
     ("shared memory", "pattern", SETTINGS[2].name): 4.0,
     ("shared memory", "plain calls", SETTINGS[1].name): 10.0,
-    ("actor calls", "plain calls", SETTINGS[4].name): 1.0,
-    ("actor calls", "plain calls", SETTINGS[5].name): 1.0,
-    ("actor calls, in flight", "plain calls", SETTINGS[6].name): 1.2,
+    ("shared memory", "process", SETTINGS[1].name): 0.9,
+    ("shared memory", "process", SETTINGS[2].name): 0.9,
+    ("TCP", "plain calls", SETTINGS[4].name): 7.0,
+    ("TCP", "plain calls", SETTINGS[5].name): 3.0,
+    ("TCP, in flight", "plain calls", SETTINGS[6].name): 1.2,
 }
 
 
@@ -182,25 +184,14 @@ def make_fleet(setting: Setting, *, shared_memory: bool, batch_size: int | None 
 
 def make_stepped(setting: Setting, *, shared_memory: bool) -> Contender:
     fleet = make_fleet(setting, shared_memory=shared_memory)
-    return Contender("shared memory" if shared_memory else "actor calls", fleet.step, fleet.close)
+    return Contender("shared memory" if shared_memory else "TCP", fleet.step, fleet.close)
 
 
-def make_in_parts(setting: Setting) -> Contender:
-    """A part for each worker: while one is received and sent its next actions, the others step."""
-    fleet = make_fleet(setting, shared_memory=False)
-    parts = fleet.split(setting.workers)
-    for part in parts:
-        part.reset(seed=0)
-        part.send(np.zeros(setting.envs, np.int64))
-
-    def step(actions: Any) -> object:
-        batches = []
-        for part, own in zip(parts, np.split(actions, setting.workers), strict=True):
-            batches.append(part.recv())
-            part.send(own)
-        return batches
-
-    return Contender("actor calls, in parts", step, fleet.close)
+def make_process(setting: Setting) -> Contender:
+    """The same fleet in worker processes, without Ray."""
+    fleet = envfleet.make(MAKERS[setting.env], backend="process", workers=setting.workers, envs_per_worker=setting.envs)
+    fleet.reset(seed=0)
+    return Contender("process", fleet.step, fleet.close)
 
 
 def make_in_flight(setting: Setting) -> Contender:
@@ -215,7 +206,7 @@ def make_in_flight(setting: Setting) -> Contender:
             fleet.send(actions[batch.env_indices], batch.env_indices)
         return batches
 
-    return Contender("actor calls, in flight", step, fleet.close)
+    return Contender("TCP, in flight", step, fleet.close)
 
 
 def _actors(kind: type, setting: Setting) -> list[Any]:
@@ -249,9 +240,9 @@ def compare(setting: Setting, rounds: int, seconds: float) -> Run:
     actions = rng.integers(2, size=(64, setting.workers * setting.envs))
     makers: list[Callable[[Setting], Contender]] = [make_plain, make_pattern]
     if setting.where == "one node":
-        makers.append(functools.partial(make_stepped, shared_memory=True))
+        makers += [functools.partial(make_stepped, shared_memory=True), make_process]
     else:
-        makers += [functools.partial(make_stepped, shared_memory=False), make_in_parts, make_in_flight]
+        makers += [functools.partial(make_stepped, shared_memory=False), make_in_flight]
     with contextlib.ExitStack() as stack:
         contenders = []
         for maker in makers:
@@ -305,8 +296,9 @@ def _show(run: Run) -> bool:
     for name, rates in run.rates.items():
         print(f"  {name:24} {statistics.median(rates):9,.0f} steps of all/s")
     met = True
-    for ours in [name for name in run.rates if name not in ("plain calls", "pattern")]:
-        for theirs in ("plain calls", "pattern"):
+    others = [name for name in ("plain calls", "pattern", "process") if name in run.rates]
+    for ours in [name for name in run.rates if name not in others]:
+        for theirs in others:
             ratio = run.ratio(ours, theirs)
             floor = FLOORS.get((ours, theirs, run.setting.name))
             verdict = "" if floor is None else f"  (floor {floor:g}: {'met' if ratio >= floor else 'missed'})"

@@ -33,7 +33,7 @@ import psutil
 from benchmarks.remote import ENV, latencies, serve
 
 import envfleet
-from envfleet.packing.values import pack, unpack
+from envfleet.remote.codec import pack, unpack
 
 NUM_ENVS, TOKENS = 8, 20
 ALLOWED_GROWTH = 0.25  # of the memory after a third of the time
@@ -251,7 +251,7 @@ def hold(url: str, tokens: list[str], service: psutil.Process, count: int) -> di
                             return unpack(response.content)
                 raise SystemExit(f"{path} was not answered in 60 tries")
 
-            for _ in range(count // len(tokens)):
+            for _ in range(max(1, count // len(tokens))):
                 mine.append(call("/fleets", env=ENV, num_envs=1)["fleet"])
                 call(f"/fleets/{mine[-1]}/reset", seq=0)
             barrier.wait(3600.0)

@@ -12,9 +12,8 @@ import statistics
 import time
 from typing import Any
 
-from envfleet.bench.fleets import EnvFleet
+from envfleet.bench.contenders import BareLoop, EnvFleet
 from envfleet.bench.measure import draw_actions
-from envfleet.bench.peers import BareLoop
 from envfleet.bench.workloads import resolve
 
 STEPS = 256

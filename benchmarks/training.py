@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="likewise")
     parser.add_argument("--configs", nargs="+", default=["sac", "dddqn"])
     parser.add_argument("--engine", default="box2d", help="or compiled")
-    parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="with 1")
+    parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="besides 1")
     parser.add_argument("--workers", type=int, help="processes of several sub-environments; measured if not given")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def main() -> None:
         measure(source, updates, num_envs, args)
         for source in args.configs
         for updates in (args.updates, 0.0)
-        for num_envs in args.num_envs
+        for num_envs in sorted({1, *args.num_envs})  # ratios are to one
     ]
     show(cells)
     content: dict[str, Any] = {
