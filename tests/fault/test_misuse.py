@@ -358,9 +358,9 @@ def test_a_fleet_of_this_thread_can_be_used_in_a_fork() -> None:
     fleet = envfleet.make("CartPole-v1", 2, backend="serial")
     fleet.reset(seed=0)
     fork = os.fork()
-    print(fleet.step([0, 1])[1], flush=True)
     if fork:
         os.waitpid(fork, 0)
+    print(fleet.step([0, 1])[1], flush=True)
     """
     result = run_script(code)
     assert (result.stdout, result.returncode) == ("[1. 1.]\n" * 2, 0)
