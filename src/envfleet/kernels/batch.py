@@ -78,6 +78,7 @@ class CpuBatch(BatchBase):
         num_threads: How many share the work.
         copy: Whether results are the caller's own.
         debug: Whether the kernel's functions check their indices and raise `KernelIndexError`.
+        gathers_ended: Whether a step returns the episodes that ended in it.
 
     Raises:
         KernelError: The kernel cannot be compiled.
@@ -86,7 +87,7 @@ class CpuBatch(BatchBase):
 
     device = "cpu"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every option is keyword-only
         self,
         spec: KernelSpec,
         num_envs: int,
@@ -97,11 +98,12 @@ class CpuBatch(BatchBase):
         num_threads: int,
         copy: bool,
         debug: bool = False,
+        gathers_ended: bool = False,
     ) -> None:
         super().__init__(spec, num_envs, params)
         self._plan = plan = BufferPlan(spec)
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
-        self._copy, self._debug = copy, debug
+        self._copy, self._debug, self._gathers_ended = copy, debug, gathers_ended
         self._info_shapes = {name: spec.state.dtype[name].shape for name in spec.kernel.info_fields}
         self._kept = Block(plan.kept, num_envs)
         for name, value in spec.state.defaults.items():
@@ -183,14 +185,15 @@ class CpuBatch(BatchBase):
         self._program.observe(out.table, 0, self.num_envs)
         return out.arrays
 
-    def step(self, actions: Any) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+    def step(self, actions: Any, now: int) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
         """Step every row once.
 
         Args:
             actions: `(num_envs, …)` of the action space's dtype, or what can be made that.
+            now: `time.perf_counter_ns()`.
 
         Returns:
-            The arrays of `OutputSet`, and the episodes that ended.
+            The arrays of `OutputSet`, and the episodes that ended, if these are gathered.
 
         Raises:
             InvalidArgument: Actions of another shape or type, or one that is not in the action space.
@@ -202,33 +205,33 @@ class CpuBatch(BatchBase):
             and actions.flags.c_contiguous
         ):
             actions = convert_actions(self.spec, actions, (self.num_envs,))
-        out = self._pool.take()
-        table = out.table
-        table[NOW] = now = time.perf_counter_ns()
+        table, arrays = self._pool.take()
+        table[NOW] = now
         if self.num_threads == 1:
             count = self._program.step(table, actions)
-            if count == 0:
-                return out.arrays, None
             if count < 0:
                 refuse_action(self.spec, actions, -1 - count)
-            return out.arrays, self._collect([(0, count)], now)
+            return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
         wrong = self._program.check(actions)
         if wrong < 0:
             refuse_action(self.spec, actions, -1 - wrong)
         step_range = self._program.step_range
         counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
         places = [(start, count) for (start, _), count in zip(self._crew.spans, counts, strict=True)]
-        return out.arrays, self._collect(places, now) if any(counts) else None
+        return arrays, self._gather(places, now) if any(counts) and self._gathers_ended else None
 
-    def step_rows(self, rows: NDArray[np.int64], actions: Any) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+    def step_rows(
+        self, rows: NDArray[np.int64], actions: Any, now: int
+    ) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
         """Step some rows once, in this thread.
 
         Args:
             rows: Which ones, each once.
             actions: `(K, …)`, one for each of them.
+            now: As for `step`.
 
         Returns:
-            The arrays of `OutputSet`, of which these rows are meaningful, and the episodes that ended.
+            As `step`; only these rows are meaningful.
 
         Raises:
             InvalidArgument: As `step`.
@@ -239,13 +242,13 @@ class CpuBatch(BatchBase):
             refuse_action(self.spec, actions, -1 - wrong)
         whole = np.zeros(self._action_shape, self._action_dtype)
         whole[rows] = actions
-        out = self._pool.take()
-        out.table[NOW] = now = time.perf_counter_ns()
+        table, arrays = self._pool.take()
+        table[NOW] = now
         places = []
         for run in np.split(ordered := np.sort(rows), np.flatnonzero(np.diff(ordered) > 1) + 1):
             start, stop = int(run[0]), int(run[-1]) + 1
-            places.append((start, self._program.step_range(out.table, whole, start, stop)))
-        return out.arrays, self._collect(places, now) if any(count for _, count in places) else None
+            places.append((start, self._program.step_range(table, whole, start, stop)))
+        return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
 
     def fused(self) -> Fused:
         """What a rollout needs."""
@@ -253,7 +256,7 @@ class CpuBatch(BatchBase):
         table[NOW] = time.perf_counter_ns()
         return Fused(self._program, self._has_own_params, table, self._crew)
 
-    def _collect(self, places: list[tuple[int, int]], now: int) -> Ended:
+    def _gather(self, places: list[tuple[int, int]], now: int) -> Ended:
         """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
         words = np.concatenate([self._ended[start : start + count] for start, count in places])
         if not self._is_same_step:

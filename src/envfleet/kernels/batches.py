@@ -40,6 +40,7 @@ def make_batch(  # noqa: PLR0913  # every option is keyword-only
     workers: int | None,
     copy: bool,
     debug: bool,
+    gathers_ended: bool,
 ) -> KernelBatch:
     """Make the batch of a fleet.
 
@@ -53,6 +54,8 @@ def make_batch(  # noqa: PLR0913  # every option is keyword-only
         workers: Threads of the CPU; `None` for as many as pay.
         copy: Whether results are the caller's own.
         debug: Whether the kernel's functions check their indices.
+        gathers_ended: Whether a step on the CPU returns the episodes that ended; one on a device returns how to get
+            them.
 
     Raises:
         InvalidArgument: A device that there is not, or threads or checks for CUDA.
@@ -69,6 +72,7 @@ def make_batch(  # noqa: PLR0913  # every option is keyword-only
             num_threads=count_threads(num_envs, workers),
             copy=copy,
             debug=debug,
+            gathers_ended=gathers_ended,
         )
     if device != "cuda":
         raise InvalidArgument(f"device={device!r}: pass one of {', '.join(map(repr, DEVICES))}")

@@ -87,6 +87,8 @@ class KernelEngine(Engine):
             workers=options.workers,
             copy=options.copy,
             debug=options.debug,
+            gathers_ended=options.record_episodes
+            or (options.final_infos and options.autoreset_mode is AutoresetMode.SAME_STEP),
         )
         threads = self._batch.num_threads
         crew = f"{threads} thread{'s' if threads > 1 else ''} on the CPU"
@@ -132,7 +134,7 @@ class KernelEngine(Engine):
         if self._is_disabled and batch.count_awaiting():
             refuse_ended(batch.kept("awaiting"))
         start_ns = time.perf_counter_ns()
-        arrays, ended = batch.step(actions)
+        arrays, ended = batch.step(actions, start_ns)
         self._steps += 1
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = arrays[0]
@@ -165,7 +167,7 @@ class KernelEngine(Engine):
         if self._is_disabled and batch.count_awaiting():
             refuse_ended(batch.kept("awaiting") != 0, rows)
         start_ns = time.perf_counter_ns()
-        arrays, ended = batch.step_rows(rows, request.actions)
+        arrays, ended = batch.step_rows(rows, request.actions, start_ns)
         self._partial_steps += len(rows)
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = self._observations.copy()

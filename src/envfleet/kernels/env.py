@@ -90,7 +90,7 @@ class KernelEnv(gym.Env[Any, Any]):
         if self._np_random_seed is None:
             raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
         self._awaiting[0] = 0  # Gymnasium's environments may be stepped beyond the end of an episode
-        arrays, _ = self._batch.step(as_array(action)[np.newaxis])
+        arrays, _ = self._batch.step(as_array(action)[np.newaxis], now=0)
         return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
 
     def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:

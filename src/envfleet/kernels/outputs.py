@@ -76,7 +76,7 @@ class OutputPool(Generic[_S]):
     def __init__(self, make: Callable[[], _S], *, copy: bool) -> None:
         self._make, self._copy = make, copy
         self._sets = [make(), make()]
-        self._unheld = _count_references(self._sets[0].arrays)
+        self._unheld = sum(map(sys.getrefcount, self._sets[0].arrays))
         self._turn = 0
 
     def take(self) -> _S:
@@ -86,12 +86,8 @@ class OutputPool(Generic[_S]):
             return self._sets[self._turn]
         if _CAN_COUNT:
             for chosen in self._sets:
-                if _count_references(chosen.arrays) == self._unheld:
+                if sum(map(sys.getrefcount, chosen.arrays)) == self._unheld:
                     return chosen
         made = self._make()
         self._sets = [made, *self._sets[: _MAX_SETS - 1]]
         return made
-
-
-def _count_references(arrays: Sequence[Any]) -> int:
-    return sum(map(sys.getrefcount, arrays))

@@ -297,7 +297,7 @@ def test_send_and_recv_are_a_step_in_two_calls(walkers: Any) -> None:
 
 
 def test_after_an_error_in_the_midst_of_a_step_a_reset_is_needed(walkers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(actions: Any) -> Any:
+    def interrupted(actions: Any, now: int) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -177,11 +177,12 @@ class CudaBatch(BatchBase):
     def _hand(self, out: DeviceSet) -> tuple[DeviceArray, ...]:
         return tuple(out.arrays[: len(self._plan.outputs)])
 
-    def step(self, actions: Any) -> tuple[tuple[DeviceArray, ...], DeviceEnded]:
+    def step(self, actions: Any, now: int) -> tuple[tuple[DeviceArray, ...], DeviceEnded]:
         """Step every row once.
 
         Args:
             actions: `(num_envs, …)`: of the action space's dtype on the device, or what can be made that on the host.
+            now: `time.perf_counter_ns()`.
 
         Returns:
             Observations, rewards, terminated, truncated and infos, and the episodes that ended.
@@ -198,7 +199,6 @@ class CudaBatch(BatchBase):
             self._actions_home.write("actions", taken)
             address, keeper = self._actions_home.address + HEADER_BYTES, None
         out = self._pool.take()
-        now = time.perf_counter_ns()
         self._launch_step(out, address, now, num_rows=self.num_envs)
         del keeper  # memory that is freed now is not given to others before the launch is through
         self._last = out
