@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from envfleet.errors import Failure, InvalidArgument
 from envfleet.fleet.engine import Batch, Call, Engine, Request, Reset, Rows, SetAttr, Step, StepResult, Traits
@@ -47,14 +47,15 @@ class AdoptedEngine(Engine):
         self._mode = AutoresetMode(metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
         num_envs = int(vector_env.num_envs)
         kind, spec = type(vector_env).__name__, getattr(vector_env, "spec", None)
-        space = getattr(vector_env, "observation_space", None)
+        single, space = vector_env.single_observation_space, getattr(vector_env, "observation_space", None)
+        self._batched_space = batch_space(single, num_envs) if space is None or space == single else space
         self.traits = Traits(
             plan=Plan("adopted", 1, (num_envs,), f"a {kind} was adopted"),
             num_envs=num_envs,
-            single_observation_space=vector_env.single_observation_space,
+            single_observation_space=single,
             single_action_space=vector_env.single_action_space,
             autoreset_mode=self._mode,
-            observation_space=None if space == vector_env.single_observation_space else space,
+            observation_space=self._batched_space,
             env_spec=spec if isinstance(spec, EnvSpec) else None,
             render_mode=getattr(vector_env, "render_mode", None),
             metadata=metadata,
@@ -63,8 +64,7 @@ class AdoptedEngine(Engine):
             has_states=False,
             has_stacks=False,
         )
-        self._layout = SpaceLayout(vector_env.single_observation_space)
-        self._batched_space = self.traits.batched_observation_space()
+        self._layout = SpaceLayout(single)
         self._episodes = Episodes(num_envs, self._mode, describes=record_episodes)
         self._observations: Any = None
         self._finals: Any = None
@@ -126,7 +126,7 @@ class AdoptedEngine(Engine):
         self._is_inside = True
         observations, infos = self._env.reset(**({} if seeds is None else {"seed": seeds}), **given)
         self._is_inside = False
-        self._episodes.on_reset(rows)
+        self._episodes.begin(None if rows is None else rows.tolist())
         leaves = self._layout.apart(observations)
         # EnvPool returns those that were reset only, in order.
         if rows is not None and leaves and len(leaves[0]) == len(rows) < self.traits.num_envs:

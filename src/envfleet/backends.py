@@ -13,7 +13,10 @@ from envfleet.fleet.engine import Engine
 from envfleet.kernels.kernel import find_kernel
 from envfleet.kernels.registration import find_twin
 from envfleet.sources import Blueprint
-from envfleet.workers.build import MakeTransport, build_engine, make_processes, make_serial, make_threads, plan_workers
+from envfleet.workers.build import MakeTransport, make_processes, make_serial, make_threads, plan_workers
+from envfleet.workers.engine import WorkersEngine
+from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.shared import read_shared
 
 
 def build_serial(blueprint: Blueprint, reason: str) -> Engine:
@@ -50,11 +53,16 @@ def build_ray(blueprint: Blueprint, reason: str) -> Engine:
 
 
 def _build(blueprint: Blueprint, reason: str, make_transport: MakeTransport, count: int | None = None) -> Engine:
-    options = blueprint.options
-    if options.seed is None:
-        options = dataclasses.replace(options, seed=secrets.randbits(32))
-    plan = plan_workers(options, blueprint.num_envs, reason=reason, count=count)
-    return build_engine(blueprint.builders(options.seed or 0), plan, options, make_transport)
+    seed = secrets.randbits(32) if blueprint.options.seed is None else blueprint.options.seed
+    options = dataclasses.replace(blueprint.options, seed=seed)
+    plan, builders = plan_workers(options, blueprint.num_envs, reason=reason, count=count), blueprint.builders(seed)
+    shared = read_shared(options.shared) if options.shared else {}
+    travelling = dataclasses.replace(options, shared=None, ray_options=None)  # workers get shared data by descriptor
+    plans, start = [], 0
+    for worker, size in enumerate(plan.envs_per_worker):
+        plans.append(GroupPlan(worker, range(start, start + size), tuple(builders[start : start + size]), travelling))
+        start += size
+    return WorkersEngine(plans, plan, options, make_transport(plans, shared, options))
 
 
 def build_kernel(blueprint: Blueprint, reason: str) -> Engine:

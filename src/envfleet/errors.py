@@ -7,7 +7,6 @@ children of `EnvfleetError`. Each class has a stable `code`, which survives a ch
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pickle
 import signal
 from collections.abc import Sequence
@@ -25,6 +24,16 @@ class EnvfleetError(Exception):
     def summary(self) -> str:
         """What happened, without advice."""
         return str(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, vars(self))
+
+
+def _rebuild(kind: type[EnvfleetError], args: tuple[Any, ...], attributes: dict[str, Any]) -> EnvfleetError:
+    """Return an unpickled error, without a call of its constructor."""
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class InvalidArgument(EnvfleetError, ValueError):
@@ -58,9 +67,6 @@ class SpacesDiffer(InvalidArgument):
         super().__init__(message)
         self.space = space
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.space)
-
 
 class KernelError(EnvfleetError, TypeError):
     """A kernel is written in a way that cannot run or be compiled; the message names the function, line or field."""
@@ -86,9 +92,6 @@ class KernelIndexError(KernelError, IndexError):
             f"{place}: index {index} is out of bounds for axis {axis} with size {size}: compare it with the size "
             "first, or make the array larger"
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.place, self.index, self.axis, self.size)
 
 
 class MissingDependency(EnvfleetError, ImportError):
@@ -338,10 +341,6 @@ class WorkerDied(EnvfleetError):
         cause = self.how or describe_exit(self.exitcode)
         return f"worker {self.worker} (pid {self.pid}) {cause}{running}{held}{f': {self.rows}' if self.rows else ''}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild = functools.partial(type(self), env_index=self.env_index, rows=self.rows, how=self.how)
-        return rebuild, (self.worker, self.env_indices, self.exitcode, self.pid)
-
 
 class StepTimeout(EnvfleetError, TimeoutError):
     """A sub-environment overran `step_timeout_s`; its worker was ended.
@@ -371,9 +370,6 @@ class StepTimeout(EnvfleetError, TimeoutError):
             f"{self.worker} was ended.{held}\nWhere it was:\n{self.stack}"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.worker, self.env_index, self.timeout_s, self.stack, self.rows)
-
 
 class WorkersUnplaced(EnvfleetError, TimeoutError):
     """Ray did not find a place for every worker of a fleet.
@@ -401,9 +397,6 @@ class WorkersUnplaced(EnvfleetError, TimeoutError):
             'ray_options["place_timeout_s"] if nodes are being added'
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.workers, self.num_workers, self.timeout_s, self.asked, self.cluster, self.reason)
-
 
 class StartTimeout(EnvfleetError, TimeoutError):
     """Not all sub-environments were built in time.
@@ -423,9 +416,6 @@ class StartTimeout(EnvfleetError, TimeoutError):
             f"start_timeout_s={timeout_s:g}: raise it if they are slow to build.\nWhere they were:\n{stacks}"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.workers, self.timeout_s, self.stacks)
-
 
 class CallTimeout(EnvfleetError, TimeoutError):
     """A caller's own patience ran out; nothing is lost, the call can be finished later.
@@ -443,9 +433,6 @@ class CallTimeout(EnvfleetError, TimeoutError):
             f"{verb} was not complete within timeout_s={timeout_s:g}: wait again, nothing is lost "
             "(step_timeout_s of make() is what limits a sub-environment)"
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.verb, self.timeout_s)
 
 
 class RestartBudgetSpent(EnvfleetError):

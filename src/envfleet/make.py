@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envfleet.errors import EnvfleetError, InvalidArgument, MissingDependency
+from envfleet.choice import build_engine, choose_engine
+from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.fleet.checks import check_choice, check_seconds, check_whole
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
-from envfleet.machine import whole_cores
 from envfleet.options import Options, read_autoreset_mode, read_options
-from envfleet.registry import BACKENDS, COMMON, resolve
+from envfleet.registry import BACKENDS, COMMON
 from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, refuse_retired
-
-TRIAL_S = 0.03
-"""How long one round of one candidate is stepped."""
-
-ROUNDS = 3
-
-CHEAP_STEP_S = 50e-6
-"""A step of the whole fleet in one thread that takes less than this is not worth a trial of processes: asking them and
-waiting for them costs about as much."""
-
-SLOW_STEP_S = 0.1
-"""A step of the whole fleet in one thread that takes longer than this goes to processes untried: a trial would keep the
-caller waiting, and what processes cost is small beside it."""
-
-NOT_REPEATED_S = 10 * TRIAL_S
-"""A first step that takes longer than this is not repeated to measure it better."""
-
-MARGIN = 1.1
-"""By how much processes must win, since they also cost memory and start-up."""
 
 
 def make(  # the front door: every option is keyword-only
@@ -138,21 +117,15 @@ def make(  # the front door: every option is keyword-only
 def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwargs: Mapping[str, Any]) -> Engine:
     """Make the engine of a fleet from options; `make` explains arguments and exceptions."""
     check_choice("backend", options.backend, ("auto", *BACKENDS))
-    source = (find_callable(env) or env) if isinstance(env, str) else env
+    source = (find_callable(env) or env) if isinstance(env, str) and ":" in env else env
     num_envs = count_envs(source, num_envs, options.workers, options.envs_per_worker)
     if options.batch_size is not None and options.batch_size > num_envs:
         raise InvalidArgument(f"batch_size={options.batch_size}: pass a whole number from 1 to num_envs={num_envs}")
     blueprint = Blueprint(source, num_envs, options, env_kwargs)
     if options.backend == "auto":
-        return _choose(blueprint)
+        return choose_engine(blueprint)
     _refuse_meaningless(options)
-    return _build(blueprint, options.backend, "as asked for")
-
-
-def _build(blueprint: Blueprint, backend: str, reason: str) -> Engine:
-    options = dataclasses.replace(blueprint.options, backend=backend)
-    engine: Engine = resolve(BACKENDS[backend].build)(dataclasses.replace(blueprint, options=options), reason)
-    return engine
+    return build_engine(blueprint, options.backend, "as asked for")
 
 
 def _refuse_meaningless(options: Options) -> None:
@@ -172,90 +145,6 @@ def _refuse_meaningless(options: Options) -> None:
             f"{name}={value!r} means nothing with backend={backend.name!r}, which steps sub-environments "
             f"{backend.steps}: {advice}"
         )
-
-
-def _choose(blueprint: Blueprint) -> Engine:
-    """Build the engine that suits best, or that a short trial finds faster."""
-    given = blueprint.options.given().keys() - COMMON
-    if blueprint.is_kernel and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
-        return _build(blueprint, "kernel", "auto: it is a kernel")
-    for name in given & {"device", "debug", "ray_options"}:
-        raise InvalidArgument(
-            f"{name}={blueprint.options.given()[name]!r} means nothing here: leave it out, or name the backend"
-        )
-    needs = given & (BACKENDS["process"].options - BACKENDS["thread"].options)
-    if needs:
-        return _build(blueprint, "process", f"auto: {min(needs)} needs processes")
-    reason = _reason_against_trials(blueprint)
-    backend, rates = "serial", dict[str, float]()
-    if reason is None:
-        serial = Fleet(_build(blueprint, "serial", "a trial"))
-        try:
-            with serial:
-                backend, reason = _compare(serial, blueprint, rates)
-        except EnvfleetError as error:
-            reason = f"the trial with random actions failed: {str(error).splitlines()[0]}"
-    engine = _build(blueprint, backend, f"auto: {reason}")
-    plan = dataclasses.replace(engine.traits.plan, trials=tuple(rates.items()))
-    engine.traits = dataclasses.replace(engine.traits, plan=plan)
-    return engine
-
-
-def _reason_against_trials(blueprint: Blueprint) -> str | None:
-    if os.name != "posix":
-        return "worker processes need POSIX"
-    if blueprint.num_envs < 2:
-        return "there is one sub-environment"
-    if whole_cores() < 2:
-        return "there is one usable core"
-    each = blueprint.options.envs_per_worker or 1
-    return "there is one worker" if blueprint.options.workers == 1 or each >= blueprint.num_envs else None
-
-
-def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:
-    """Return the backend to use, and why; write into `rates` what was measured, in sub-environment steps per second."""
-    num_envs, serial_s = serial.num_envs, _begin(serial)
-    if serial_s < NOT_REPEATED_S:
-        serial_s = _step_s(serial)
-    rates["serial"] = num_envs / serial_s
-    if serial_s > SLOW_STEP_S:
-        return "process", f"one step of all takes {serial_s:.2g} s in one thread, too long to try both"
-    if serial_s < CHEAP_STEP_S:
-        micros = f"{serial_s * 1e6:.0f} µs"
-        return "serial", f"one step of all takes {micros} in one thread, too short for processes to help"
-    with Fleet(_build(blueprint, "process", "a trial")) as process:
-        _begin(process)
-        rounds = [(_step_s(process), _step_s(serial)) for _ in range(ROUNDS)]
-        name = process.plan.describe()
-    process_s, serial_s = sorted(rounds, key=lambda times: times[1] / times[0])[ROUNDS // 2]
-    rates.update({"serial": num_envs / serial_s, name: num_envs / process_s})
-    gain = serial_s / process_s
-    return ("process" if gain > MARGIN else "serial"), f"{name} stepped {gain:.2f} × as fast as serial"
-
-
-def _begin(fleet: Fleet) -> float:
-    """Begin episodes and take a first step, which may load or compile something; returns its seconds."""
-    fleet.reset()  # without a seed: a trial must not make later episodes predictable
-    actions = fleet.action_space.sample()
-    start_s = time.perf_counter()
-    _step(fleet, actions)
-    return time.perf_counter() - start_s
-
-
-def _step_s(fleet: Fleet) -> float:
-    """Return the seconds of one step of the whole fleet with random actions; at least two steps are taken."""
-    actions = fleet.action_space.sample()
-    steps, start_s = 0, time.perf_counter()
-    while steps < 2 or time.perf_counter() - start_s < TRIAL_S:
-        _step(fleet, actions)
-        steps += 1
-    return (time.perf_counter() - start_s) / steps
-
-
-def _step(fleet: Fleet, actions: Any) -> None:
-    fleet.step(actions)
-    if fleet.autoreset_mode is AutoresetMode.DISABLED and fleet.terminated_indices:
-        fleet.reset_envs(fleet.terminated_indices)
 
 
 def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> Fleet:

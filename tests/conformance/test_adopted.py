@@ -26,12 +26,15 @@ def make_async() -> Any:
 
 
 def make_envpool(num_envs: int = NUM_ENVS) -> Any:
-    envpool = pytest.importorskip("envpool")
+    import envpool
+
     return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, seed=3)
 
 
 def make_atari() -> Any:
-    return pytest.importorskip("ale_py.vector_env").AtariVectorEnv(game="pong", num_envs=NUM_ENVS)
+    from ale_py.vector_env import AtariVectorEnv
+
+    return AtariVectorEnv(game="pong", num_envs=NUM_ENVS)
 
 
 @pytest.mark.filterwarnings("ignore:.*(EnvPool seeds are fixed|precision lowered).*:UserWarning")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,9 +173,9 @@ def test_our_own_episode_statistics(backend: Backend, autoreset_mode: AutoresetM
                 assert (found["episode"]["t"][found["_episode"]] > 0).all()
 
 
-def test_record_video_sees_the_same_frames(backend: Backend, tmp_path: Path) -> None:
+def test_record_video_sees_the_same_frames(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The frames RecordVideo gathers; encoding them is moviepy's business."""
-    pytest.importorskip("moviepy")
+    monkeypatch.setitem(sys.modules, "moviepy", types.ModuleType("moviepy"))
     env_fns = [functools.partial(CountingEnv, 3, render_mode="rgb_array")] * NUM_ENVS
     frames = []
     for name, fleet in (("reference", SyncVectorEnv(env_fns)), ("subject", backend(env_fns))):
@@ -262,11 +264,12 @@ def test_a_loop_for_next_step_autoreset(make_fleet: Any) -> None:
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.name)
 def test_torchrl_goes_on_after_episodes(make_fleet: Any, mode: AutoresetMode) -> None:
     """TorchRL's `GymWrapper` refuses next-step autoreset, also of Gymnasium's classes."""
-    wrap = pytest.importorskip("torchrl.envs.libs.gym").GymWrapper
+    from torchrl.envs.libs.gym import GymWrapper  # takes seconds
+
     rollouts, ones = [], torch.nn.functional.one_hot(torch.ones(NUM_ENVS, dtype=torch.int64), 2)
     fleet = make_fleet(num_envs=NUM_ENVS, autoreset_mode=mode, max_episode_steps=LIMIT)
     for envs in (SyncVectorEnv([cartpole] * NUM_ENVS, autoreset_mode=mode), fleet):
-        env = wrap(envs)
+        env = GymWrapper(envs)
         env.set_seed(0)
         rollouts.append(env.rollout(20, lambda td: td.set("action", ones), break_when_any_done=False))
         env.close()

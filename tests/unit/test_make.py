@@ -1,7 +1,6 @@
 """Which backend and how many workers."""
 
 import functools
-import importlib
 import os
 import re
 import threading
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet import choice
 from envfleet.options import Options
 from envfleet.testing.envs import CountingEnv
 from envfleet.workers.build import plan_workers
-
-make_module: Any = importlib.import_module("envfleet.make")  # by its name, which is that of the function, too
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,7 @@ def test_serial_has_one_worker() -> None:
 
 
 def test_auto_keeps_cheap_environments_in_one_thread_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_module, "CHEAP_STEP_S", 0.1)  # on a machine that is busy, too
+    monkeypatch.setattr(choice, "CHEAP_STEP_S", 0.1)  # on a machine that is busy, too
     with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == "serial"
         assert "too short for processes to help" in fleet.plan.reason
@@ -46,7 +44,7 @@ def test_auto_takes_processes_that_are_clearly_faster(
     process_s: float, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {"serial": 0.004, "process": process_s}
-    monkeypatch.setattr(make_module, "_step_s", lambda fleet: seconds[fleet.plan.backend])
+    monkeypatch.setattr(choice, "_step_s", lambda fleet: seconds[fleet.plan.backend])
     with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == chosen
         assert "× as fast as serial" in fleet.plan.reason
@@ -56,10 +54,10 @@ def test_auto_takes_processes_that_are_clearly_faster(
 @pytest.mark.parametrize("is_first_step_enough", [True, False])
 def test_auto_does_not_wait_for_slow_environments(is_first_step_enough: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of 64 steps of 100 ms in one thread, several times over, would take a minute."""
-    monkeypatch.setattr(make_module, "SLOW_STEP_S", 0.0)
+    monkeypatch.setattr(choice, "SLOW_STEP_S", 0.0)
     if is_first_step_enough:
-        monkeypatch.setattr(make_module, "NOT_REPEATED_S", 0.0)
-        monkeypatch.setattr(make_module, "_step_s", None)
+        monkeypatch.setattr(choice, "NOT_REPEATED_S", 0.0)
+        monkeypatch.setattr(choice, "_step_s", None)
     with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == "process"
         assert re.search(r"one step of all takes .* s in one thread, too long to try both", fleet.plan.reason)
@@ -104,8 +102,8 @@ class Holder(CountingEnv):
 def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
     env: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make_module, "CHEAP_STEP_S", 0.0)
-    monkeypatch.setattr(make_module, "SLOW_STEP_S", 100.0)
+    monkeypatch.setattr(choice, "CHEAP_STEP_S", 0.0)
+    monkeypatch.setattr(choice, "SLOW_STEP_S", 100.0)
     with envfleet.make(env, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == "serial"
         assert fleet.plan.reason.startswith("auto: the trial with random actions failed: ")
@@ -121,7 +119,7 @@ def test_auto_leaves_environments_that_fail_the_trial_in_one_thread(
 def test_auto_tries_nothing_where_there_is_no_choice(
     num_envs: int, workers: int | None, cores: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make_module, "whole_cores", lambda: cores)
+    monkeypatch.setattr(choice, "whole_cores", lambda: cores)
     with envfleet.make(CountingEnv, num_envs, workers=workers) as fleet:
         assert fleet.plan.reason == f"auto: there is {words}"
         assert not fleet.plan.trials

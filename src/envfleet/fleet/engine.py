@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envfleet.errors import (
@@ -93,10 +92,6 @@ class Traits:
     has_stacks: bool = True
     has_rollouts: bool = False
     is_bound_to_process: bool = True
-
-    def batched_observation_space(self) -> gym.Space[Any]:
-        """Return the space of a batch of observations."""
-        return self.observation_space or batch_space(self.single_observation_space, self.num_envs)
 
 
 class Step(NamedTuple):
@@ -227,5 +222,13 @@ class Engine(ABC):
         return self.traits.plan.describe()
 
 
-_HARMLESS = (AttributeError, CallPending, CallTimeout, InvalidArgument, KernelError, ResetNeeded, StateUnsupported)
+_HARMLESS = (
+    AttributeError,
+    CallPending,
+    CallTimeout,
+    InvalidArgument,
+    KernelError,
+    ResetNeeded,
+    StateUnsupported,
+)
 """Errors that engines raise before anything has changed."""

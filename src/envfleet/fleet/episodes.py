@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,15 +116,11 @@ class Episodes:
 
     def restore(self, row: int, state: EpisodeState) -> None:
         """Continue a saved episode under a number of its own."""
-        self._begin([row])
+        self.begin([row])
         self._returns[row] = state.episode_return
         self._born[row] = self._ticks - state.length
         self.ended[row] = state.has_ended
         self.num_ended = int(np.count_nonzero(self.ended))
-
-    def on_reset(self, rows: NDArray[np.int64] | None = None) -> None:
-        """Begin new episodes in the rows that were reset; `None` for all."""
-        self._begin(list(range(self._num_envs)) if rows is None else rows.tolist())
 
     def on_step(
         self, rewards: NDArray[np.float64], flags: NDArray[np.bool_], rows: NDArray[np.int64] | None = None
@@ -142,12 +139,12 @@ class Episodes:
             self._ticks += 1
             np.add(self._returns, rewards, self._returns)
             if self.num_ended and self._is_next_step:  # these rows were reset in this step
-                self._begin(np.flatnonzero(self.ended).tolist())
+                self.begin(np.flatnonzero(self.ended).tolist())
         else:
             self._born[rows] -= 1
             self._returns[rows] += rewards
             if self.num_ended and self._is_next_step:
-                self._begin(rows[self.ended[rows]].tolist())
+                self.begin(rows[self.ended[rows]].tolist())
         data = flags.tobytes()
         place, size = data.find(_TRUE), len(rewards)
         if place < 0:
@@ -164,7 +161,7 @@ class Episodes:
             ids = self._ids(np.array(which))
             self.described = EndedEpisodes(np.array(ended), self._returns[which], lengths, seconds, ids)
         if self._is_same_step:
-            self._begin(which)
+            self.begin(which)
         else:
             cells = self._cells[4]
             for row in which:
@@ -176,11 +173,12 @@ class Episodes:
         numbers: NDArray[np.int64] = rows + (self._counts[rows] - 1) * self._num_envs
         return np.maximum(numbers, -1)
 
-    def _begin(self, rows: list[int]) -> None:
+    def begin(self, rows: Iterable[int] | None = None) -> None:
+        """Begin new episodes in rows that were reset; `None` for all."""
         # One by one, which for few is much faster than indexing arrays.
         now_s, ticks = time.perf_counter(), self._ticks
         counts, born, returns, begun_s, ended = self._cells
-        for row in rows:
+        for row in range(self._num_envs) if rows is None else rows:
             counts[row] += 1
             returns[row] = 0.0
             born[row] = ticks

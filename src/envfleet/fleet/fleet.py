@@ -67,7 +67,8 @@ class Fleet(VectorEnv[Any, Any, Any]):
             traits.single_observation_space,
             traits.single_action_space,
         )
-        self.observation_space = traits.batched_observation_space()
+        space = traits.observation_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs) if space is None else space
         self.action_space = batch_space(traits.single_action_space, self.num_envs)
         self.autoreset_mode = traits.autoreset_mode
         self.metadata = {**traits.metadata, "autoreset_mode": traits.autoreset_mode}
@@ -104,10 +105,12 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         request = self._read_reset(seed, options)
         call = "reset()" if request.rows is None else "reset() with a mask"
-        return self._show_reset(request, self._reset(call, request, _READY))
+        infos = self._reset(call, request, _READY)
+        return (self.engine.observe(), infos) if request.rows is None else self._show_reset(request, infos)
 
     def _read_reset(self, seed: Any, options: Any) -> Reset:
-        check_options(options, self.num_envs)
+        if options is not None:
+            check_options(options, self.num_envs)
         rows, seeds = None, check_seeds(seed, self.num_envs)
         if isinstance(options, Mapping) and "reset_mask" in options:
             rows = check_mask(options["reset_mask"], self.num_envs)
@@ -155,8 +158,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
     def _reset(self, call: str, request: Reset, *allowed: Lifecycle) -> dict[str, Any]:
         """Reset rows in one of the `allowed` states; a whole reset also mends what is torn."""
         if request.rows is None:
-            # What is under way in an engine that is stuck is dropped.
-            allowed = (*_WHOLE, Lifecycle.PENDING) if self.engine.is_stuck else _WHOLE
+            allowed = _WHOLE
+            if self._state is Lifecycle.PENDING and self.engine.is_stuck:  # what is under way is dropped
+                allowed = (*_WHOLE, Lifecycle.PENDING)
         with self._hold(call, *allowed):
             if request.rows is not None:
                 self._check_idle(call, request.rows)

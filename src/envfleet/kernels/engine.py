@@ -13,21 +13,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexError, ResetNeeded
+from envfleet.fleet import engine as seam
 from envfleet.fleet.checks import Seeds, check_options
-from envfleet.fleet.engine import (
-    Batch,
-    Call,
-    Engine,
-    GetState,
-    Request,
-    Reset,
-    Rows,
-    SetAttr,
-    SetState,
-    Step,
-    StepResult,
-    Traits,
-)
 from envfleet.fleet.episodes import EpisodeStatus
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
@@ -45,7 +32,7 @@ from envfleet.kernels.values import spread, to_values
 from envfleet.options import Options
 
 
-class KernelEngine(Engine):
+class KernelEngine(seam.Engine):
     """Sub-environments of one kernel, stepped by compiled code.
 
     Args:
@@ -96,7 +83,7 @@ class KernelEngine(Engine):
         checks = " that checks indices" if options.debug else ""
         spans = [num_envs * (k + 1) // threads - num_envs * k // threads for k in range(threads)]
         spaces = deepcopy((spec.observation_space, spec.action_space))
-        self.traits = Traits(
+        self.traits = seam.Traits(
             plan=Plan("kernel", threads, tuple(spans), f"compiled code{checks}, {crew}"),
             num_envs=num_envs,
             single_observation_space=spaces[0],
@@ -119,7 +106,7 @@ class KernelEngine(Engine):
         self._seeds: NDArray[np.uint64] | None = None
         self._observations: Any = None
         self._result: Any = None
-        self._sent: Batch | None = None
+        self._sent: seam.Batch | None = None
         self._steps = self._partial_steps = self._step_ns = 0
 
     @property
@@ -128,7 +115,7 @@ class KernelEngine(Engine):
         params: dict[str, NDArray[Any]] = self._batch.params
         return params
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: Any) -> seam.StepResult:
         """Step every sub-environment once."""
         batch = self._batch
         if self._is_disabled and batch.count_awaiting():
@@ -141,28 +128,28 @@ class KernelEngine(Engine):
         infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
         return arrays[0], arrays[1], arrays[2], arrays[3], infos
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: seam.Request) -> None:
         """Do what is asked."""
-        if isinstance(request, (Reset, SetState)) and request.rows is None:
+        if isinstance(request, (seam.Reset, seam.SetState)) and request.rows is None:
             self._sent = None  # whatever was interrupted ends here
-        if isinstance(request, Step):
+        if isinstance(request, seam.Step):
             self._sent = self._step_rows(request)
-        elif isinstance(request, Reset):
+        elif isinstance(request, seam.Reset):
             self._result = self._reset(request)
-        elif isinstance(request, Call):
+        elif isinstance(request, seam.Call):
             self._result = self._call(request)
-        elif isinstance(request, SetAttr):
+        elif isinstance(request, seam.SetAttr):
             self._set_attr(request.name, request.values)
-        elif isinstance(request, GetState):
+        elif isinstance(request, seam.GetState):
             self._result = self._batch.save(request.rows)
         else:
             self._load(request)
 
-    def _step_rows(self, request: Step) -> Batch:
+    def _step_rows(self, request: seam.Step) -> seam.Batch:
         if self._sent is not None:
             raise CallPending("send() while what was sent before is not received: a kernel steps at once, recv() first")
         if request.rows is None:
-            return Batch(*self.step(request.actions), np.arange(self.traits.num_envs))
+            return seam.Batch(*self.step(request.actions), np.arange(self.traits.num_envs))
         batch, rows = self._batch, request.rows
         if self._is_disabled and batch.count_awaiting():
             refuse_ended(batch.kept("awaiting") != 0, rows)
@@ -174,9 +161,9 @@ class KernelEngine(Engine):
         self._observations[rows] = arrays[0][rows]
         infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
         observations, rewards, terminated, truncated = (array[rows] for array in arrays[:4])
-        return Batch(observations, rewards, terminated, truncated, take_infos(infos, rows), rows)
+        return seam.Batch(observations, rewards, terminated, truncated, take_infos(infos, rows), rows)
 
-    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
+    def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
         """Return what came of the last request."""
         if count is None and rows is None:
             result, self._result = self._result, None
@@ -190,11 +177,11 @@ class KernelEngine(Engine):
                 )
             places = order[np.argsort(np.argsort(rows))]
             observations, rewards, terminated, truncated = (array[places] for array in sent[:4])
-            sent = Batch(observations, rewards, terminated, truncated, take_infos(sent.infos, places), rows)
+            sent = seam.Batch(observations, rewards, terminated, truncated, take_infos(sent.infos, places), rows)
         self._sent = None
         return sent
 
-    def _reset(self, request: Reset) -> dict[str, Any]:
+    def _reset(self, request: seam.Reset) -> dict[str, Any]:
         num_envs, rows = self.traits.num_envs, request.rows
         if request.options is not None and not isinstance(request.options, Mapping):
             raise InvalidArgument("options per sub-environment: a kernel's reset takes one dict with 'params' for all")
@@ -219,7 +206,7 @@ class KernelEngine(Engine):
         self._observations = arrays[0]
         return self._reset_infos(arrays, rows)
 
-    def _read_seeds(self, seeds: Seeds, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    def _read_seeds(self, seeds: Seeds, rows: seam.Rows) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         if isinstance(seeds, int):
             values, is_seeded = read_seeds(seeds, self.traits.num_envs)
             return values[rows], is_seeded[rows]
@@ -227,14 +214,14 @@ class KernelEngine(Engine):
             return np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.bool_)
         return read_seeds(seeds, len(rows))
 
-    def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
+    def observe(self, rows: seam.Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations; the last ones of ended episodes are a view."""
         observations = self._batch.final_observations if final else self._observations
         return observations if rows is None else observations.take(rows, axis=0)
 
     # ------------------------------------------------------------------------------- attributes, frames and states
 
-    def _call(self, request: Call) -> Sequence[Any]:
+    def _call(self, request: seam.Call) -> Sequence[Any]:
         name = str(request.name)
         if request.args or request.kwargs:
             raise InvalidArgument(f"call({name!r}) with arguments: kernels have no methods that take any")
@@ -285,7 +272,7 @@ class KernelEngine(Engine):
             frames.append(render(PlainRecord(self._kernel.state, state), PlainRecord(self._kernel.params, params)))
         return frames
 
-    def _load(self, request: SetState) -> None:
+    def _load(self, request: seam.SetState) -> None:
         states, rows = request.states, request.rows
         count = self.traits.num_envs if rows is None else len(rows)
         if not isinstance(states, BatchState) or states.num_rows != count:

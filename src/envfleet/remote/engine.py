@@ -14,20 +14,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, CallTimeout, Failure, InvalidArgument, WireError
-from envfleet.fleet.engine import (
-    Batch,
-    Call,
-    Engine,
-    GetState,
-    Request,
-    Reset,
-    Rows,
-    SetAttr,
-    SetState,
-    Step,
-    StepResult,
-    Traits,
-)
+from envfleet.fleet import engine as seam
 from envfleet.fleet.episodes import Episodes, EpisodeState, EpisodeStatus
 from envfleet.fleet.infos import scatter_infos, take_infos
 from envfleet.fleet.layout import SpaceLayout
@@ -84,7 +71,7 @@ class _Answer(NamedTuple):
     flags: NDArray[np.bool_] | None = None
 
 
-class RemoteEngine(Engine):
+class RemoteEngine(seam.Engine):
     """Sub-environments behind services, each of which holds a part of them; made by `envfleet.connect`.
 
     A request without an answer stays open: the same request again goes on where it stood, a reset of all asks the
@@ -120,7 +107,7 @@ class RemoteEngine(Engine):
         self.fleet_ids = tuple(queue.fleet_id for queue in queues)
         num_envs, spans = queues[-1].span.stop, tuple(len(queue.span) for queue in queues)
         render_mode = self.options.get("render_mode")
-        self.traits = Traits(
+        self.traits = seam.Traits(
             plan=Plan("remote", len(spans), spans, f"held by {', '.join(self.services)}"),
             num_envs=num_envs,
             single_observation_space=self._layout.space,
@@ -141,32 +128,34 @@ class RemoteEngine(Engine):
         self._rewards, self._flags = np.zeros(num_envs), np.zeros((2, num_envs), np.bool_)
         self._seeds: list[int | None] = [None] * num_envs
         self._open: list[ServiceCall] | None = None  # the request that was not answered yet
-        self._sent: dict[ServiceCall, Rows] = {}  # steps that were sent, and which rows of each are to be collected
+        self._sent: dict[
+            ServiceCall, seam.Rows
+        ] = {}  # steps that were sent, and which rows of each are to be collected
         self._tears = False  # whether an error now would lose something
         self._result: Any = None
         self._steps, self._wait_s, self._copy_s = 0, 0.0, 0.0
 
     # ------------------------------------------------------------------------------------------------ requests
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: Any) -> seam.StepResult:
         """Step every sub-environment once."""
         self._tears = False
         return self._finish_steps(self._carry_out(self._step_calls(actions, None)), None)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: seam.Request) -> None:
         """Do what is asked; only steps go on in the background."""
         self._tears = False
         carry_out: Mapping[type, Callable[[Any], Any]] = {
-            Step: self._send,
-            Reset: self._reset,
-            Call: self._call,
-            SetAttr: self._set_attr,
-            GetState: self._save,
-            SetState: self._load,
+            seam.Step: self._send,
+            seam.Reset: self._reset,
+            seam.Call: self._call,
+            seam.SetAttr: self._set_attr,
+            seam.GetState: self._save,
+            seam.SetState: self._load,
         }
         self._result = carry_out[type(request)](request)
 
-    def _reset(self, request: Reset) -> dict[str, Any]:
+    def _reset(self, request: seam.Reset) -> dict[str, Any]:
         rows, seeds = request.rows, request.seeds
         if any(request.options if isinstance(request.options, Sequence) else [request.options]):
             raise InvalidArgument(
@@ -177,26 +166,26 @@ class RemoteEngine(Engine):
         if largest > _LARGEST_SEED:
             raise InvalidArgument(f"seed={largest}: a service takes ints from 0 to 2**62 - 1")
 
-        def fields(queue: ServiceQueue, places: Rows) -> dict[str, Any]:
+        def fields(queue: ServiceQueue, places: seam.Rows) -> dict[str, Any]:
             if isinstance(seeds, list):
                 return {"seeds": [seeds[place] for place in places.tolist()]}
             return {"seeds": None if seeds is None else seeds + queue.span.start}
 
         calls = self._calls("reset", rows, fields)
         infos = self._take_in(self._carry_out(calls, is_whole=rows is None), rows)
-        self._episodes.on_reset(rows)
+        self._episodes.begin(None if rows is None else rows.tolist())
         for place, row in enumerate((self._every if rows is None else rows).tolist()):
             seed = seeds[place] if isinstance(seeds, list) else None if seeds is None else seeds + row
             self._seeds[row] = self._seeds[row] if seed is None else seed
         return infos
 
-    def _set_attr(self, request: SetAttr) -> None:
+    def _set_attr(self, request: seam.SetAttr) -> None:
         raise InvalidArgument(
             f"set_attr({request.name!r}) of a remote fleet: a service takes the environment's options as arguments of "
             "connect(), as far as it allows"
         )
 
-    def _call(self, request: Call) -> Sequence[Any]:
+    def _call(self, request: seam.Call) -> Sequence[Any]:
         name = str(request.name)
         if request.args or request.kwargs:
             raise InvalidArgument(
@@ -221,7 +210,7 @@ class RemoteEngine(Engine):
             found += values
         return found
 
-    def _save(self, request: GetState) -> list[RemoteState]:
+    def _save(self, request: seam.GetState) -> list[RemoteState]:
         rows = self._every if request.rows is None else request.rows
         found = {
             row: RemoteState(call.queue.fleet_id, call.answer, place, self._episodes.save(row))
@@ -230,7 +219,7 @@ class RemoteEngine(Engine):
         }
         return [found[row] for row in rows.tolist()]
 
-    def _load(self, request: SetState) -> None:
+    def _load(self, request: seam.SetState) -> None:
         states, rows = request.states, self._every if request.rows is None else request.rows
         is_fit = isinstance(states, Sequence) and all(isinstance(state, RemoteState) for state in states)
         if not is_fit or len(states) != len(rows):
@@ -238,7 +227,7 @@ class RemoteEngine(Engine):
                 f"set_state got {states!r:.100}, expected {len(rows)} states of get_state, one per sub-environment"
             )
 
-        def fields(queue: ServiceQueue, places: Rows) -> dict[str, Any]:
+        def fields(queue: ServiceQueue, places: seam.Rows) -> dict[str, Any]:
             mine = [states[place] for place in places.tolist()]
             if any(state.fleet_id != queue.fleet_id for state in mine):
                 raise InvalidArgument(
@@ -254,7 +243,7 @@ class RemoteEngine(Engine):
 
     # ------------------------------------------------------------------------------------------- steps of some
 
-    def _send(self, request: Step) -> None:
+    def _send(self, request: seam.Step) -> None:
         calls = self._step_calls(request.actions, request.rows)
         self._check_open()
         self._tears = True
@@ -263,7 +252,7 @@ class RemoteEngine(Engine):
             call.queue.start(call)
         self._tears = False
 
-    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
+    def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
         """Return what came of the last request, or wait for steps; those without an answer are sent again."""
         self._tears = False
         if count is None and rows is None:
@@ -279,9 +268,9 @@ class RemoteEngine(Engine):
             self._sent[call] = np.setdiff1d(self._sent[call], places)
             if not len(self._sent[call]):
                 del self._sent[call]
-        return Batch(*step, which)
+        return seam.Batch(*step, which)
 
-    def _await(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> list[Part]:
+    def _await(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> list[Part]:
         """Wait until so many rows, or these, have stepped."""
         begun_s = time.perf_counter()
         self._go_on()
@@ -308,7 +297,7 @@ class RemoteEngine(Engine):
             if call.answer is None and (call.task is None or not call.is_refused):
                 call.queue.start(call)
 
-    def _arrived(self, count: int | None, rows: Rows | None) -> list[Part] | None:
+    def _arrived(self, count: int | None, rows: seam.Rows | None) -> list[Part] | None:
         """Return what was answered first of what is wanted, unless some of that is missing."""
         wanted = len(rows) if rows is not None else count or 0
         parts: list[Part] = []
@@ -322,19 +311,19 @@ class RemoteEngine(Engine):
 
     # --------------------------------------------------------------------------------------------------- calls
 
-    def _step_calls(self, actions: Any, rows: Rows | None) -> list[ServiceCall]:
+    def _step_calls(self, actions: Any, rows: seam.Rows | None) -> list[ServiceCall]:
         if self.traits.autoreset_mode is AutoresetMode.DISABLED:
             refuse_ended(self._episodes.ended, rows)
         leaves, _ = self._actions.unbatch(actions, self.traits.num_envs if rows is None else len(rows))
         small = [shrink(leaf) for leaf in leaves]
 
-        def fields(queue: ServiceQueue, places: Rows) -> dict[str, Any]:
+        def fields(queue: ServiceQueue, places: seam.Rows) -> dict[str, Any]:
             return {"actions": self._actions.batch([leaf[places] for leaf in small])}
 
         return self._calls("step", rows, fields)
 
     def _calls(
-        self, verb: str, rows: Rows | None, fields: Callable[[ServiceQueue, Rows], dict[str, Any]]
+        self, verb: str, rows: seam.Rows | None, fields: Callable[[ServiceQueue, seam.Rows], dict[str, Any]]
     ) -> list[ServiceCall]:
         """Return a call for each service that holds some of `rows`, or all.
 
@@ -420,7 +409,7 @@ class RemoteEngine(Engine):
         ]
         return _Answer(leaves, infos, rewards, np.stack(flags))
 
-    def _take_in(self, parts: list[Part], which: Rows | None) -> dict[str, Any]:
+    def _take_in(self, parts: list[Part], which: seam.Rows | None) -> dict[str, Any]:
         """Keep what was answered.
 
         Args:
@@ -443,7 +432,7 @@ class RemoteEngine(Engine):
         infos = scatter_infos(told, self.traits.num_envs)
         return infos if which is None else take_infos(infos, which)
 
-    def _finish_steps(self, parts: list[Part], which: Rows | None) -> StepResult:
+    def _finish_steps(self, parts: list[Part], which: seam.Rows | None) -> seam.StepResult:
         begun_s = time.perf_counter()
         infos, index = self._take_in(parts, which), self._every if which is None else which
         rewards, flags = self._rewards[index], self._flags[:, index]
@@ -459,7 +448,7 @@ class RemoteEngine(Engine):
 
     # ----------------------------------------------------------------------------------------------- read-outs
 
-    def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
+    def observe(self, rows: seam.Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations."""
         leaves = self._finals if final else self._leaves
         return self._layout.batch([leaf.copy() if rows is None else leaf[rows] for leaf in leaves])

@@ -90,11 +90,17 @@ def lines_of(buffer: Any, num_workers: int) -> list[Line]:
     return [words[WORDS * k : WORDS * (k + 1)] for k in range(num_workers + 1)]
 
 
+def ring_pipe(fd: int) -> None:
+    """Wake who sleeps at the other end of a pipe."""
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it has been rung often enough, or is gone
+        os.write(fd, b"x")
+
+
 class PipeBell:
-    """One end of a pipe that wakes a sleeper.
+    """The end of a pipe at which somebody sleeps.
 
     Args:
-        fd: The sleeper's end, or a ringer's.
+        fd: The end that is read.
     """
 
     def __init__(self, fd: int) -> None:
@@ -109,11 +115,6 @@ class PipeBell:
             os.read(self._fd, 4096)
             return len(ready) > 1
         return bool(ready)
-
-    def ring(self) -> None:
-        """Wake the sleeper."""
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # it has been rung often enough, or is gone
-            os.write(self._fd, b"x")
 
 
 OWNER_LONG_NS, WORKER_LONG_NS = 1_000_000, 200_000
@@ -132,12 +133,16 @@ class Waiting:
             the bell needs attention, such as the end of a process.
         long_ns: A median wait from which on it sleeps: not at all awake if 0. A worker that waits awake may take its
             owner's policy a core, so it stops sooner than an owner, who has nothing else to do.
+
+    Attributes:
+        waited_ns: Time spent waiting.
+        fence: Orders the memory accesses of the thread that waits.
     """
 
     SLEEP_S = 1.0  # no ring is lost (see `make_fence`), so an idle worker need not look more often
 
     def __init__(self, line: Line, sleep: Callable[[float], bool], *, long_ns: int) -> None:
-        self._line, self._sleep, self._fence = line, sleep, make_fence()
+        self._line, self._sleep, self.fence = line, sleep, make_fence()
         self._is_awake, self._long_ns, self._is_trial = long_ns > 0, long_ns, False
         self._awake_ns: float = long_ns
         self._cost_ns: dict[bool, float] = {}
@@ -172,7 +177,7 @@ class Waiting:
             if len(self._waits) >= (16 if self._is_trial else 64):
                 self._choose()
         if not IS_ORDERED:
-            self._fence()
+            self.fence()
         return there
 
     def never_awake(self) -> None:
@@ -181,7 +186,7 @@ class Waiting:
 
     def _wait_asleep(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float) -> bool:
         self._line[ASLEEP] = 1
-        self._fence()  # announce first, look after: whoever is done after that look sees the announcement
+        self.fence()  # announce first, look after: whoever is done after that look sees the announcement
         try:
             while not is_there():
                 left_s = timeout_s - (time.perf_counter_ns() - start_ns) / 1e9

@@ -8,33 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from envfleet.errors import (
-    CallTimeout,
-    EnvfleetError,
-    InvalidArgument,
-    RestartBudgetSpent,
-    StartTimeout,
-    StepTimeout,
-    WorkerDied,
-)
+from envfleet import errors
 from envfleet.fleet.lifecycle import Lifecycle, refuse
 from envfleet.options import Options
+from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec
-from envfleet.workers.board import (
-    ASKED,
-    ASLEEP,
-    BUILDING,
-    DONE,
-    ERROR,
-    FLAGS,
-    IS_ORDERED,
-    MAIL,
-    PHASE,
-    ROW,
-    TURN,
-    Verb,
-    make_fence,
-)
+from envfleet.workers.board import ASKED, ASLEEP, DONE, FLAGS, IS_ORDERED, Verb
 from envfleet.workers.env_group import GroupInfo, GroupPlan, Reply
 from envfleet.workers.transport import Transport
 
@@ -60,6 +39,7 @@ class Crew:
         lost: Rows whose worker was lost, and why, which is to be told with the step that is under way, or the next.
         restarts: How often each worker, or a sub-environment of it, was replaced.
         waiting: How the owner waits.
+        tick_s: How often to look after the workers while it waits.
     """
 
     def __init__(
@@ -73,17 +53,17 @@ class Crew:
         self.lines, self.waiting = transport.lines, transport.waiting
         self.spans = [plan.rows for plan in plans]
         self.every = list(range(len(plans)))
-        self.lost: dict[int, EnvfleetError] = {}
+        self.lost: dict[int, errors.EnvfleetError] = {}
         self.restarts: collections.Counter[int] = collections.Counter()
         self.rebuilding: set[int] = set()
         self._spec: ArraysSpec | None = None
-        self._number, self._fence = 0, make_fence()
+        self._number, self._fence = 0, transport.waiting.fence
         self._is_closed = False
         self._spent: collections.deque[float] = collections.deque()
-        self._overruns: dict[int, EnvfleetError] = {}
+        self._overruns: dict[int, errors.EnvfleetError] = {}
         self._seen: dict[int, tuple[tuple[int, ...], float]] = {}
-        timeout_s = options.step_timeout_s
-        self._tick_s = math.inf if timeout_s is None else max(timeout_s / 4, _LEAST_TICK_S)
+        timeouts_s = options.start_timeout_s, options.step_timeout_s or math.inf
+        self.tick_s = max(min(timeouts_s) / 4, _LEAST_TICK_S)
 
     # ------------------------------------------------------------------------------------------- asking, waiting
 
@@ -119,7 +99,7 @@ class Crew:
         for worker, line in enumerate(lines):
             if line[ASLEEP]:
                 self.transport.ring(worker)
-        if not self.waiting.wait(lambda: all([line[DONE] == asked for line in lines]), start_ns, self._tick_s):  # noqa: C419  # a list is faster
+        if not self.waiting.wait(lambda: all([line[DONE] == asked for line in lines]), start_ns, self.tick_s):  # noqa: C419  # a list is faster
             return -1
         flags = 0
         for line in lines:
@@ -151,13 +131,13 @@ class Crew:
         while not self.waiting.wait(
             lambda: all([line[DONE] == line[ASKED] for line in lines]),  # noqa: C419
             start_ns,
-            self.patience_s(timeout_s, begun_ns),
+            self.tick_s if timeout_s is None else self.patience_s(timeout_s, begun_ns),
         ):
             for worker in self.attend():
                 left.pop(worker, None)
             start_ns = time.perf_counter_ns()
             if timeout_s is not None and start_ns - begun_ns >= timeout_s * 1e9 and left:
-                raise CallTimeout("recv", timeout_s)
+                raise errors.CallTimeout("recv", timeout_s)
         return list(left)
 
     def settle(self) -> None:
@@ -171,14 +151,9 @@ class Crew:
         if late or self.rebuilding:
             self.finish(self.every)
 
-    def patience_s(self, timeout_s: float | None, begun_ns: int) -> float:
+    def patience_s(self, timeout_s: float, begun_ns: int) -> float:
         """Return how long to wait before `attend` is due, or a caller's own patience ends."""
-        tick_s = self._tick_s
-        if self.transport.can_kill and (self.rebuilding or self._spec is None):
-            tick_s = min(tick_s, max(self._options.start_timeout_s / 4, _LEAST_TICK_S))
-        if timeout_s is None:
-            return tick_s
-        return max(0.0, min(tick_s, timeout_s - (time.perf_counter_ns() - begun_ns) / 1e9))
+        return max(0.0, min(self.tick_s, timeout_s - (time.perf_counter_ns() - begun_ns) / 1e9))
 
     def attend(self) -> set[int]:
         """Look after the workers when a wait ended without what it waited for; returns those that were lost."""
@@ -195,28 +170,17 @@ class Crew:
             self.replace(worker)
         return set(ended)
 
-    def put(self, slot: int, message: Any) -> None:
-        """Leave a message for workers.
+    def send(self, verb: Verb, messages: Mapping[int, Any], generation: int = 0) -> None:
+        """Ask workers to do what their mail says.
 
         Raises:
-            InvalidArgument: It does not pickle.
+            InvalidArgument: A message does not pickle.
         """
-        try:
-            self.transport.requests.put(slot, message)
-        except EnvfleetError:
-            raise
-        except Exception as error:
-            raise InvalidArgument(
-                f"what was passed cannot be sent to the workers ({type(error).__name__}: {error}): pass what pickles"
-            ) from error
-
-    def send(self, verb: Verb, messages: Mapping[int, Any], generation: int = 0) -> None:
-        """Ask workers to do what their mail says."""
         workers = list(messages)
         if self.rebuilding or any([self.lines[one][DONE] != self.lines[one][ASKED] for one in workers]):  # noqa: C419
             self._make_free(workers)
         for worker, message in messages.items():
-            self.put(worker, message)
+            self.transport.requests.put(worker, message)
         self.ask(workers, verb, generation)
 
     def _make_free(self, workers: list[int]) -> None:
@@ -233,9 +197,9 @@ class Crew:
         found: dict[int, Reply] = {}
         for worker in workers:
             flags = self.lines[worker][FLAGS]
-            if flags & MAIL:
+            if flags & board.MAIL:
                 reply = self.reply(worker, 0)
-                if flags & ERROR:
+                if flags & board.ERROR:
                     raise reply
                 found[worker] = reply
         return found
@@ -249,7 +213,7 @@ class Crew:
         try:
             return self.transport.replies[worker].get(slot)
         except Exception as error:
-            raise EnvfleetError(
+            raise errors.EnvfleetError(
                 f"what worker {worker} reported of sub-environments {list(self.spans[worker])} cannot be read in this "
                 f"process ({type(error).__name__}: {error}): have them return values that pickle and unpickle, and "
                 "whose classes this process can import"
@@ -279,7 +243,7 @@ class Crew:
 
     def _ask_build(self, workers: Sequence[int]) -> None:
         for worker in workers:
-            self.put(worker, self._plans[worker])
+            self.transport.requests.put(worker, self._plans[worker])
             self._seen.pop(worker, None)
         self.ask(workers, Verb.BUILD)
 
@@ -290,7 +254,7 @@ class Crew:
                 if not self.finish([worker]):
                     continue  # it ended, too, and there is another
                 self.replies([worker])
-                self.put(worker, self._spec)
+                self.transport.requests.put(worker, self._spec)
                 self.ask([worker], Verb.ATTACH)
                 if self.finish([worker]):
                     self.rebuilding.discard(worker)
@@ -303,7 +267,7 @@ class Crew:
             self.transport.kill(worker)
             self.replace(worker, rng_states)
 
-    def spend(self, worker: int, cause: EnvfleetError) -> None:
+    def spend(self, worker: int, cause: errors.EnvfleetError) -> None:
         """Count one restart.
 
         Raises:
@@ -313,7 +277,7 @@ class Crew:
         while self._spent and now - self._spent[0] > _BUDGET_WINDOW_S:
             self._spent.popleft()
         if len(self._spent) >= self._options.max_restarts:
-            raise RestartBudgetSpent(
+            raise errors.RestartBudgetSpent(
                 f"{len(self._spent)} restarts within the last hour, max_restarts={self._options.max_restarts}: mend "
                 f"the environment or raise max_restarts. The last failure: {cause}"
             ) from cause
@@ -328,42 +292,44 @@ class Crew:
             return
         now = time.monotonic()
         for worker, line in enumerate(self.lines):
-            asked, phase = line[ASKED], line[PHASE]
-            place = asked, line[TURN], line[ROW], phase
+            asked, phase = line[ASKED], line[board.PHASE]
+            place = asked, line[board.TURN], line[board.ROW], phase
             seen, since = self._seen.get(worker, (None, now))
             if line[DONE] == asked or place != seen:
                 self._seen[worker] = place, now
                 continue
-            is_building = phase == BUILDING or asked & 7 == Verb.BUILD
-            why = self._overrun(worker, line[ROW] - 1, is_building, now - since)
+            is_building = phase == board.BUILDING or asked & 7 == Verb.BUILD
+            why = self._overrun(worker, line[board.ROW] - 1, is_building, now - since)
             if why is not None:
                 self._overruns[worker] = why
                 self.transport.kill(worker)
 
-    def _overrun(self, worker: int, row: int, is_building: bool, took_s: float) -> EnvfleetError | None:
+    def _overrun(self, worker: int, row: int, is_building: bool, took_s: float) -> errors.EnvfleetError | None:
         """Return the error for a worker that has been at one place for so long, if that is too long."""
         rows, limit_s = self.spans[worker], self._options.step_timeout_s
         if is_building:
             limit_s = self._options.start_timeout_s
-            return StartTimeout([worker], limit_s, self.transport.stack(worker)) if took_s >= limit_s else None
+            return errors.StartTimeout([worker], limit_s, self.transport.stack(worker)) if took_s >= limit_s else None
         if limit_s is None:
             return None
         if row >= 0:
             if took_s < limit_s:
                 return None
-            return StepTimeout(worker, rows[row], limit_s, self.transport.stack(worker), self._describe_rows(rows))
+            return errors.StepTimeout(
+                worker, rows[row], limit_s, self.transport.stack(worker), self._describe_rows(rows)
+            )
         if took_s < max(limit_s, _OUTSIDE_S):
             return None
         how = f"was busy outside of any sub-environment for {took_s:.0f} s, as if it was stopped"
-        return WorkerDied(worker, rows, None, self.transport.pid(worker), how=how)
+        return errors.WorkerDied(worker, rows, None, self.transport.pid(worker), how=how)
 
-    def _find_ended(self) -> dict[int, EnvfleetError]:
+    def _find_ended(self) -> dict[int, errors.EnvfleetError]:
         """Return the workers that have ended, and why."""
-        found: dict[int, EnvfleetError] = {}
+        found: dict[int, errors.EnvfleetError] = {}
         for worker in self.transport.ended():
-            rows, row = self.spans[worker], self.lines[worker][ROW] - 1
+            rows, row = self.spans[worker], self.lines[worker][board.ROW] - 1
             exitcode, how = self.transport.how_ended(worker)
-            died = WorkerDied(
+            died = errors.WorkerDied(
                 worker,
                 rows,
                 exitcode,

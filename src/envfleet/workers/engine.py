@@ -15,33 +15,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from envfleet.errors import (
-    ActionsNotBatched,
-    CallTimeout,
-    Failure,
-    FleetClosed,
-    InvalidArgument,
-    RestartBudgetSpent,
-    StartTimeout,
-    StepTimeout,
-    SubEnvError,
-    WorkerDied,
-    WorkersUnplaced,
-)
-from envfleet.fleet.engine import (
-    Batch,
-    Call,
-    Engine,
-    GetState,
-    Request,
-    Reset,
-    Rows,
-    SetAttr,
-    SetState,
-    Step,
-    StepResult,
-    Traits,
-)
+from envfleet import errors
+from envfleet.fleet import engine as seam
 from envfleet.fleet.episodes import Episodes, EpisodeStatus
 from envfleet.fleet.infos import SparseInfos, batch_infos
 from envfleet.fleet.layout import SpaceLayout
@@ -64,19 +39,19 @@ _GIVE_UP_S = 1.0
 _FEW = 4096
 """Actions times sub-environments up to which looking each up beats comparing arrays."""
 
-_LOSSES = (StartTimeout, StepTimeout, WorkerDied, WorkersUnplaced)
-_BREAKING = (FleetClosed, RestartBudgetSpent, *_LOSSES)
+_LOSSES = (errors.StartTimeout, errors.StepTimeout, errors.WorkerDied, errors.WorkersUnplaced)
+_BREAKING = (errors.FleetClosed, errors.RestartBudgetSpent, *_LOSSES)
 
 
 class _Open(NamedTuple):
     """A request that workers were asked to carry out by mail, and that is not collected yet."""
 
-    request: Request
+    request: seam.Request
     verb: Verb
     messages: Mapping[int, Any]
 
 
-class WorkersEngine(Engine):
+class WorkersEngine(seam.Engine):
     """Sub-environments in workers.
 
     Args:
@@ -107,14 +82,15 @@ class WorkersEngine(Engine):
         self._finalizer = weakref.finalize(self, _end, transport, os.getpid())
         try:
             infos = self._crew.build()
-            check_infos(infos, self._crew.spans, same_bounds=options.observation_mode == "same")
+            if len(infos) > 1:
+                check_infos(infos, self._crew.spans, same_bounds=options.observation_mode == "same")
             self._allocate(infos[0].observation_spaces[0], infos[0].action_space, transport)
         except BaseException as error:
             self._crew.close(_GIVE_UP_S if isinstance(error, Exception) else 0.0)  # Ctrl-C: at once
             self._finalizer.detach()
             raise
         self._here: EnvGroup | None = None if transport.server is None else transport.server.group
-        self.traits = Traits(
+        self.traits = seam.Traits(
             plan=plan,
             num_envs=num_envs,
             single_observation_space=infos[0].observation_spaces[0],
@@ -138,15 +114,14 @@ class WorkersEngine(Engine):
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
-        self._integers = _integers_of(arrays.actions) if self._action_layout.is_array else None
-        self._are_allowed = _membership(action_space, arrays.actions, self._integers, self._action_layout)
+        self._integers, self._are_allowed = _read_integers(action_space, arrays.actions, self._action_layout)
         self._has_final_infos = is_same_step and self._options.final_infos
         self._partial = PartialSteps(self._crew, arrays, self._options.batch_size or self._num_envs)
         self._crew.attach(spec)
 
     # ------------------------------------------------------------------------------------------ a step of all
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: Any) -> seam.StepResult:
         """Step every sub-environment once."""
         start_ns, waiting = time.perf_counter_ns(), self._crew.waiting
         waited_ns = waiting.waited_ns
@@ -198,11 +173,13 @@ class WorkersEngine(Engine):
             try:
                 values = list(iterate(self._action_space, actions))
             except TypeError as error:
-                raise ActionsNotBatched(
+                raise errors.ActionsNotBatched(
                     f"actions={actions!r:.100}: pass one for each of the {self._num_envs} sub-environments, batched"
                 ) from error
             if len(values) != self._num_envs:
-                raise InvalidArgument(f"{len(values)} actions were given, expected one for each of {self._num_envs}")
+                raise errors.InvalidArgument(
+                    f"{len(values)} actions were given, expected one for each of {self._num_envs}"
+                )
             return (), values
         leaves, objects = layout.unbatch(actions, self._num_envs)
         for target, leaf in zip(arrays, leaves, strict=True):
@@ -241,7 +218,7 @@ class WorkersEngine(Engine):
             self._partial.send(rows, [[leaf[row] for row in rows] for leaf in objects], self._generation)
         self._stepping = whole
 
-    def _collect_step(self, timeout_s: float | None) -> StepResult:
+    def _collect_step(self, timeout_s: float | None) -> seam.StepResult:
         crew, workers = self._crew, self._stepping or []
         done = crew.finish([one for one in workers if crew.spans[one].start not in crew.lost], timeout_s=timeout_s)
         flags = 0
@@ -259,7 +236,7 @@ class WorkersEngine(Engine):
             replies.append(Reply(infos=self._answer_lost(lost)))
         return self._finish_step(replies, bool(flags & COLUMNS))
 
-    def _finish_step(self, replies: list[Reply], has_columns: bool) -> StepResult:
+    def _finish_step(self, replies: list[Reply], has_columns: bool) -> seam.StepResult:
         if replies:
             self._take_in(replies)
         out = self._arrays.outputs[self._generation]
@@ -277,7 +254,7 @@ class WorkersEngine(Engine):
             return out.observations[0].copy(), rewards, flags[0], flags[1], infos
         return self.observe(), rewards, flags[0], flags[1], infos
 
-    def observe(self, rows: Rows | None = None, *, final: bool = False) -> Any:
+    def observe(self, rows: seam.Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations."""
         out = self._arrays.outputs[self._generation]
         leaves, objects = (out.finals, self._final_objects) if final else (out.observations, self._objects)
@@ -288,12 +265,13 @@ class WorkersEngine(Engine):
         return self._layout.batch([leaf.copy() for leaf in leaves] if self.copy else leaves, objects)
 
     def _infos(
-        self, sparse: SparseInfos, ended: list[int] | None, rows: Rows | None, has_columns: bool
+        self, sparse: SparseInfos, ended: list[int] | None, rows: seam.Rows | None, has_columns: bool
     ) -> dict[str, Any]:
         """Build the infos of a call; `sparse` and `ended` count in rows of the call."""
         if sparse and self._here is None and self._columns.learn(sparse) and not self._partial:
-            self._crew.put(len(self._crew.every) + self._num_envs, self._columns.table)
-            for line in self._crew.lines:
+            crew = self._crew
+            crew.transport.requests.put(len(crew.every) + self._num_envs, self._columns.table)
+            for line in crew.lines:
                 line[TABLE] = len(self._columns.table)
         if ended is not None and self._has_final_infos:
             finals = self._arrays.outputs[self._generation].finals
@@ -311,7 +289,7 @@ class WorkersEngine(Engine):
 
     def _take_in(self, replies: Sequence[Reply]) -> None:
         """Keep observation leaves that are objects, count restarts, and raise failures."""
-        failures: list[Failure] = []
+        failures: list[errors.Failure] = []
         for reply in replies:
             for target, found in ((self._objects, reply.objects), (self._final_objects, reply.final_objects)):
                 for index, values in found.items():
@@ -322,12 +300,12 @@ class WorkersEngine(Engine):
                 for index, info in reply.infos:
                     if again and index == failure.env_index and "env_error" in info:
                         info["env_error"] += f"\n{again}"
-                self._crew.spend(failure.worker, SubEnvError([failure], path))
+                self._crew.spend(failure.worker, errors.SubEnvError([failure], path))
             failures += reply.failures
         if failures:
             failures.sort(key=lambda failure: failure.env_index)
             failures[0], path = write_replay(failures[0])
-            raise SubEnvError(failures, path)
+            raise errors.SubEnvError(failures, path)
 
     # ---------------------------------------------------------------------------------- workers that come and go
 
@@ -357,8 +335,9 @@ class WorkersEngine(Engine):
         out.flags[1, [row for row in rows if row not in ended]] = True
         return infos
 
-    def _reset_now(self, rows: Rows) -> list[Reply]:
-        replies = list(self._exchange(Reset(rows), Verb.RESET, self._reset_messages(Reset(rows))).values())
+    def _reset_now(self, rows: seam.Rows) -> list[Reply]:
+        opened = self._ask(seam.Reset(rows), Verb.RESET, self._reset_messages(seam.Reset(rows)))
+        replies = list(self._finish(opened).values())
         self._take_in(replies)
         return replies
 
@@ -369,9 +348,9 @@ class WorkersEngine(Engine):
             self._ended_by[worker] += 1
             if self._ended_by[worker] >= (self._options.recycle_episodes or 0):
                 self._ended_by[worker] = 0
-                call = Call(_rng_state_of, rows=np.array([row]))
+                call = seam.Call(_rng_state_of, rows=np.array([row]))
                 try:
-                    replies = self._exchange(call, Verb.CALL, self._call_messages(call))
+                    replies = self._finish(self._ask(call, Verb.CALL, self._call_messages(call)))
                 except _LOSSES:
                     if self._options.on_failure == "raise":
                         raise
@@ -386,29 +365,30 @@ class WorkersEngine(Engine):
 
     # ----------------------------------------------------------------------------------------------- requests
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: seam.Request) -> None:
         """Start a request."""
-        if isinstance(request, Step):
+        if isinstance(request, seam.Step):
             start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
             self._submit_step(request)
             waited_ns = self._crew.waiting.waited_ns - waited_ns
             self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
-        elif isinstance(request, Reset):
+        elif isinstance(request, seam.Reset):
             if request.rows is None:  # whatever was under way, and interrupted, ends here
                 self._crew.settle()
                 self._partial.forget()
                 self._crew.lost.clear()
-            if not self._partial:
+            if not self.copy and not self._partial:
                 self._turn(request.rows is None)
-            self._start(request, Verb.RESET, self._reset_messages(request))
-        elif isinstance(request, SetState):
+            self._open = self._ask(request, Verb.RESET, self._reset_messages(request))
+        elif isinstance(request, seam.SetState):
             self._check_states(request)
-            self._turn(request.rows is None)
-            self._start(request, Verb.CALL, self._state_messages(request))
+            if not self.copy:
+                self._turn(request.rows is None)
+            self._open = self._ask(request, Verb.CALL, self._state_messages(request))
         else:
-            self._start(request, Verb.CALL, self._call_messages(request))
+            self._open = self._ask(request, Verb.CALL, self._call_messages(request))
 
-    def _submit_step(self, request: Step) -> None:
+    def _submit_step(self, request: seam.Step) -> None:
         if request.rows is None and not self._options.batch_size:
             self._ask_step(self._take_actions(request.actions))
             return
@@ -416,33 +396,24 @@ class WorkersEngine(Engine):
         if self._mode is AutoresetMode.DISABLED:
             refuse_ended(self._episodes.ended, rows)
         leaves, objects = self._action_layout.unbatch(request.actions, len(rows))
-        if not self._partial:
+        if not self.copy and not self._partial:
             self._turn(is_whole=False)
         for target, leaf in zip(self._arrays.actions, leaves, strict=True):
             target[rows] = leaf
         self._partial.send(rows, objects, self._generation)
 
-    def _start(self, request: Request, verb: Verb, messages: Mapping[int, Any]) -> None:
-        opened = _Open(request, verb, messages)
-        self._ask_open(opened, messages)
-        self._open = opened
-
-    def _ask_open(self, opened: _Open, messages: Mapping[int, Any]) -> None:
+    def _ask(self, request: seam.Request, verb: Verb, messages: Mapping[int, Any]) -> _Open:
         """Ask workers for their part of a request; rows that are reset need no telling that they were lost."""
         crew = self._crew
-        crew.send(opened.verb, messages, self._generation)
-        if isinstance(opened.request, Reset):
+        crew.send(verb, messages, self._generation)
+        if isinstance(request, seam.Reset) and crew.lost:
             for worker, plan in messages.items():
                 for row in self._rows_of(worker, plan):
                     crew.lost.pop(row, None)
+        return _Open(request, verb, messages)
 
     def _rows_of(self, worker: int, plan: ResetPlan) -> set[int]:
         return {self._crew.spans[worker].start + row for row in plan.rows}
-
-    def _exchange(self, request: Request, verb: Verb, messages: Mapping[int, Any]) -> dict[int, Reply]:
-        opened = _Open(request, verb, messages)
-        self._ask_open(opened, messages)
-        return self._finish(opened)
 
     def _finish(self, opened: _Open, timeout_s: float | None = None) -> dict[int, Reply]:
         """Wait for a request by mail; a reset is made again by the successors of workers that were lost."""
@@ -451,23 +422,25 @@ class WorkersEngine(Engine):
         while left:
             done = crew.finish(list(left), timeout_s=timeout_s)
             replies.update(crew.replies(done))
-            if isinstance(opened.request, Reset):
-                left = {one: messages[one] for one in messages if self._rows_of(one, messages[one]) & crew.lost.keys()}
-                self._ask_open(opened, left)
+            if isinstance(opened.request, seam.Reset):
+                left = {}
+                if crew.lost:
+                    left = {one: plan for one, plan in messages.items() if self._rows_of(one, plan) & crew.lost.keys()}
+                    self._ask(opened.request, opened.verb, left)
             elif len(done) < len(left):
                 raise next(crew.lost[crew.spans[one].start] for one in left if one not in done)
             else:
                 left = {}
         return replies
 
-    def collect(self, count: int | None = None, rows: Rows | None = None, timeout_s: float | None = None) -> Any:
+    def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
         """Wait for what was submitted."""
         start_ns, waited_ns = time.perf_counter_ns(), self._crew.waiting.waited_ns
         if self._open is not None:
             opened, self._open = self._open, None
             try:
                 replies = self._finish(opened, timeout_s)
-            except CallTimeout:
+            except errors.CallTimeout:
                 self._open = opened
                 raise
             return self._read(opened.request, replies)
@@ -475,14 +448,14 @@ class WorkersEngine(Engine):
             self._partial.take_over(self._stepping, self._generation)
             self._stepping = None
         if self._stepping is not None:
-            batch = Batch(*self._collect_step(timeout_s), np.arange(self._num_envs))
+            batch = seam.Batch(*self._collect_step(timeout_s), np.arange(self._num_envs))
         else:
             batch = self._collect_rows(count, rows, timeout_s)
         waited_ns = self._crew.waiting.waited_ns - waited_ns
         self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
         return batch
 
-    def _collect_rows(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> Batch:
+    def _collect_rows(self, count: int | None, rows: seam.Rows | None, timeout_s: float | None) -> seam.Batch:
         found = self._partial.collect(count, rows, timeout_s)
         self._take_in(found.replies)
         rows, infos = found.rows, found.infos
@@ -495,37 +468,37 @@ class WorkersEngine(Engine):
         told = self._infos([(places[row], info) for row, info in infos], ended, rows, self._here is None)
         if ended is not None and self._options.recycle_episodes is not None:
             self._recycle(rows[ended].tolist())
-        return Batch(self.observe(rows), rewards, terminated, truncated, told, rows)
+        return seam.Batch(self.observe(rows), rewards, terminated, truncated, told, rows)
 
-    def _read(self, request: Request, replies: Mapping[int, Reply]) -> Any:
+    def _read(self, request: seam.Request, replies: Mapping[int, Reply]) -> Any:
         """Turn what workers replied into the result of a request."""
         self._take_in(list(replies.values()))
         rows = getattr(request, "rows", None)
-        if isinstance(request, Reset):
-            self._episodes.on_reset(rows)
+        if isinstance(request, seam.Reset):
+            self._episodes.begin(None if rows is None else rows.tolist())
             self._note_seeds(request)
             places = None if rows is None else {row: k for k, row in enumerate(rows.tolist())}
             told = [(row if places is None else places[row], info) for r in replies.values() for row, info in r.infos]
             return self._infos(told, None, rows, False)
-        if isinstance(request, SetState):
+        if isinstance(request, seam.SetState):
             for row, state in zip(
                 range(self._num_envs) if rows is None else rows.tolist(), request.states, strict=True
             ):
                 self._episodes.restore(row, state[1])
                 self._crew.lost.pop(row, None)
             return None
-        if isinstance(request, SetAttr):
+        if isinstance(request, seam.SetAttr):
             return None
         values: list[Any] = [None] * (self._num_envs if rows is None else len(rows))
         for worker, mine, _ in self._split(rows):
             for place, value in zip(mine, replies[worker].value, strict=True):
                 values[place] = value
-        if isinstance(request, GetState):
+        if isinstance(request, seam.GetState):
             every = range(self._num_envs) if rows is None else rows.tolist()
             return [(state, self._episodes.save(row)) for state, row in zip(values, every, strict=True)]
         return values
 
-    def _split(self, rows: Rows | None) -> list[tuple[int, list[int], list[int]]]:
+    def _split(self, rows: seam.Rows | None) -> list[tuple[int, list[int], list[int]]]:
         """Sort rows to workers: each worker, the places in `rows` of its own, and these rows counted from its first."""
         spans = self._crew.spans
         if rows is None:
@@ -538,7 +511,7 @@ class WorkersEngine(Engine):
             local.append(row - spans[worker].start)
         return list(found.values())
 
-    def _reset_messages(self, request: Reset) -> dict[int, ResetPlan]:
+    def _reset_messages(self, request: seam.Reset) -> dict[int, ResetPlan]:
         seeds, options, rows = request.seeds, request.options, request.rows
         messages = {}
         for worker, places, local in self._split(rows):
@@ -550,50 +523,50 @@ class WorkersEngine(Engine):
             messages[worker] = ResetPlan(local, mine, [None if one is None else dict(one) for one in each])
         return messages
 
-    def _note_seeds(self, request: Reset) -> None:
+    def _note_seeds(self, request: seam.Reset) -> None:
         rows = range(self._num_envs) if request.rows is None else request.rows.tolist()
         for place, row in enumerate(rows):
             seed = request.seeds[place] if isinstance(request.seeds, list) else request.seeds
             if seed is not None:
                 self._seeds[row] = seed if isinstance(request.seeds, list) else seed + row
 
-    def _call_messages(self, request: Request) -> dict[int, Any]:
+    def _call_messages(self, request: seam.Request) -> dict[int, Any]:
         rows = getattr(request, "rows", None)
         messages: dict[int, Any] = {}
         for worker, places, local in self._split(rows):
-            if isinstance(request, Call):
+            if isinstance(request, seam.Call):
                 messages[worker] = "call", (request.name, request.args, dict(request.kwargs), local)
-            elif isinstance(request, GetState):
+            elif isinstance(request, seam.GetState):
                 messages[worker] = "get_state", (self._generation, local)
-            elif isinstance(request, SetAttr):
+            elif isinstance(request, seam.SetAttr):
                 each = (
                     request.values if isinstance(request.values, (list, tuple)) else [request.values] * self._num_envs
                 )
                 messages[worker] = "set_attr", (request.name, [each[place] for place in places])
         return messages
 
-    def _state_messages(self, request: SetState) -> dict[int, Any]:
+    def _state_messages(self, request: seam.SetState) -> dict[int, Any]:
         messages = {}
         for worker, places, local in self._split(request.rows):
             states = {row: request.states[place][0] for row, place in zip(local, places, strict=True)}
             messages[worker] = "set_state", (self._generation, states)
         return messages
 
-    def _check_states(self, request: SetState) -> None:
+    def _check_states(self, request: seam.SetState) -> None:
         count, states = self._num_envs if request.rows is None else len(request.rows), request.states
         wanted = f"expected a list of {count} made by get_state, one per sub-environment to restore"
         if not isinstance(states, Sequence) or isinstance(states, str):
-            raise InvalidArgument(f"states is of type {type(states).__name__}, {wanted}")
+            raise errors.InvalidArgument(f"states is of type {type(states).__name__}, {wanted}")
         if len(states) != count:
-            raise InvalidArgument(f"states has {len(states)} entries, {wanted}")
+            raise errors.InvalidArgument(f"states has {len(states)} entries, {wanted}")
         for k, state in enumerate(states):
             if not (isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], RowState)):
-                raise InvalidArgument(f"states[{k}] is of type {type(state).__name__} and not a saved state, {wanted}")
+                raise errors.InvalidArgument(
+                    f"states[{k}] is of type {type(state).__name__} and not a saved state, {wanted}"
+                )
 
     def _turn(self, is_whole: bool) -> None:
         """Continue in the other generation, so that views that the caller holds survive this call, too."""
-        if self.copy:
-            return
         if not is_whole:
             self._copy_observations(1 - self._generation)
         self._generation = 1 - self._generation
@@ -614,11 +587,11 @@ class WorkersEngine(Engine):
         """Return the state of the fleet after a request that raised `error`."""
         if isinstance(error, _LOSSES) and self._options.on_failure == "restart":
             return None  # that call is lost, and nothing else
-        if isinstance(error, SubEnvError) and error.verb in ("call", "set_attr", "get_state", "set_state"):
+        if isinstance(error, errors.SubEnvError) and error.verb in ("call", "set_attr", "get_state", "set_state"):
             return None
         if isinstance(error, _BREAKING):
-            return Lifecycle.CLOSED if isinstance(error, FleetClosed) else Lifecycle.BROKEN
-        if isinstance(error, SubEnvError) and any(failure.verb == "make" for failure in error.failures):
+            return Lifecycle.CLOSED if isinstance(error, errors.FleetClosed) else Lifecycle.BROKEN
+        if isinstance(error, errors.SubEnvError) and any(failure.verb == "make" for failure in error.failures):
             return Lifecycle.BROKEN
         state = super().state_after(error)
         if state is Lifecycle.TORN:
@@ -668,7 +641,7 @@ class WorkersEngine(Engine):
         """End all workers at once; from any thread."""
         self._crew.abort()
 
-    def close(self, timeout_s: float) -> list[Failure]:
+    def close(self, timeout_s: float) -> list[errors.Failure]:
         """Close every sub-environment and end the workers."""
         if not self._finalizer.alive:
             return []
@@ -687,18 +660,21 @@ def _end(transport: Transport, pid: int) -> None:
         transport.close(0.0)
 
 
-def _integers_of(arrays: Sequence[NDArray[Any]]) -> Any:
-    """Return the one array as a buffer, to which assignment checks type and shape in C; `None` unless of integers."""
+def _read_integers(space: Any, arrays: Sequence[NDArray[Any]], layout: SpaceLayout) -> tuple[Any, Callable[[], bool]]:
+    """Find how to take one integer per row fast.
+
+    Returns:
+        The one array as a buffer, to which assignment checks type and shape in C, and a check of whether what it holds
+        is in the space; `None` unless actions are such integers.
+    """
+    if not layout.is_array or arrays[0].ndim != 1 or arrays[0].dtype.kind not in "iu":
+        return None, lambda: False
     array: Any = arrays[0]
-    return memoryview(array) if array.ndim == 1 and array.dtype.kind in "iu" else None
-
-
-def _membership(space: Any, arrays: Sequence[NDArray[Any]], integers: Any, layout: SpaceLayout) -> Callable[[], bool]:
-    """Return a check of whether the actions in the array of integers are in their space."""
-    if integers is None or not isinstance(space, gym.spaces.Discrete) or len(integers) * int(space.n) > _FEW:
-        return lambda: layout.leaves[0].holds(arrays[0])
+    integers = memoryview(array)
+    if not isinstance(space, gym.spaces.Discrete) or len(integers) * int(space.n) > _FEW:
+        return integers, lambda: layout.leaves[0].holds(array)
     allowed = frozenset(range(int(space.start), int(space.start) + int(space.n)))
-    return functools.partial(allowed.issuperset, integers)  # for few, a tenth of the time of comparing arrays
+    return integers, functools.partial(allowed.issuperset, integers)  # for few, a tenth of the time of comparing arrays
 
 
 def _rng_state_of(env: Any) -> Any:

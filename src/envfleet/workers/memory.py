@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import cloudpickle
 
-from envfleet.errors import OutOfMemory
+from envfleet.errors import InvalidArgument, OutOfMemory
 
 _CHUNK_BYTES = 1 << 24
 """Reserved at a time: short enough that a process with an interval timer gets through between two signals."""
@@ -32,6 +32,7 @@ _USABLE = 15 / 16
 """Part of what is available that a block may take: whoever takes the last page is killed, or somebody else is."""
 
 _FULL = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EOVERFLOW})
+_MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 _NO_MEMFD = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
 
 
@@ -69,8 +70,8 @@ class NamelessFile:
             return available_memory()
         return Room(shutil.disk_usage(self._folder).free, f"the temporary folder {self._folder}")
 
-    def reserve(self, size_bytes: int) -> None:
-        """Make room for `size_bytes`, all zero.
+    def allocate(self, size_bytes: int) -> mmap.mmap:
+        """Return `size_bytes` of writable memory, all zero, which stays valid after `close`.
 
         Raises:
             OutOfMemory: There is too little memory, or a limit on the size of files is below it.
@@ -90,12 +91,11 @@ class NamelessFile:
             if isinstance(error, OverflowError) or error.errno in _FULL:
                 raise _out_of_memory(size_bytes, self._room(), str(error)) from error
             raise
+        return mmap.mmap(self.fd, size_bytes, **_MAP_OPTIONS)
 
     def map(self, size_bytes: int) -> mmap.mmap:
-        """Return the first bytes as writable memory, which stays valid after `close`."""
-        if sys.version_info >= (3, 13):
-            return mmap.mmap(self.fd, size_bytes, trackfd=False)
-        return mmap.mmap(self.fd, size_bytes)
+        """Return the first bytes of what another process allocated; they stay valid after `close`."""
+        return mmap.mmap(self.fd, size_bytes, **_MAP_OPTIONS)
 
     def close(self) -> None:
         """Close the descriptor; idempotent."""
@@ -132,19 +132,18 @@ class FileMail:
         self._places: dict[int, tuple[int, int]] = {}
 
     def put(self, slot: int, message: Any) -> None:
-        """Leave a message; it must pickle.
+        """Leave a message; one that is pickled already is passed as a `memoryview`.
 
         Raises:
+            InvalidArgument: It does not pickle.
             OutOfMemory: There is no room for it.
         """
-        self.write(slot, cloudpickle.dumps(message))  # by value what `__main__` defines
-
-    def write(self, slot: int, data: bytes | memoryview) -> None:
-        """Leave a message that is pickled already.
-
-        Raises:
-            OutOfMemory: There is no room for it.
-        """
+        try:
+            data = message if isinstance(message, memoryview) else cloudpickle.dumps(message)  # `__main__` by value
+        except Exception as error:
+            raise InvalidArgument(
+                f"what was passed cannot be sent to the workers ({type(error).__name__}: {error}): pass what pickles"
+            ) from error
         offset, capacity = self._places.get(slot, (0, -1))
         if len(data) > capacity:  # a longer message than before lies at the end
             offset, capacity = self._end, 2 * len(data)

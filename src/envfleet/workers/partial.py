@@ -99,7 +99,7 @@ class PartialSteps:
         """Have rows step whose actions lie in the arrays; `objects` are action leaves that do not."""
         crew, places = self._crew, {row: k for k, row in enumerate(rows.tolist())}
         for row, place in places.items() if objects else ():  # first of all, because it may be refused
-            crew.put(len(crew.every) + row, [[leaf[place]] for leaf in objects])
+            crew.transport.requests.put(len(crew.every) + row, [[leaf[place]] for leaf in objects])
         if not self:
             self._due_ns = time.perf_counter_ns() + _LOOK_NS
         self._count += 1
@@ -133,7 +133,9 @@ class PartialSteps:
         if begun_ns > self._due_ns:  # others that keep coming must hide nobody who hangs or has ended
             crew.attend()
             self._due_ns = begun_ns + _LOOK_NS
-        while not crew.waiting.wait(is_there, start_ns, crew.patience_s(timeout_s, begun_ns)):
+        while not crew.waiting.wait(
+            is_there, start_ns, crew.tick_s if timeout_s is None else crew.patience_s(timeout_s, begun_ns)
+        ):
             crew.attend()
             start_ns = time.perf_counter_ns()
             if timeout_s is not None and start_ns - begun_ns >= timeout_s * 1e9 and not is_there():

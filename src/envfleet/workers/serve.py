@@ -13,22 +13,9 @@ import cloudpickle
 import numpy as np
 
 from envfleet.errors import EnvfleetError, Failure, InvalidArgument
+from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import (
-    ASKED,
-    ASLEEP,
-    COLUMNS,
-    DONE,
-    ERROR,
-    FLAGS,
-    IS_ORDERED,
-    MAIL,
-    TABLE,
-    Line,
-    Verb,
-    Waiting,
-    make_fence,
-)
+from envfleet.workers.board import ASKED, ASLEEP, COLUMNS, DONE, FLAGS, IS_ORDERED, MAIL, Verb
 from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
 from envfleet.workers.failures import make_failure
 from envfleet.workers.memory import Mail
@@ -59,11 +46,11 @@ class Seat:
     worker: int
     first_slot: int
     table_slot: int
-    line: Line
-    owner: Line
+    line: board.Line
+    owner: board.Line
     requests: Mail
     replies: Mail
-    waiting: Waiting
+    waiting: board.Waiting
     ring: Callable[[], None]
     map_arrays: Callable[[ArraysSpec], FleetArrays]
     shared: Mapping[str, Any]
@@ -86,7 +73,7 @@ class Server:
         self._plan: GroupPlan
         self.group: Any = None  # an EnvGroup from BUILD on, before which nothing else is asked
         self._arrays: FleetArrays | None = None
-        self._table, self._fence = 0, make_fence()
+        self._table, self._fence = 0, seat.waiting.fence
 
     def run(self) -> None:
         """Serve the owner until it asks to close."""
@@ -100,8 +87,8 @@ class Server:
         seat, line, group = self._seat, self._seat.line, self.group
         asked = line[ASKED]
         verb, generation = _VERBS[asked & 7], asked >> 3 & 1
-        if line[TABLE] != self._table and self._arrays is not None:
-            self._table = line[TABLE]
+        if line[board.TABLE] != self._table and self._arrays is not None:
+            self._table = line[board.TABLE]
             group.columns.learn(seat.requests.get(seat.table_slot))
         try:
             if verb is Verb.STEP:
@@ -115,7 +102,7 @@ class Server:
             if seat.is_inline:
                 raise
             seat.replies.put(0, error if isinstance(error, EnvfleetError) else _explain(verb, error))
-            flags = MAIL | ERROR
+            flags = MAIL | board.ERROR
         line[FLAGS] = flags
         if not IS_ORDERED:
             self._fence()

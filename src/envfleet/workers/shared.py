@@ -47,8 +47,7 @@ def put_shared(arrays: Mapping[str, NDArray[Any]]) -> NamelessFile:
     """
     layout, file = BlockLayout(form_of(arrays)), NamelessFile()
     try:
-        file.reserve(layout.size_bytes)
-        for name, view in layout.views(file.map(layout.size_bytes)).items():
+        for name, view in layout.views(file.allocate(layout.size_bytes)).items():
             view[...] = arrays[name]
     except BaseException:
         file.close()

@@ -65,7 +65,7 @@ def test_returns_and_lengths_equal_gymnasium_s(mode):
     vector_env: Any = RecordEpisodeStatistics(make(mode))
     vector_env.reset(seed=3)
     episodes = Episodes(NUM_ENVS, mode, describes=True)
-    episodes.on_reset()
+    episodes.begin()
     num_ended = 0
     for _ in range(300):
         _, rewards, terminated, truncated, infos = vector_env.step(ACTIONS)
@@ -86,7 +86,7 @@ def test_returns_and_lengths_equal_gymnasium_s(mode):
             assert np.array_equal(found[key], infos["episode"][key])
         if mode is DISABLED:
             vector_env.reset(options={"reset_mask": mask})
-            episodes.on_reset(np.flatnonzero(mask))
+            episodes.begin(np.flatnonzero(mask).tolist())
     assert num_ended == vector_env.episode_count > 100
 
 
@@ -95,7 +95,7 @@ def test_same_step_equals_gymnasium_s_single_wrapper():
     vector_env = make(SAME_STEP, lambda: RecordOne(DiceEnv()))
     vector_env.reset(seed=3)
     episodes = Episodes(NUM_ENVS, SAME_STEP, describes=True)
-    episodes.on_reset()
+    episodes.begin()
     num_ended = 0
     for _ in range(300):
         _, rewards, terminated, truncated, infos = vector_env.step(ACTIONS)
@@ -123,7 +123,7 @@ def test_gymnasium_s_vector_wrapper_agrees_where_it_is_right(mode):
     vector_env: Any = RecordEpisodeStatistics(make(mode))
     vector_env.reset(seed=3)
     episodes = Episodes(NUM_ENVS, mode, describes=True)
-    episodes.on_reset()
+    episodes.begin()
     ours, theirs = 0, 0
     for _ in range(100):
         _, rewards, terminated, truncated, infos = vector_env.step(ACTIONS)
@@ -175,7 +175,7 @@ class Plain:
 def test_any_rows_in_any_order(mode, steps, data):
     """Asynchronous batches, whole steps and partial resets in any mixture, against a plain account."""
     episodes, plain = Episodes(4, mode, describes=True), Plain(mode)
-    episodes.on_reset()
+    episodes.begin()
     for i in range(4):
         plain.begin(i)
     for step in steps:
@@ -196,7 +196,7 @@ def test_any_rows_in_any_order(mode, steps, data):
                 assert numbers == expected.get(i, (0, 0, -1))
         if data.draw(st.booleans()):
             again = data.draw(st.lists(st.integers(0, 3), unique=True))
-            episodes.on_reset(np.array(again, np.intp))
+            episodes.begin(again)
             for i in sorted(again):
                 plain.begin(i)
         status = episodes.status()
@@ -216,7 +216,7 @@ def test_before_the_first_reset_there_is_no_episode():
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
 def test_numbers_stay_until_the_next_episode_begins(mode):
     episodes = Episodes(2, mode)
-    episodes.on_reset()
+    episodes.begin()
     take(episodes, np.array([1.5, 2.0]), [True, False], [False, False])
     assert [part.tolist() for part in episodes.status()] == [[0, 1], [1.5, 2.0], [1, 1], [True, False]]
 
@@ -226,13 +226,13 @@ def test_seconds_count_from_the_beginning_of_the_episode(mode, monkeypatch):
     now = 100.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     episodes = Episodes(2, mode, describes=True)
-    episodes.on_reset()
+    episodes.begin()
     zeros, no, yes = np.zeros(2), np.zeros(2, bool), np.array([False, True])
     now = 101.23456789
     take(episodes, zeros, no, yes)
     assert entries(episodes, 2)[0]["t"].tolist() == [0.0, 1.234568]
     now = 110.0
-    episodes.on_reset(np.array([1])) if mode is DISABLED else take(episodes, zeros, no, no)
+    episodes.begin([1]) if mode is DISABLED else take(episodes, zeros, no, no)
     began = 101.23456789 if mode is SAME_STEP else 110.0
     now = 112.0
     take(episodes, zeros, yes, no)
@@ -241,7 +241,7 @@ def test_seconds_count_from_the_beginning_of_the_episode(mode, monkeypatch):
 
 def test_what_was_handed_out_does_not_change():
     episodes = Episodes(2, SAME_STEP, describes=True)
-    episodes.on_reset()
+    episodes.begin()
     take(episodes, np.ones(2), [True, False], [False, False])
     status, described = episodes.status(), episodes.described
     before = [array.copy() for array in status]
@@ -258,7 +258,7 @@ def test_what_was_handed_out_does_not_change():
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_episodes_go_on_under_another_book_keeper_and_after_a_restore(mode):
     first, second = Episodes(3, mode), Episodes(3, mode)
-    first.on_reset()
+    first.begin()
     take(first, np.ones(3), [True, False, False], [False, False, False])
     second.resume(first.status())
     assert second.num_ended == first.num_ended

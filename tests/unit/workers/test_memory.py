@@ -87,7 +87,7 @@ def file(kind: str) -> Iterator[NamelessFile]:
 
 @pytest.mark.parametrize("size_bytes", [1, 64, 4096, 5000, (1 << 24) + 1])
 def test_reserved_memory_is_zero_and_writable(file: NamelessFile, size_bytes: int) -> None:
-    file.reserve(size_bytes)
+    file.allocate(size_bytes)
     assert os.fstat(file.fd).st_size == size_bytes
     assert os.fstat(file.fd).st_blocks * 512 >= size_bytes
     assert not os.get_inheritable(file.fd)
@@ -98,7 +98,7 @@ def test_reserved_memory_is_zero_and_writable(file: NamelessFile, size_bytes: in
 
 
 def test_a_descriptor_that_was_passed_is_the_same_memory(file: NamelessFile) -> None:
-    file.reserve(128)
+    file.allocate(128)
     with contextlib.closing(NamelessFile(os.dup(file.fd))) as other:
         np.frombuffer(file.map(128), np.int64)[3] = 42
         assert np.frombuffer(other.map(128), np.int64)[3] == 42
@@ -114,7 +114,7 @@ def test_close_can_be_repeated(file: NamelessFile) -> None:
 
 def test_views_outlive_close() -> None:
     file = NamelessFile()
-    file.reserve(64)
+    file.allocate(64)
     view = np.frombuffer(file.map(64), np.int64)
     part = view[2:]
     file.close()
@@ -128,7 +128,7 @@ def test_views_outlive_close() -> None:
 
 def test_a_forgotten_file_is_freed() -> None:
     file = NamelessFile()
-    file.reserve(64)
+    file.allocate(64)
     del file
     assert open_descriptors() == 0
 
@@ -137,7 +137,7 @@ def test_a_forgotten_file_is_freed() -> None:
 
 
 def test_a_child_killed_while_it_writes_leaves_what_it_wrote(file: NamelessFile) -> None:
-    file.reserve(4096)
+    file.allocate(4096)
     code = f"NamelessFile({file.fd}).map(4096)[:4] = b'half'; os.kill(os.getpid(), signal.SIGKILL)"
     assert run_child(code, file.fd).wait(30) == -signal.SIGKILL
     assert file.map(4096)[:5] == b"half\0"
@@ -148,7 +148,7 @@ def test_nothing_is_left_of_a_killed_owner(kind: str) -> None:
     code = f"import tempfile; tempfile.tempdir = {tempfile.gettempdir()!r}\n"
     for name, missing in (("memfd_create", kind != "memfd"), ("posix_fallocate", kind.endswith("fallocate"))):
         code += f"del os.{name}\n" if missing else ""
-    code += "file = NamelessFile(); file.reserve(1 << 20); file.map(4)[:] = b'mine'; os.kill(os.getpid(), 9)"
+    code += "file = NamelessFile(); file.allocate(1 << 20); file.map(4)[:] = b'mine'; os.kill(os.getpid(), 9)"
     assert run_child(code).wait(30) == -signal.SIGKILL
 
 
@@ -168,8 +168,8 @@ import resource
 from envfleet.errors import OutOfMemory
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 file = NamelessFile()
-file.reserve(1 << 19)
-for use in (lambda: file.reserve(1 << 21), lambda: FileMail(file.fd, 1).put(0, bytes(1 << 21))):
+file.allocate(1 << 19)
+for use in (lambda: file.allocate(1 << 21), lambda: FileMail(file.fd, 1).put(0, bytes(1 << 21))):
     try:
         use()
     except OutOfMemory as error:
@@ -187,7 +187,7 @@ for use in (lambda: file.reserve(1 << 21), lambda: FileMail(file.fd, 1).put(0, b
 @pytest.mark.parametrize("size_bytes", [1 << 50, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 80])
 def test_more_than_there_is_is_refused_at_once(file: NamelessFile, size_bytes: int) -> None:
     with pytest.raises(OutOfMemory, match=r"not enough shared memory.*available in.*fewer sub-environments") as caught:
-        file.reserve(size_bytes)
+        file.allocate(size_bytes)
     assert caught.value.code == "out_of_memory"
     assert isinstance(caught.value, MemoryError)
     assert isinstance(caught.value, EnvfleetError)
@@ -195,17 +195,17 @@ def test_more_than_there_is_is_refused_at_once(file: NamelessFile, size_bytes: i
 
 def test_some_memory_is_left_for_others(file: NamelessFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NamelessFile, "_room", lambda self: Room(16 << 20, "a thimble"))
-    file.reserve(15 << 20)
+    file.allocate(15 << 20)
     with pytest.raises(OutOfMemory, match=r"16\.0 MiB available in a thimble, expected 15\.0 MiB"):
-        file.reserve((15 << 20) + 1)
+        file.allocate((15 << 20) + 1)
 
 
 def test_unknown_room_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda: None)
     with contextlib.closing(NamelessFile()) as file:
-        file.reserve(2 << 20)
+        file.allocate(2 << 20)
         with pytest.raises(OutOfMemory, match="unknown amount"):
-            file.reserve(1 << 80)
+            file.allocate(1 << 80)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT])
@@ -217,7 +217,7 @@ def test_a_full_system_is_out_of_memory(
 
     monkeypatch.setattr(os, "pwrite" if kind.endswith("fallocate") else "posix_fallocate", fail)
     with pytest.raises(OutOfMemory, match=os.strerror(number)) as caught:
-        file.reserve(4096)
+        file.allocate(4096)
     assert isinstance(caught.value.__cause__, OSError)
 
 
@@ -228,7 +228,7 @@ def test_a_sandbox_without_memfd_gets_a_file(monkeypatch: pytest.MonkeyPatch, nu
 
     monkeypatch.setattr(os, "memfd_create", fail)
     with contextlib.closing(NamelessFile()) as file:
-        file.reserve(64)
+        file.allocate(64)
         assert os.fstat(file.fd).st_nlink == 0
 
 

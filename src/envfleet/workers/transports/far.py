@@ -95,7 +95,7 @@ def _deliver(box: FileMail, count: int, data: memoryview) -> memoryview:
     for _ in range(count):
         slot, size = _SLOT.unpack_from(data)
         end = _SLOT.size + size
-        box.write(slot, data[_SLOT.size : end])
+        box.put(slot, data[_SLOT.size : end])
         data = data[end:]
     return data
 
@@ -266,8 +266,7 @@ def start_far_worker(
         The process, and its words of the board.
     """
     stacks, files = NamelessFile(), [NamelessFile(), *([put_shared(shared)] if shared else [])]
-    files[0].reserve(board.board_bytes(1))
-    line, _ = board.lines_of(files[0].map(board.board_bytes(1)), 1)
+    line, _ = board.lines_of(files[0].allocate(board.board_bytes(1)), 1)
     place, fds = place._replace(shared=form_of(shared)), [*peers, stacks.fd, *(file.fd for file in files)]
     process = WorkerProcess("envfleet.workers.transports.far:run", place, fds, stacks)
     for file in files:

@@ -14,20 +14,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import (
-    ASKED,
-    ASLEEP,
-    DONE,
-    FLAGS,
-    OWNER_LONG_NS,
-    PHASE,
-    ROW,
-    PipeBell,
-    Waiting,
-    board_bytes,
-    lines_of,
-)
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Server
@@ -75,7 +63,7 @@ class ProcessTransport:
     def __init__(
         self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]], *, are_children: bool = True
     ) -> None:
-        self._plans, self._form = list(plans), form_of(shared)
+        self._plans, self._form = list(plans), form_of(shared) if shared else {}
         self._num_envs = plans[-1].rows.stop
         self.processes: list[WorkerHandle] = []
         self._fds: list[int] = []
@@ -98,8 +86,7 @@ class ProcessTransport:
         count = len(self._plans)
         self._files += [NamelessFile() for _ in range(4 + count)]
         self._board, self._arrays, requests, self._stacks, *self._reply_files = self._files
-        self._board.reserve(board_bytes(count))
-        *self.lines, self.owner = lines_of(self._board.map(board_bytes(count)), count)
+        *self.lines, self.owner = board.lines_of(self._board.allocate(board.board_bytes(count)), count)
         fcntl.fcntl(self._stacks.fd, fcntl.F_SETFL, fcntl.fcntl(self._stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
         self._requests_fd = requests.fd
         self.requests = FileMail(requests.fd, count + self._num_envs + 1)
@@ -114,9 +101,8 @@ class ProcessTransport:
             os.set_blocking(self._fds[-1], False)
         self.bell, self._owner_bell = self._fds[:2]
         self._worker_bells = list(zip(self._fds[2::2], self._fds[3::2], strict=True))
-        self._ringers = [PipeBell(write) for _, write in self._worker_bells]
-        self._sleeper = PipeBell(self.bell)
-        self.waiting = Waiting(self.owner, self._sleeper.sleep, long_ns=OWNER_LONG_NS)
+        self._sleeper = board.PipeBell(self.bell)
+        self.waiting = board.Waiting(self.owner, self._sleeper.sleep, long_ns=board.OWNER_LONG_NS)
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
@@ -149,13 +135,11 @@ class ProcessTransport:
 
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays in shared memory."""
-        size_bytes = spec.block.size_bytes
-        self._arrays.reserve(size_bytes)
-        return FleetArrays(spec, self._arrays.map(size_bytes))
+        return FleetArrays(spec, self._arrays.allocate(spec.block.size_bytes))
 
     def ring(self, worker: int) -> None:
         """Wake a worker that sleeps."""
-        self._ringers[worker].ring()
+        board.ring_pipe(self._worker_bells[worker][1])
 
     def ended(self) -> list[int]:
         """Return the workers that have ended."""
@@ -181,7 +165,13 @@ class ProcessTransport:
         line = self.lines[worker]
         self.ended()  # which unregisters it
         self.processes[worker].close()
-        line[DONE], line[FLAGS], line[ASLEEP], line[PHASE], line[ROW] = line[ASKED], 0, 0, 0, 0
+        line[board.DONE], line[board.FLAGS], line[board.ASLEEP], line[board.PHASE], line[board.ROW] = (
+            line[board.ASKED],
+            0,
+            0,
+            0,
+            0,
+        )
         self.processes[worker] = self._launch(plan)
 
     def stack(self, worker: int) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import signal
 from typing import NamedTuple
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import WORKER_LONG_NS, PipeBell, Waiting, board_bytes, lines_of
+from envfleet.workers.board import WORKER_LONG_NS, PipeBell, Waiting, board_bytes, lines_of, ring_pipe
 from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Seat, Server
 from envfleet.workers.shared import Form, map_shared
@@ -49,7 +50,7 @@ def run(place: Place, fds: list[int]) -> None:
         requests=FileMail(requests_fd, 0),
         replies=FileMail(replies_fd, 1 + len(place.rows)),
         waiting=Waiting(line, PipeBell(bell_fd).sleep, long_ns=WORKER_LONG_NS),
-        ring=PipeBell(owner_fd).ring,
+        ring=functools.partial(ring_pipe, owner_fd),
         map_arrays=map_arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},
         is_alone=True,

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Never
+from typing import Any
 
 from numpy.typing import NDArray
 
-from envfleet.errors import EnvfleetError
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import ASKED, Verb, Waiting, board_bytes, lines_of
+from envfleet.workers.board import ASKED, Verb, Waiting
 from envfleet.workers.env_group import GroupPlan
-from envfleet.workers.memory import HeapMail, Mail
 from envfleet.workers.serve import Seat, Server
+from envfleet.workers.transports.local import LocalTransport
 
 
 class _Bell:
@@ -36,7 +34,7 @@ class _Bell:
         return False
 
 
-class ThreadTransport:
+class ThreadTransport(LocalTransport):
     """Worker threads; see `Transport`.
 
     Args:
@@ -44,20 +42,15 @@ class ThreadTransport:
         shared: The fleet's shared data by name.
     """
 
-    can_kill = False
     server: Server | None = None
-    note = ""
 
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
         self._plans, self._shared = list(plans), shared
         count, num_envs = len(plans), plans[-1].rows.stop
-        *self.lines, self._owner = lines_of(bytearray(board_bytes(count)), count)
-        self.requests: Mail = HeapMail()
-        self.replies: list[Mail] = [HeapMail() for _ in plans]
+        super().__init__(count)
         self._bell, self._bells = _Bell(), [_Bell() for _ in plans]
         # Awake, a thread would hold the interpreter's lock that the others need.
         self.waiting = Waiting(self._owner, self._bell.sleep, long_ns=0)
-        self._block: Any = None
         self._threads: list[threading.Thread] = []
         self._first_slot, self._table_slot = count, count + num_envs
 
@@ -82,11 +75,6 @@ class ThreadTransport:
             self._threads.append(threading.Thread(target=Server(seat).run, name=name, daemon=True))
             self._threads[-1].start()
 
-    def allocate(self, spec: ArraysSpec) -> FleetArrays:
-        """Allocate the arrays on the heap."""
-        self._block = spec.block.allocate()
-        return FleetArrays(spec, self._block)
-
     def _map(self, rows: range, spec: ArraysSpec) -> FleetArrays:
         return FleetArrays(spec, self._block, slice(rows.start, rows.stop))
 
@@ -94,29 +82,10 @@ class ThreadTransport:
         """Wake a worker that sleeps."""
         self._bells[worker].ring()
 
-    def ended(self) -> list[int]:
-        """Return no workers: threads end only when they are asked to."""
-        return []
-
-    def how_ended(self, worker: int) -> tuple[None, None]:
-        """Return nothing: a thread has no exit code."""
-        return None, None
-
-    def kill(self, worker: int) -> None:
-        """Do nothing: a thread cannot be ended by force."""
-
-    def replace(self, worker: int, plan: GroupPlan) -> Never:
-        """Refuse: a thread is never lost."""
-        raise EnvfleetError("a worker thread cannot be replaced")
-
     def stack(self, worker: int) -> str:
         """Return the thread's Python stack."""
         frame = sys._current_frames().get(self._threads[worker].ident or 0)  # noqa: SLF001  # no public name for it
         return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
-
-    def pid(self, worker: int) -> int:
-        """Return this process."""
-        return os.getpid()
 
     def place(self, worker: int) -> str:
         """Return that it is a thread."""
