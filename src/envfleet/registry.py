@@ -108,6 +108,20 @@ _CLASSIC = {
     "MountainCarContinuous-v0": ("mountain_car_continuous:MountainCarContinuous", 999),
     "Acrobot-v1": ("acrobot:Acrobot", 500),
 }
+_TOY_TEXT = {
+    "FrozenLake-v1": ("frozen_lake:FrozenLake", 100),
+    "FrozenLake8x8-v1": ("frozen_lake:FrozenLake8x8", 200),
+    "Taxi-v3": ("taxi:Taxi", 200),
+    "CliffWalking-v1": ("cliff_walking:CliffWalking", None),
+}
+# As in the package minatar: v0 has all six actions, v1 those that do something in the game.
+_MINATAR = {
+    "Asterix": ("asterix:Asterix", "minimal:AsterixMinimal"),
+    "Breakout": ("breakout:Breakout", "minimal:BreakoutMinimal"),
+    "Freeway": ("freeway:Freeway", "minimal:FreewayMinimal"),
+    "Seaquest": ("seaquest:Seaquest", "seaquest:Seaquest"),
+    "SpaceInvaders": ("space_invaders:SpaceInvaders", "minimal:SpaceInvadersMinimal"),
+}
 _HOCKEY = "envfleet.envs.hockey"
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -116,6 +130,16 @@ ENVIRONMENTS: dict[str, Environment] = {
         *(
             Environment(f"envfleet/{name}", f"envfleet.envs.classic.{target}", limit, twin_of=name)
             for name, (target, limit) in _CLASSIC.items()
+        ),
+        *(
+            Environment(f"envfleet/{name}", f"envfleet.envs.toy_text.{target}", limit, twin_of=name)
+            for name, (target, limit) in _TOY_TEXT.items()
+        ),
+        Environment("envfleet/Blackjack-v1", "envfleet.envs.toy_text.blackjack:Blackjack"),
+        *(
+            Environment(f"envfleet/MinAtar-{name}-v{version}", f"envfleet.envs.minatar.{target}")
+            for name, targets in _MINATAR.items()
+            for version, target in enumerate(targets)
         ),
         Environment("envfleet/GridWorld-v0", "envfleet.envs.gridworld:GridWorld", 100),
         Environment("envfleet/GridWorldPixels-v0", "envfleet.envs.gridworld:GridWorldPixels", 100),

@@ -21,6 +21,7 @@ from tests.golden.classic.originals import (
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
 from envfleet.kernels.registration import find_original, find_twin
+from envfleet.registry import ENVIRONMENTS
 
 each_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
 
@@ -63,8 +64,8 @@ def compare_episode(
 
 def test_every_twin_is_compared_here() -> None:
     assert {pair.id: find_twin(pair.id) for pair in PAIRS} == {pair.id: f"envfleet/{pair.id}" for pair in PAIRS}
-    ours = [env_id for env_id in gym.registry if env_id.startswith("envfleet/")]
-    assert {find_original(env_id) for env_id in ours} == {None, *(pair.id for pair in PAIRS)}
+    ours = [one.id for one in ENVIRONMENTS.values() if one.target.startswith("envfleet.envs.classic.")]
+    assert {find_original(env_id) for env_id in ours} == {pair.id for pair in PAIRS}
 
 
 @each_pair

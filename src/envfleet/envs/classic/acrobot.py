@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.classic.frames import draw
 from envfleet.envs.classic.scalars import clip, single, wrap_angle
+from envfleet.envs.frames import draw_original
 from envfleet.kernels import Kernel
 from envfleet.kernels.maths import sincos
 
@@ -104,7 +104,7 @@ class Acrobot(Kernel):
         """Draw Gymnasium's frame, `(500, 500, 3)`."""
         from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 
-        return draw(
+        return draw_original(
             AcrobotEnv,
             (500, 500),
             state=np.array([state.theta1, state.theta2, state.dtheta1, state.dtheta2]),

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.classic.frames import draw
+from envfleet.envs.frames import draw_original
 from envfleet.kernels import Kernel
 from envfleet.kernels.maths import sincos
 
@@ -101,7 +101,7 @@ class CartPole(Kernel):
         """Draw Gymnasium's frame, `(400, 600, 3)`."""
         from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-        return draw(
+        return draw_original(
             CartPoleEnv,
             (600, 400),
             state=np.array([state.x, state.x_dot, state.theta, state.theta_dot]),

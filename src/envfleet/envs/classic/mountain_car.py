@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.classic.frames import draw
 from envfleet.envs.classic.scalars import clip
+from envfleet.envs.frames import draw_original
 from envfleet.kernels import Kernel
 from envfleet.kernels.maths import cos
 
@@ -77,7 +77,7 @@ class MountainCar(Kernel):
         """Draw Gymnasium's frame, `(400, 600, 3)`."""
         from gymnasium.envs.classic_control.mountain_car import MountainCarEnv
 
-        return draw(
+        return draw_original(
             MountainCarEnv,
             (600, 400),
             state=(state.position, state.velocity),

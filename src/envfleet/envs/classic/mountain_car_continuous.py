@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.classic.frames import draw
 from envfleet.envs.classic.scalars import clip, single
+from envfleet.envs.frames import draw_original
 from envfleet.kernels import Kernel
 from envfleet.kernels.maths import cos
 
@@ -92,7 +92,7 @@ class MountainCarContinuous(Kernel):
         """Draw Gymnasium's frame, `(400, 600, 3)`."""
         from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_MountainCarEnv
 
-        return draw(
+        return draw_original(
             Continuous_MountainCarEnv,
             (600, 400),
             state=np.array([state.position, state.velocity], np.float32),

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.classic.frames import draw
 from envfleet.envs.classic.scalars import clip, single, wrap_angle
+from envfleet.envs.frames import draw_original
 from envfleet.kernels import Kernel
 from envfleet.kernels.maths import sin, sincos
 
@@ -87,4 +87,6 @@ class Pendulum(Kernel):
         """Draw Gymnasium's frame, `(500, 500, 3)`."""
         from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
-        return draw(PendulumEnv, (500, 500), state=np.array([state.theta, state.theta_dot]), last_u=float(state.torque))
+        return draw_original(
+            PendulumEnv, (500, 500), state=np.array([state.theta, state.theta_dot]), last_u=float(state.torque)
+        )

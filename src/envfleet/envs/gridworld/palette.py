@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.envs.frames import CELL_PIXELS, draw_cells
+
 COLORS: Final = ((236, 236, 230), (84, 88, 96), (226, 88, 34), (64, 168, 92))
 """Red, green and blue of floor, wall, lava and goal."""
 
 AGENT_COLOR: Final = (40, 92, 200)
-_GRID_LINE = (210, 210, 204)
-_CELL_PIXELS = 32
 
 
 def draw(cells: NDArray[np.uint8], agent_row: int, agent_column: int) -> NDArray[np.uint8]:
@@ -23,10 +23,9 @@ def draw(cells: NDArray[np.uint8], agent_row: int, agent_column: int) -> NDArray
         agent_row: Where the agent stands.
         agent_column: Likewise.
     """
-    frame = np.array(COLORS, np.uint8)[cells].repeat(_CELL_PIXELS, axis=0).repeat(_CELL_PIXELS, axis=1)
-    frame[::_CELL_PIXELS] = frame[:, ::_CELL_PIXELS] = _GRID_LINE
-    offset = np.arange(_CELL_PIXELS) - (_CELL_PIXELS - 1) / 2
-    is_disc = np.hypot(offset[:, None], offset) < 0.36 * _CELL_PIXELS
-    top, left = agent_row * _CELL_PIXELS, agent_column * _CELL_PIXELS
-    frame[top : top + _CELL_PIXELS, left : left + _CELL_PIXELS][is_disc] = AGENT_COLOR
+    frame = draw_cells(np.array(COLORS, np.uint8)[cells])
+    offset = np.arange(CELL_PIXELS) - (CELL_PIXELS - 1) / 2
+    is_disc = np.hypot(offset[:, None], offset) < 0.36 * CELL_PIXELS
+    top, left = agent_row * CELL_PIXELS, agent_column * CELL_PIXELS
+    frame[top : top + CELL_PIXELS, left : left + CELL_PIXELS][is_disc] = AGENT_COLOR
     return frame

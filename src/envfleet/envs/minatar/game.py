@@ -1,0 +1,80 @@
+"""Common parts of MinAtar's games: the board, its picture, and sticky actions."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.envs.frames import draw_cells
+from envfleet.kernels import Kernel
+
+SIZE: Final = 10
+"""Rows and columns of every game's board."""
+
+NOTHING, LEFT, UP, RIGHT, DOWN, FIRE = range(6)
+
+
+class MinAtarGame(Kernel):
+    """A game of MinAtar: a board of 10 × 10 cells, observed as one plane of bools for each kind of thing.
+
+    Actions: 0 nothing, 1 left, 2 up, 3 right, 4 down, 5 fire; with `sticky_action_prob` the last action is repeated
+    instead. Unlike in the package `minatar`, which keeps it from the episode before, an episode's last action is at
+    first 0, so that a seed decides everything. The package's generator is another: the same seeds give other draws.
+
+    Source: K. Young, T. Tian, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible Reinforcement Learning
+    Experiments" (2019).
+    """
+
+    action_space = spaces.Discrete(6)
+    render_fps = 10
+
+    class State(Kernel.State):
+        """What was done last."""
+
+        last_action: int
+
+    class Params(Kernel.Params):
+        """How often actions stick, and the action of the list above that each of the action space stands for."""
+
+        sticky_action_prob: float = 0.1
+        action_set: NDArray[np.int32] = np.arange(6, dtype=np.int32)
+
+
+def board_space(num_planes: int) -> spaces.Box:
+    """Return the observation space of a game, bool `(10, 10, num_planes)`."""
+    return spaces.Box(0, 1, (SIZE, SIZE, num_planes), np.bool_)  # type: ignore[arg-type]  # which takes bools, too
+
+
+def press(state: MinAtarGame.State, action: int, rng: np.random.Generator, params: MinAtarGame.Params) -> int:
+    """Return what is done: the action, or with a probability what was done last."""
+    if rng.random() >= params.sticky_action_prob:
+        state.last_action = params.action_set[action]
+    return state.last_action
+
+
+def clear(out: NDArray[np.bool_]) -> None:
+    """Write an empty board."""
+    flat = out.reshape(out.size)
+    for k in range(out.size):
+        flat[k] = False
+
+
+def draw_board(observe: Callable[..., None], num_planes: int, state: Any) -> NDArray[np.uint8]:
+    """Draw a frame, 32 pixels a cell: each cell in the colour of the last plane that is set there, else black.
+
+    Args:
+        observe: Of the game.
+        num_planes: How many.
+        state: To be drawn.
+    """
+    board = np.zeros((SIZE, SIZE, num_planes), np.bool_)
+    observe(state, board)
+    hues = [colorsys.hsv_to_rgb(k / num_planes, 0.65, 0.95) for k in range(num_planes)]
+    colors = np.array([(0.0, 0.0, 0.0), *hues]) * 255
+    top = (board * (np.arange(num_planes) + 1)).max(axis=2)
+    return draw_cells(colors.astype(np.uint8)[top])
