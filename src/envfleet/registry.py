@@ -143,6 +143,9 @@ ENVIRONMENTS: dict[str, Environment] = {
         ),
         Environment("envfleet/GridWorld-v0", "envfleet.envs.gridworld:GridWorld", 100),
         Environment("envfleet/GridWorldPixels-v0", "envfleet.envs.gridworld:GridWorldPixels", 100),
+        Environment("envfleet/ConnectFour-v0", "envfleet.envs.board:ConnectFour"),
+        Environment("envfleet/ConnectFourOne-v0", "envfleet.envs.board:ConnectFourOne"),
+        Environment("envfleet/2048-v0", "envfleet.envs.board:Play2048"),
         Environment(
             "envfleet/Turbofan-v0",
             "envfleet.envs.turbofan:Turbofan",
