@@ -28,6 +28,8 @@ IN: Final = 16
 GREY_WALL: Final = WALL + IN * GREY
 GREEN_GOAL: Final = GOAL + IN * GREEN
 
+_KIND: Final = IN - 1  # bits of the kind
+_COLOR: Final = 4  # place of the bits of the colour
 _DX: Final = (1, 0, -1, 0)
 _DY: Final = (0, 1, 0, -1)
 _VIEW: Final = 7
@@ -143,11 +145,11 @@ def look(state: Any, out: NDArray[np.uint8], sees_through: bool) -> None:
             x, y = state.x + dx * far - dy * aside, state.y + dy * far + dx * aside
             is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
             cell = state.cells[y, x] if is_inside else GREY_WALL
-            kind = cell % IN
+            kind = cell & _KIND
             is_shut = kind >= CLOSED_DOOR
             clear |= (0 if is_shut | (kind == WALL) else 1) << column
             out[column, row, 0] = OPEN_DOOR if is_shut else kind
-            out[column, row, 1] = cell // IN
+            out[column, row, 1] = cell >> _COLOR
             out[column, row, 2] = kind - LAVA if is_shut else 0
         if not sees_through:
             seen, seen_beyond = _spread(seen, clear)
@@ -155,8 +157,8 @@ def look(state: Any, out: NDArray[np.uint8], sees_through: bool) -> None:
                 if (seen >> column) & 1 == 0:
                     out[column, row, 0] = out[column, row, 1] = out[column, row, 2] = 0
             seen = seen_beyond
-    out[_VIEW // 2, _VIEW - 1, 0] = EMPTY if state.carrying == 0 else state.carrying % IN
-    out[_VIEW // 2, _VIEW - 1, 1] = state.carrying // IN
+    out[_VIEW // 2, _VIEW - 1, 0] = EMPTY if state.carrying == 0 else state.carrying & _KIND
+    out[_VIEW // 2, _VIEW - 1, 1] = state.carrying >> _COLOR
     out[_VIEW // 2, _VIEW - 1, 2] = 0
 
 
