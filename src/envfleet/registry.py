@@ -122,6 +122,26 @@ _MINATAR = {
     "Seaquest": ("seaquest:Seaquest", "seaquest:Seaquest"),
     "SpaceInvaders": ("space_invaders:SpaceInvaders", "minimal:SpaceInvadersMinimal"),
 }
+_MINIGRID = {
+    "Empty-5x5": "empty:Empty5x5",
+    "Empty-Random-5x5": "empty:EmptyRandom5x5",
+    "Empty-6x6": "empty:Empty6x6",
+    "Empty-Random-6x6": "empty:EmptyRandom6x6",
+    "Empty-8x8": "empty:Empty",
+    "Empty-16x16": "empty:Empty16x16",
+    "DoorKey-5x5": "door_key:DoorKey5x5",
+    "DoorKey-6x6": "door_key:DoorKey6x6",
+    "DoorKey-8x8": "door_key:DoorKey",
+    "DoorKey-16x16": "door_key:DoorKey16x16",
+    "FourRooms": "four_rooms:FourRooms",
+    "LavaCrossingS9N1": "lava_crossing:LavaCrossing",
+    "LavaCrossingS9N2": "lava_crossing:LavaCrossingS9N2",
+    "LavaCrossingS9N3": "lava_crossing:LavaCrossingS9N3",
+    "LavaCrossingS11N5": "lava_crossing:LavaCrossingS11N5",
+    "MultiRoom-N2-S4": "multi_room:MultiRoomN2S4",
+    "MultiRoom-N4-S5": "multi_room:MultiRoomN4S5",
+    "MultiRoom-N6": "multi_room:MultiRoom",
+}
 _HOCKEY = "envfleet.envs.hockey"
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -141,8 +161,15 @@ ENVIRONMENTS: dict[str, Environment] = {
             for name, targets in _MINATAR.items()
             for version, target in enumerate(targets)
         ),
+        *(
+            Environment(f"envfleet/MiniGrid-{name}-v0", f"envfleet.envs.minigrid.{target}")
+            for name, target in _MINIGRID.items()
+        ),
         Environment("envfleet/GridWorld-v0", "envfleet.envs.gridworld:GridWorld", 100),
         Environment("envfleet/GridWorldPixels-v0", "envfleet.envs.gridworld:GridWorldPixels", 100),
+        Environment("envfleet/ConnectFour-v0", "envfleet.envs.board:ConnectFour"),
+        Environment("envfleet/ConnectFourOne-v0", "envfleet.envs.board:ConnectFourOne"),
+        Environment("envfleet/2048-v0", "envfleet.envs.board:Play2048"),
         Environment(
             "envfleet/Turbofan-v0",
             "envfleet.envs.turbofan:Turbofan",

@@ -79,7 +79,7 @@ def _note(spec: EnvSpec, newest: dict[tuple[str | None, str], int]) -> str:
     if spec.version is not None and spec.version < latest:
         notes.append(f"old, v{latest} is current")
     if spec.max_episode_steps is None:
-        notes.append("no time limit")
+        notes.append("no registered time limit")
     return ", ".join(notes)
 
 

@@ -15,6 +15,9 @@ CELL_PIXELS = 32
 
 _GRID_LINE = (210, 210, 204)
 
+Color = tuple[int, int, int]
+"""Red, green and blue."""
+
 
 def draw_original(
     make_env: Callable[..., gym.Env[Any, Any]], size: tuple[int, int], *, surface: str = "screen", **attributes: Any
@@ -58,3 +61,18 @@ def draw_cells(colors: NDArray[np.uint8]) -> NDArray[np.uint8]:
     frame = colors.repeat(CELL_PIXELS, axis=0).repeat(CELL_PIXELS, axis=1)
     frame[::CELL_PIXELS] = frame[:, ::CELL_PIXELS] = _GRID_LINE
     return frame
+
+
+def draw_disc(frame: NDArray[np.uint8], row: float, column: float, color: Color, radius: float = 0.36) -> None:
+    """Draw a disc into a frame of `draw_cells`.
+
+    Args:
+        frame: Written.
+        row: Of the cell in whose middle the disc is; fractions lie between cells.
+        column: Likewise.
+        color: Its.
+        radius: In cells.
+    """
+    y, x = np.ogrid[: frame.shape[0], : frame.shape[1]]
+    middle = (CELL_PIXELS - 1) / 2
+    frame[np.hypot(y - middle - row * CELL_PIXELS, x - middle - column * CELL_PIXELS) < radius * CELL_PIXELS] = color

@@ -18,7 +18,7 @@ def test_known_problems_and_notes():
     assert find("CartPole-v1").problem is None
     assert find("envfleet/CartPole-v1").note == "kernel"
     assert find("CartPole-v0").note == "old, v1 is current"
-    assert find("Blackjack-v1").note == "no time limit"
+    assert find("Blackjack-v1").note == "no registered time limit"
     assert "gymnasium-robotics" in find("Ant-v2").problem
     assert "shimmy" in find("GymV26Environment-v0").problem
 

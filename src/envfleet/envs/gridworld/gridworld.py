@@ -8,8 +8,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.envs.frames import draw_cells, draw_disc
 from envfleet.envs.gridworld.layout import GOAL, LAVA, WALL, lay_out
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS, draw
+from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
 from envfleet.kernels import Kernel, array
 
 
@@ -95,7 +96,9 @@ class GridWorld(Kernel):
     @staticmethod
     def render(state: State, params: Params) -> NDArray[Any]:
         """Draw the world from above, 32 pixels a cell."""
-        return draw(state.cells, int(state.row), int(state.column))
+        frame = draw_cells(np.array(COLORS, np.uint8)[state.cells])
+        draw_disc(frame, int(state.row), int(state.column), AGENT_COLOR)
+        return frame
 
 
 class GridWorldPixels(GridWorld):

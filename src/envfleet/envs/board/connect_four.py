@@ -1,0 +1,184 @@
+"""Connect Four: four discs in a row, for two players who take turns, or for one against random play."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.envs.frames import draw_cells, draw_disc
+from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
+from envfleet.errors import InvalidArgument
+from envfleet.kernels import Kernel, array
+
+ROWS, COLUMNS = 6, 7
+_DIRECTIONS = ((0, 1), (1, 0), (1, 1), (1, -1))
+_DISC_COLORS = (AGENT_COLOR, COLORS[2])
+
+
+class ConnectFour(Kernel):
+    """Connect Four for two players who take turns, by the rules of pgx 2.6.0.
+
+    Action: the column into which the player to move, `player` of the infos (0 or 1), drops a disc; player one begins.
+    Which columns have room is `action_mask` of the infos. Rewards are player one's, 1 for a win and -1 for a loss;
+    those of player two are in the infos as `reward_two`. Terminated with four discs in a row, or on a full board.
+
+    Whoever takes a column without room loses, and the board stays as it is. On the last step of a game, all columns are
+    in the mask.
+
+    Observation: bool `(6, 7, 2)`, row 0 at the top: discs of the player to move, and of the other.
+    """
+
+    observation_space: ClassVar[spaces.Box] = spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.bool_)  # type: ignore[arg-type]  # as it may be
+    action_space = spaces.Discrete(COLUMNS)
+    render_fps = 2
+    info_fields: ClassVar[tuple[str, ...]] = ("action_mask", "player", "reward_two")
+
+    class State(Kernel.State):
+        """The board, 0 or the number of a disc's player, 1 or 2; and who is to move, 0 or 1."""
+
+        cells: NDArray[np.uint8] = array((ROWS, COLUMNS), np.uint8)
+        action_mask: NDArray[np.int8] = array(COLUMNS, np.int8)
+        player: int
+        reward_two: float
+
+    @staticmethod
+    def reset(state: State, rng: np.random.Generator, params: Kernel.Params) -> None:
+        """Clear the board."""
+        _clear(state)
+
+    @staticmethod
+    def step(state: State, action: int, rng: np.random.Generator, params: Kernel.Params) -> tuple[float, bool]:
+        """Drop a disc."""
+        is_one = state.player == 0
+        reward, terminated = _move(state, action)
+        state.reward_two = -reward if is_one else reward
+        return -state.reward_two, terminated
+
+    @staticmethod
+    def observe(state: State, out: NDArray[np.bool_]) -> None:
+        """Write the discs as the player to move sees them."""
+        _see(state, out, state.player)
+
+    @staticmethod
+    def render(state: State, params: Kernel.Params) -> NDArray[Any]:
+        """Draw the board, `(192, 224, 3)`, player one in blue."""
+        frame = draw_cells(np.full((ROWS, COLUMNS, 3), COLORS[0], np.uint8))
+        for row, column in np.argwhere(state.cells > 0):
+            draw_disc(frame, row, column, _DISC_COLORS[state.cells[row, column] - 1])
+        return frame
+
+
+class ConnectFourOne(ConnectFour):
+    """`ConnectFour` for one agent: the other player takes any column that has room, each equally likely.
+
+    Observation and reward are the agent's; a step ends after the other player's move.
+    """
+
+    info_fields = ("action_mask",)
+
+    class State(ConnectFour.State):
+        """As of `ConnectFour`, and which player is the agent."""
+
+        agent: int
+
+    class Params(Kernel.Params):
+        """Who begins: 1 the agent, 2 the other, or 0 to draw it anew for every game."""
+
+        starter: int = 0
+
+    @classmethod
+    def check_params(cls, values: Mapping[str, NDArray[Any]]) -> None:
+        """Check that somebody begins."""
+        starters = values.get("starter", np.zeros(1))
+        if not np.isin(starters, (0, 1, 2)).all():
+            raise InvalidArgument(
+                f"starter is {starters.tolist()}, expected 0 to 2: 1 is the agent, 2 the other, 0 either"
+            )
+
+    @staticmethod
+    def reset(state: Any, rng: np.random.Generator, params: Any) -> None:
+        """Clear the board, and let the other player begin if it is its turn."""
+        _clear(state)
+        is_first = params.starter == 1
+        if params.starter == 0:
+            is_first = rng.integers(0, 2) == 0
+        state.agent = 0 if is_first else 1
+        if not is_first:
+            _move(state, _draw_column(state, rng))
+
+    @staticmethod
+    def step(state: Any, action: int, rng: np.random.Generator, params: Any) -> tuple[float, bool]:
+        """Drop a disc, and the other player's."""
+        reward, terminated = _move(state, action)
+        if not terminated:
+            lost, terminated = _move(state, _draw_column(state, rng))
+            reward = -lost
+        return reward, terminated
+
+    @staticmethod
+    def observe(state: Any, out: NDArray[np.bool_]) -> None:
+        """Write the discs as the agent sees them."""
+        _see(state, out, state.agent)
+
+
+def _clear(state: Any) -> None:
+    state.cells[:] = 0
+    state.action_mask[:] = 1
+    state.player = 0
+    state.reward_two = 0.0
+
+
+def _move(state: Any, column: int) -> tuple[float, bool]:
+    """Drop the disc of the player to move; returns that player's reward, and whether the game is over."""
+    disc = state.player + 1
+    state.player = 1 - state.player
+    reward, is_over = -1.0, True
+    if state.action_mask[column] != 0:
+        row = ROWS - 1
+        while state.cells[row, column] != 0:
+            row -= 1
+        state.cells[row, column] = disc
+        state.action_mask[column] = row > 0
+        has_won = _has_four(state.cells, row, column)
+        reward = 1.0 if has_won else 0.0
+        is_over = has_won or int(state.action_mask.sum()) == 0
+    if is_over:
+        state.action_mask[:] = 1
+    return reward, is_over
+
+
+def _has_four(cells: NDArray[np.uint8], row: int, column: int) -> bool:
+    """Whether the disc at a place is one of four in a row."""
+    disc = cells[row, column]
+    for down, right in _DIRECTIONS:
+        count = 1
+        for sign in (-1, 1):
+            y, x = row + sign * down, column + sign * right
+            while 0 <= y < ROWS and 0 <= x < COLUMNS and cells[y, x] == disc:
+                count += 1
+                y, x = y + sign * down, x + sign * right
+        if count >= 4:
+            return True
+    return False
+
+
+def _draw_column(state: Any, rng: np.random.Generator) -> int:
+    """Draw one of the columns that have room."""
+    rank: Any = rng.integers(0, int(state.action_mask.sum()))
+    column = 0
+    while rank > 0 or state.action_mask[column] == 0:
+        rank -= state.action_mask[column]
+        column += 1
+    return column
+
+
+def _see(state: Any, out: NDArray[np.bool_], player: int) -> None:
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            disc = state.cells[row, column]
+            out[row, column, 0] = disc == player + 1
+            out[row, column, 1] = disc == 2 - player
