@@ -31,8 +31,9 @@ class Kernel:
     - `observe(state, out)` writes the observation into `out`, an array of the observation space's shape and dtype.
     - `render(state, params)`, which is not compiled, returns a frame, uint8 `(height, width, 3)`; it may be left out.
 
-    `rng` has the methods `random`, `uniform`, `integers`, `standard_normal` and `normal` of `numpy.random.Generator`
-    and gives the same numbers. Functions may call other functions of any module and use global constants.
+    `rng` has the methods `random`, `uniform`, `integers`, `standard_normal`, `normal`, `choice`, `shuffle` and
+    `permutation` of `numpy.random.Generator` and gives the same numbers. Functions may call other functions of any
+    module and use constants of modules and classes.
 
     Attributes:
         observation_space: Of one sub-environment: `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`.
