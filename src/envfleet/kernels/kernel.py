@@ -39,7 +39,8 @@ class Kernel:
         observation_space: Of one sub-environment: `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`.
         action_space: Likewise.
         max_episode_steps: Episodes are truncated after so many steps; `None` for never.
-        info_fields: Fields of the state that are told in the infos of every step and reset.
+        info_fields: Fields of the state that are told in the infos of every step and reset. One called `action_mask`,
+            int8 `(n,)` for `Discrete(n)`, says which actions make sense: 1 for those that random rollouts may draw.
         render_fps: Frames per second, for players of videos.
         has_own_params: Compile only for parameters that may differ between sub-environments. Otherwise code for
             parameters that all share, which can be faster, is compiled first, and the rest once some differ: too long
@@ -218,6 +219,8 @@ def _read_kernel(kernel: Any) -> KernelSpec:
         raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({given!r},)`")
     for field in kernel.info_fields:
         state.check_name(field)
+    if "action_mask" in kernel.info_fields:
+        _check_mask(kernel, state)
     limit: Any = kernel.max_episode_steps
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise KernelError(f"{name}.max_episode_steps is {limit!r}, expected a whole number of at least 1, or None")
@@ -230,6 +233,17 @@ def _read_kernel(kernel: Any) -> KernelSpec:
         action=_read_space(kernel, "action_space"),
         **functions,
     )
+
+
+def _check_mask(kernel: type[Kernel], state: Fields) -> None:
+    space, found = kernel.action_space, state.dtype["action_mask"]
+    if not isinstance(space, spaces.Discrete):
+        raise KernelError(f"{state.owner}.action_mask is a mask of {space}, expected one of Discrete: rename the field")
+    if found != np.dtype((np.int8, (int(space.n),))):
+        raise KernelError(
+            f"{state.owner}.action_mask is {found}, expected an int8 for each action of {space}: write `action_mask: "
+            f"NDArray[np.int8] = array({int(space.n)}, np.int8)`"
+        )
 
 
 def _check_names(fields: tuple[str, ...], name: str) -> None:
