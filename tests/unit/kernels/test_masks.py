@@ -70,7 +70,7 @@ def test_masks_are_in_the_infos_of_resets_and_steps() -> None:
 
 
 def test_a_mask_is_what_gymnasiums_spaces_take() -> None:
-    env = gymnasium.wrappers.TimeLimit(KernelEnv(Corridor), 6)
+    env: Any = gymnasium.wrappers.TimeLimit(KernelEnv(Corridor), 6)
     _, info = env.reset(seed=3)
     taxi = gymnasium.make("Taxi-v3").reset(seed=0)[1]["action_mask"]
     assert (type(info["action_mask"]), info["action_mask"].dtype) == (type(taxi), taxi.dtype)
@@ -84,7 +84,7 @@ def test_random_rollouts_draw_allowed_actions_as_the_space_does(mode: Any) -> No
         rollout = fleet.rollout("random", 12, seed=5)
     places, actions = rollout.observations, rollout.actions
     for row in range(0, 1500, 7):
-        space = spaces.Discrete(3, start=1)
+        space: Any = spaces.Discrete(3, start=1)
         space._np_random = policy_generator(5, row)
         drawn = [space.sample(np.array(mask_of(place), np.int8)) for place in places[:, row]]
         assert drawn == actions[:, row].tolist()

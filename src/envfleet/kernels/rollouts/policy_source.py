@@ -147,7 +147,8 @@ def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
 
 
 def _function(spec: KernelSpec, act: Any, debug: bool) -> PolicySource:
-    call = "act_(observation_row(observations, i), {}generators[i])"
+    seen = "observations[i]" if spec.observation.parts else "observation_row(observations, i)"
+    call = f"act_({seen}, {{}}generators[i])"
     line = call.format("action_row(actions, i), ") if spec.action.shape else f"actions[i] = {call.format('')}"
     text = f"""
 @inner
