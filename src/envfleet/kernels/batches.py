@@ -78,8 +78,8 @@ def make_batch(  # noqa: PLR0913  # every option is keyword-only
         raise InvalidArgument("debug=True with device='cuda': indices are checked on the CPU only, leave device out")
     if spec.observation.parts or spec.action.parts:
         raise InvalidArgument(
-            f"{spec.name} with device='cuda' has spaces of several parts, expected one array each: leave device out, or "
-            "put observations and actions into one Box"
+            f"{spec.name} with device='cuda' has spaces of several parts, expected one array each: leave device out, "
+            "or put observations and actions into one Box"
         )
     from envfleet.kernels.cuda.batch import CudaBatch
 

@@ -182,8 +182,8 @@ class PlainEnv:
             place = f"{out}[{', '.join(str(int(index)) for index in missing[0])}]"
             raise KernelError(
                 f"{self.spec.name}.observe leaves {len(missing)} of {once.size} elements of `{out}` unwritten, the "
-                f"first is {place}, or it reads them: `{out}` has the shape {once.shape} of observation_space and holds "
-                "anything at first, so write every element"
+                f"first is {place}, or it reads them: `{out}` has the shape {once.shape} of observation_space and "
+                "holds anything at first, so write every element"
             )
 
     def _observe_over(self, fill: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
@@ -312,7 +313,7 @@ class _PlainRow:
 
 def _rows_of(batched: Any, count: int) -> list[Any]:
     """Each row of an array, or of a dict or tuple of arrays."""
-    return [map_arrays(batched, lambda array, k=k: array[k]) for k in range(count)]
+    return [map_arrays(batched, operator.itemgetter(k)) for k in range(count)]
 
 
 def _parts(value: Any) -> list[Any]:

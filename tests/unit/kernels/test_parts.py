@@ -184,3 +184,52 @@ def test_compiled_policies_read_the_parts(mode: Any) -> None:
         places, gears = rollout.observations["place"][..., 0], rollout.observations["gear"]
         assert rollout.actions.tolist() == np.where(places > 0.0, 2, gears // 2).tolist()
         assert rollout.episodes.observations["map"].shape == (len(rollout.episodes), 3, 4)
+    with envfleet.make(Rover, 2, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(KernelError, match="pass a callable"):
+            fleet.rollout(shift, 2)
+
+
+def test_actions_are_checked_part_by_part() -> None:
+    with envfleet.make(Rover, 2, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        good = {"gear": np.array([0, 1]), "steer": np.zeros((2, 2), np.float32), "lamps": np.zeros((2, 2), np.int8)}
+        fleet.step(good)
+        bad: list[tuple[Any, str]] = [
+            ({**good, "gear": np.array([0, 3])}, r"action of sub-environment 1 is .*not in Dict"),
+            ({**good, "gear": np.array([0.5, 1.0])}, r"actions\['gear'\] have dtype float64, expected int64"),
+            ({**good, "steer": np.array([[0.0, np.nan], [0.0, 0.0]])}, r"action of sub-environment 0"),
+            ({**good, "steer": np.zeros(2)}, r"actions\['steer'\] have shape \(2,\), expected \(2, 2\)"),
+            ({**good, "lamps": np.array([[0, 2], [0, 0]])}, r"action of sub-environment 0"),
+            ({**good, "lamps": np.array([[0, 256], [0, 0]])}, r"which is not in MultiBinary"),
+            ({"gear": good["gear"]}, r"expected one array for each of \['gear', 'steer', 'lamps'\]"),
+            (np.zeros(2), r"expected one array for each of"),
+        ]
+        for actions, message in bad:
+            with pytest.raises(InvalidArgument, match=message):
+                fleet.step(actions)
+    with envfleet.make(Pair, 2, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        fleet.step((np.array([-1, 1]), np.zeros((2, 2))))
+        with pytest.raises(InvalidArgument, match="action of sub-environment 0"):
+            fleet.step((np.array([-2, 1]), np.zeros((2, 2))))
+
+
+def test_what_cannot_be_is_refused() -> None:
+    class Deep(Rover):
+        observation_space = spaces.Dict({"inner": spaces.Dict({"x": spaces.Discrete(2)})})
+
+    class Leaving(Rover):
+        @staticmethod
+        def observe(state: Any, out: Any) -> None:
+            out["map"][:, :] = state.cells
+            out["gear"] = 0
+            out["place"][0] = 1.0
+            out["speed"] = 1.0
+
+    with pytest.raises(KernelError, match=r"Deep\.observation_space\['inner'\] is a Dict, expected.*one level deep"):
+        read_kernel(Deep)
+    with pytest.raises(KernelError, match=r"elements of `out\['place'\]` unwritten, the first is out\['place'\]\[1\]"):
+        envfleet.make(Leaving, 1, backend="kernel")
+    with pytest.raises(InvalidArgument, match="with device='cuda' has spaces of several parts"):
+        envfleet.make(Rover, 2, backend="kernel", device="cuda")
