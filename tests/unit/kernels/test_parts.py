@@ -202,7 +202,7 @@ def test_actions_are_checked_part_by_part() -> None:
             ({**good, "steer": np.zeros(2)}, r"actions\['steer'\] have shape \(2,\), expected \(2, 2\)"),
             ({**good, "lamps": np.array([[0, 2], [0, 0]])}, r"action of sub-environment 0"),
             ({**good, "lamps": np.array([[0, 256], [0, 0]])}, r"which is not in MultiBinary"),
-            ({"gear": good["gear"]}, r"expected one array for each of \['gear', 'steer', 'lamps'\]"),
+            ({"gear": good["gear"]}, r"expected one array for each of \['gear', 'lamps', 'steer'\]"),
             (np.zeros(2), r"expected one array for each of"),
         ]
         for actions, message in bad:
