@@ -80,6 +80,11 @@ def make_batch(  # noqa: PLR0913  # every option is keyword-only
         raise InvalidArgument(f"workers={workers} with device='cuda': leave it out, every sub-environment has a thread")
     if debug:
         raise InvalidArgument("debug=True with device='cuda': indices are checked on the CPU only, leave device out")
+    if spec.observation.parts or spec.action.parts:
+        raise InvalidArgument(
+            f"{spec.name} with device='cuda' has spaces of several parts, expected one array each: leave device out, "
+            "or put observations and actions into one Box"
+        )
     from envfleet.kernels.cuda.batch import CudaBatch
 
     return CudaBatch(spec, num_envs, params=params, limit=limit, autoreset_mode=autoreset_mode, copy=copy)

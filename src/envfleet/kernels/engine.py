@@ -18,7 +18,7 @@ from envfleet.fleet.checks import Seeds, check_options
 from envfleet.fleet.episodes import EpisodeStatus
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
-from envfleet.fleet.rollout import Rollout, check_rollout, is_batched, step_rollout
+from envfleet.fleet.rollout import Rollout, check_rollout, is_batched, map_arrays, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.batches import make_batch, require_cpu
@@ -27,6 +27,7 @@ from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit, read_seeds
 from envfleet.kernels.rng import to_generator
+from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.rollout import run_rollout
 from envfleet.kernels.values import spread, to_values
 from envfleet.options import Options
@@ -63,6 +64,7 @@ class KernelEngine(seam.Engine):
         self._batch: Any = None
         check_render_mode(render_mode)
         self._kernel, self.copy = spec, options.copy
+        self._unpack, self._has_parts = spec.observation.unpack, bool(spec.observation.parts)
         self._first_seed = read_first_seed(options.seed, num_envs)
         self._batch = make_batch(
             spec,
@@ -126,7 +128,8 @@ class KernelEngine(seam.Engine):
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = arrays[0]
         infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
-        return arrays[0], arrays[1], arrays[2], arrays[3], infos
+        observations = self._unpack(arrays[0]) if self._has_parts else arrays[0]
+        return observations, arrays[1], arrays[2], arrays[3], infos
 
     def submit(self, request: seam.Request) -> None:
         """Do what is asked."""
@@ -161,7 +164,7 @@ class KernelEngine(seam.Engine):
         self._observations[rows] = arrays[0][rows]
         infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
         observations, rewards, terminated, truncated = (array[rows] for array in arrays[:4])
-        return seam.Batch(observations, rewards, terminated, truncated, take_infos(infos, rows), rows)
+        return seam.Batch(self._unpack(observations), rewards, terminated, truncated, take_infos(infos, rows), rows)
 
     def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
         """Return what came of the last request."""
@@ -176,7 +179,8 @@ class KernelEngine(seam.Engine):
                     "recv(env_indices=…) of some of what was sent: a kernel steps at once, receive all"
                 )
             places = order[np.argsort(np.argsort(rows))]
-            observations, rewards, terminated, truncated = (array[places] for array in sent[:4])
+            rewards, terminated, truncated = (array[places] for array in sent[1:4])
+            observations = map_arrays(sent.observations, lambda array: array[places])
             sent = seam.Batch(observations, rewards, terminated, truncated, take_infos(sent.infos, places), rows)
         self._sent = None
         return sent
@@ -217,7 +221,7 @@ class KernelEngine(seam.Engine):
     def observe(self, rows: seam.Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations; the last ones of ended episodes are a view."""
         observations = self._batch.final_observations if final else self._observations
-        return observations if rows is None else observations.take(rows, axis=0)
+        return self._unpack(observations if rows is None else observations.take(rows, axis=0))
 
     # ------------------------------------------------------------------------------- attributes, frames and states
 
@@ -288,14 +292,14 @@ class KernelEngine(seam.Engine):
     def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Rollout:
         """Step `num_steps` times in one compiled call, unless the policy is a callable for batches."""
         check_rollout(self.traits.autoreset_mode, num_steps, out)
-        if is_batched(policy):
+        if is_batched(policy) or (self._kernel.action.parts and not callable(policy) and not isinstance(policy, MLP)):
             return step_rollout(self, policy, num_steps, seed, out)
         start_ns = time.perf_counter_ns()
         batch = require_cpu(self._batch, "rollout")
         rollout = run_rollout(batch, policy, num_steps, autoreset_mode=self.traits.autoreset_mode, seed=seed, out=out)
         self._steps += num_steps
         self._step_ns += time.perf_counter_ns() - start_ns
-        self._observations = rollout.last_observations
+        self._observations = rollout.memory.outputs[0][-1]
         return rollout
 
     def episodes(self) -> EpisodeStatus:

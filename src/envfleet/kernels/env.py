@@ -16,7 +16,7 @@ from envfleet.errors import InvalidArgument, KernelError
 from envfleet.fleet.checks import check_options
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
-from envfleet.kernels.host_actions import as_array
+from envfleet.kernels.host_actions import batch_of_one
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
 from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import check_render_mode, read_seeds
@@ -83,15 +83,16 @@ class KernelEnv(gym.Env[Any, Any]):
         if is_seeded[0]:
             self._np_random_seed = int(seeds[0])
         arrays = self._batch.reset(_ROW, seeds, is_seeded)
-        return arrays[0][0], self._infos(arrays)
+        return self._kernel.observation.unpack(arrays[0][0]), self._infos(arrays)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step once; truncated is set by a limit in the kernel's `step` only, that of the fleet by a wrapper."""
         if self._np_random_seed is None:
             raise gym.error.ResetNeeded("step() before the first reset: call reset() first")
         self._awaiting[0] = 0  # Gymnasium's environments may be stepped beyond the end of an episode
-        arrays, _ = self._batch.step(as_array(action)[np.newaxis], now=0)
-        return arrays[0][0], float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
+        arrays, _ = self._batch.step(batch_of_one(self._kernel, action), now=0)
+        observation = self._kernel.observation.unpack(arrays[0][0])
+        return observation, float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
 
     def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
         columns = zip(self._kernel.kernel.info_fields, arrays[4:], strict=True)

@@ -23,6 +23,8 @@ _ADVICE = (
         r"exception_match",
         "catches an exception of one kind, which compiled code does not have: look at the value before, with `if`",
     ),
+    (r"yield in a closure|use of yield", "has a generator expression, which cannot be compiled: write a loop"),
+    (r"STORE_GLOBAL", "assigns to a global, which compiled code cannot change: keep it in a field of the state"),
     (r"NameError: name '(?P<name>\w+)' is not defined", "uses {name}, which is not defined"),
     (
         r"Cannot unify (?P<one>[\w(),. ]+?) and (?P<two>[\w(),. ]+?) for '(?P<name>[$\w]+)[\w.]*'",
@@ -33,7 +35,7 @@ _ADVICE = (
         "calls {call}, which compiled code does not have for these types",
     ),
     (
-        r"The use of (?P<name>\w+) is not supported|Use of unsupported (?P<other>.+)",
+        r"(?:The use of|Use of unsupported) (?P<name>.+?)(?: is not supported| found|\n|$)",
         "uses {name}, which compiled code does not have",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -158,6 +159,8 @@ def _dtype_of(kind: Any, value: Any, where: str) -> Any:
         return value.dtype, value.shape
     if kind in _PYTHON_TYPES:
         return np.dtype(_PYTHON_TYPES[kind])
+    if isinstance(kind, type) and issubclass(kind, enum.IntEnum):
+        return np.dtype(np.int64)
     if isinstance(kind, type) and issubclass(kind, (np.number, np.bool_)):
         check_precision(np.dtype(kind), where)
         return np.dtype(kind)

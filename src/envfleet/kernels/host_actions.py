@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.kernel import KernelSpec
+from envfleet.fleet.rollout import map_arrays
+from envfleet.kernels.kernel import ArraySpec, KernelSpec
 
 
 def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) -> NDArray[Any]:
@@ -22,19 +24,53 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
     Raises:
         InvalidArgument: No array, another shape or dtype, or an int that would wrap around.
     """
+    parts, dtype = spec.action.parts, spec.action.dtype
+    if not parts:
+        return _convert(spec.action, spec.action_space, actions, leading, "")
+    if isinstance(actions, np.ndarray) and actions.dtype == dtype and actions.shape == leading:
+        return np.ascontiguousarray(actions)
+    space: Any = spec.action_space
+    keys = [key for key, _ in parts]
+    found = list(actions) if isinstance(actions, Mapping) else list(range(len(actions))) if _is_tuple(actions) else None
+    if found is None or sorted(found, key=repr) != sorted(keys, key=repr):
+        raise InvalidArgument(
+            f"actions are a {type(actions).__name__} of {found}, expected one array for each of {keys} as in "
+            f"{space}: pass what action_space.sample() returns"
+        )
+    packed = np.zeros(leading, dtype)
+    for name, (key, part) in zip(dtype.names or (), parts, strict=True):
+        packed[name] = _convert(part, space[key], actions[key], leading, f"[{key!r}]")
+    return packed
+
+
+def _is_tuple(actions: Any) -> bool:
+    return isinstance(actions, (tuple, list))
+
+
+def batch_of_one(spec: KernelSpec, action: Any) -> Any:
+    """Return one action with a leading dimension of 1."""
+    if not spec.action.parts:
+        return as_array(action)[np.newaxis]
+    return map_arrays(action, lambda part: as_array(part)[np.newaxis])
+
+
+def _convert(form: ArraySpec, space: Any, actions: Any, leading: tuple[int, ...], part: str) -> NDArray[Any]:
     array = as_array(actions)
-    dtype, shape = spec.action.dtype, (*leading, *spec.action.shape)
+    dtype, shape = form.dtype, (*leading, *form.shape)
     if array.shape != shape:
         each = "one action per sub-environment" if len(leading) == 1 else "(T, N, …), one per step and sub-environment"
-        raise InvalidArgument(f"actions have shape {array.shape}, expected {shape}: {each}, first dimension first")
+        raise InvalidArgument(
+            f"actions{part} have shape {array.shape}, expected {shape}: {each}, first dimension first"
+        )
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise InvalidArgument(
-            f"actions have dtype {array.dtype}, expected {dtype}: convert them with actions.astype(np.{dtype})"
+            f"actions{part} have dtype {array.dtype}, expected {dtype}: convert them with "
+            f"actions{part}.astype(np.{dtype})"
         )
     converted = np.ascontiguousarray(array, dtype)
     if dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
         differs = (converted != array).reshape(int(np.prod(leading)), -1).any(axis=1)
-        refuse_action(spec, array, int(np.argmax(differs)))
+        _refuse(space, array, leading, int(np.argmax(differs)))
     return converted
 
 
@@ -64,10 +100,13 @@ def refuse_action(spec: KernelSpec, actions: NDArray[Any], place: int) -> NoRetu
     Raises:
         InvalidArgument: Always.
     """
-    leading = actions.shape[: actions.ndim - len(spec.action.shape)]
+    _refuse(spec.action_space, actions, actions.shape[: actions.ndim - len(spec.action.shape)], place)
+
+
+def _refuse(space: Any, actions: NDArray[Any], leading: tuple[int, ...], place: int) -> NoReturn:
     *steps, row = (int(index) for index in np.unravel_index(place, leading))
     when = f"at step {steps[0]} " if steps else ""
     raise InvalidArgument(
         f"{when}the action of sub-environment {row} is {actions[(*steps, row)]!s}, which is not in "
-        f"{spec.action_space}; nothing was stepped"
+        f"{space}; nothing was stepped"
     )

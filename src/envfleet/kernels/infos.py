@@ -49,6 +49,7 @@ class StepInfos:
     def __init__(self, spec: KernelSpec, num_envs: int, options: Options) -> None:
         self._names, self._num_envs = tuple(spec.kernel.info_fields), num_envs
         self._records, self._has_finals = options.record_episodes, options.final_infos
+        self._unpack = spec.observation.unpack
         self._all = np.ones(num_envs, np.bool_)
         self._all.flags.writeable = False
 
@@ -77,7 +78,8 @@ class StepInfos:
         mask[rows] = True
         observations = np.full(self._num_envs, None, object)
         for row, observation in zip(rows.tolist(), last, strict=True):
-            observations[row] = int(observation) if observation.shape == () and last.dtype.kind in "iu" else observation
+            is_int = observation.shape == () and last.dtype.kind in "iu"
+            observations[row] = int(observation) if is_int else self._unpack(observation)
         final: dict[str, Any] = {}
         for name, values in infos.items():
             final[name] = np.zeros((self._num_envs, *values.shape[1:]), values.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import enum
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -77,7 +78,7 @@ class FunctionTree:
                 names[name] = value
 
     def _make_references(self, function: types.FunctionType, records: str) -> dict[str, Any]:
-        """What a function refers to, compilable, by name; modules become stand-ins with the members that it uses."""
+        """What a function refers to, compilable, by name; modules and classes become modules of what it uses."""
         made: dict[str, Any] = {}
         for path, value in references(function).items():
             *modules, name = path.split(".")
@@ -88,7 +89,9 @@ class FunctionTree:
         return made
 
     def _replace(self, value: Any, records: str) -> Any:
-        """The same value with compilable functions in it."""
+        """The same value with compilable functions in it, and members of an `IntEnum` as the numbers they are."""
+        if isinstance(value, enum.IntEnum):
+            return int(value)
         if isinstance(value, tuple):
             items = [self._replace(item, records) for item in value]
             return type(value)._make(items) if hasattr(value, "_make") else tuple(items)

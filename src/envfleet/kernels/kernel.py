@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -31,14 +31,17 @@ class Kernel:
     - `observe(state, out)` writes the observation into `out`, an array of the observation space's shape and dtype.
     - `render(state, params)`, which is not compiled, returns a frame, uint8 `(height, width, 3)`; it may be left out.
 
-    `rng` has the methods `random`, `uniform`, `integers`, `standard_normal` and `normal` of `numpy.random.Generator`
-    and gives the same numbers. Functions may call other functions of any module and use global constants.
+    `rng` has the methods `random`, `uniform`, `integers`, `standard_normal`, `normal`, `choice`, `shuffle` and
+    `permutation` of `numpy.random.Generator` and gives the same numbers. Functions may call other functions of any
+    module and use constants of modules and classes.
 
     Attributes:
-        observation_space: Of one sub-environment: `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`.
+        observation_space: Of one sub-environment: `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`, or a `Dict` or
+            `Tuple` of these, of which `step` and `observe` see the parts by key or place.
         action_space: Likewise.
         max_episode_steps: Episodes are truncated after so many steps; `None` for never.
-        info_fields: Fields of the state that are told in the infos of every step and reset.
+        info_fields: Fields of the state that are told in the infos of every step and reset. One called `action_mask`,
+            int8 `(n,)` for `Discrete(n)`, says which actions make sense: 1 for those that random rollouts may draw.
         render_fps: Frames per second, for players of videos.
         has_own_params: Compile only for parameters that may differ between sub-environments. Otherwise code for
             parameters that all share, which can be faster, is compiled first, and the rest once some differ: too long
@@ -98,15 +101,28 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """Shape and dtype of one observation or action as an array."""
+    """Shape and dtype of one observation or action as an array.
+
+    That of a `Dict` or `Tuple` is one record, with a field for each of its `parts`, which have a key or a place.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    parts: tuple[tuple[Any, ArraySpec], ...] = ()
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
+
+    def join(self, values: Iterable[Any]) -> Any:
+        """Return a value for each part as Gymnasium's dict or tuple."""
+        keys = [key for key, _ in self.parts]
+        return dict(zip(keys, values, strict=True)) if isinstance(keys[0], str) else tuple(values)
+
+    def unpack(self, packed: Any) -> Any:
+        """Return records as Gymnasium's dict or tuple of arrays, which are views; other arrays as they are."""
+        return self.join(packed[name] for name in packed.dtype.names) if self.parts else packed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # one per kernel
@@ -217,6 +233,8 @@ def _read_kernel(kernel: Any) -> KernelSpec:
         raise KernelError(f"{name}.info_fields is a str, expected a tuple: write `({given!r},)`")
     for field in kernel.info_fields:
         state.check_name(field)
+    if "action_mask" in kernel.info_fields:
+        _check_mask(kernel, state)
     limit: Any = kernel.max_episode_steps
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise KernelError(f"{name}.max_episode_steps is {limit!r}, expected a whole number of at least 1, or None")
@@ -229,6 +247,17 @@ def _read_kernel(kernel: Any) -> KernelSpec:
         action=_read_space(kernel, "action_space"),
         **functions,
     )
+
+
+def _check_mask(kernel: type[Kernel], state: Fields) -> None:
+    space, found = kernel.action_space, state.dtype["action_mask"]
+    if not isinstance(space, spaces.Discrete):
+        raise KernelError(f"{state.owner}.action_mask is a mask of {space}, expected one of Discrete: rename the field")
+    if found != np.dtype((np.int8, (int(space.n),))):
+        raise KernelError(
+            f"{state.owner}.action_mask is {found}, expected an int8 for each action of {space}: write `action_mask: "
+            f"NDArray[np.int8] = array({int(space.n)}, np.int8)`"
+        )
 
 
 def _check_names(fields: tuple[str, ...], name: str) -> None:
@@ -267,12 +296,22 @@ def _read_space(kernel: type[Kernel], name: str) -> ArraySpec:
     space = getattr(kernel, name, None)
     if space is None:
         raise KernelError(f"{kernel.__name__} has no {name}: write `{name} = spaces.Box(...)` in its body")
+    where = f"{kernel.__name__}.{name}"
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)) or len(space) == 0:
+        return _read_array(space, where)
+    given = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    parts = tuple((key, _read_array(part, f"{where}[{key!r}]")) for key, part in given)
+    fields = [(key if isinstance(key, str) else f"part_{key}", part.dtype, part.shape) for key, part in parts]
+    return ArraySpec((), np.dtype(fields, align=True), parts)
+
+
+def _read_array(space: Any, where: str) -> ArraySpec:
     if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise KernelError(
-            f"{kernel.__name__}.{name} is a {type(space).__name__}, expected Box, Discrete, MultiDiscrete or "
-            "MultiBinary: a kernel reads and writes one array"
+            f"{where} is a {type(space).__name__}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
+            "Tuple of these, one level deep: a kernel reads and writes arrays of fixed shape"
         )
     if space.dtype is None or space.shape is None:
-        raise KernelError(f"{kernel.__name__}.{name} has no fixed shape and dtype, expected one of each")
-    check_precision(np.dtype(space.dtype), f"{kernel.__name__}.{name}")
+        raise KernelError(f"{where} has no fixed shape and dtype, expected one of each")
+    check_precision(np.dtype(space.dtype), where)
     return ArraySpec(tuple(space.shape), np.dtype(space.dtype))

@@ -14,13 +14,13 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 from numba.core.typing.arraydecl import RecordAttribute
-from numba.extending import intrinsic, overload_method
+from numba.extending import intrinsic, overload, overload_method
 
 from envfleet.kernels import rng as rng_functions
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.numba_passes import Checked, Strict
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.views import make_row_view
+from envfleet.kernels.views import make_row_view, scalar_clip
 
 INNER: dict[str, Any] = {
     "error_model": "numpy",
@@ -83,9 +83,11 @@ _RNG_TYPE = numba.from_dtype(RNG_DTYPE)
 def _attach(name: str, function: Callable[..., Any]) -> None:
     """Make `rng.name(...)` call `function(rng, ...)`."""
     compiled = make_function(function)
+    of_int = make_function(rng_functions.INT_METHODS.get(name, function))
 
-    def choose(rng: Any, *_args: Any, **_kwargs: Any) -> Any:
-        return compiled.py_func if rng == _RNG_TYPE else None
+    def choose(rng: Any, *args: Any, **kwargs: Any) -> Any:
+        is_int = isinstance(next(iter((*args, *kwargs.values())), None), types.Integer)
+        return None if rng != _RNG_TYPE else of_int.py_func if is_int else compiled.py_func
 
     choose.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
     overload_method(types.Record, name, jit_options=FLAGS)(choose)
@@ -93,6 +95,12 @@ def _attach(name: str, function: Callable[..., Any]) -> None:
 
 for _name, _function in rng_functions.METHODS.items():
     _attach(_name, _function)
+
+
+@overload(np.clip)
+def _clip(a, a_min, a_max):  # type: ignore[no-untyped-def]  # numba compares what is annotated
+    """`np.clip` of a number, which numba has of arrays only."""
+    return scalar_clip(types, a, a_min, a_max)
 
 
 def _put_methods_first() -> None:

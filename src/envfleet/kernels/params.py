@@ -72,6 +72,8 @@ def _check_one(spec: KernelSpec, num_envs: int, name: str, value: Any) -> NDArra
         converted = array.astype(dtype, casting="unsafe" if array.dtype.kind in "iub" else "same_kind")
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{name}={value!r}: pass {dtype} or an array of it") from error
+    if converted.dtype.kind == "f" and np.isnan(converted).any():
+        raise InvalidArgument(f"{name}={value!r} has a NaN, expected numbers: {spec.name} would calculate with it")
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise InvalidArgument(f"{name}={value!r} does not fit into {dtype}: pass a smaller number")
     if converted.shape == shape:

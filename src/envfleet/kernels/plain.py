@@ -15,7 +15,7 @@ from envfleet.errors import KernelError
 from envfleet.kernels.assignments import describe_loss
 from envfleet.kernels.explaining import describe_line
 from envfleet.kernels.fields import Fields
-from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.kernel import ArraySpec, KernelSpec
 
 _REHEARSED_STEPS = 3
 _OF_OTHERS = tuple(str(Path(file).parent) for file in (__file__, np.__file__, gymnasium.__file__))
@@ -113,7 +113,7 @@ class PlainEnv:
         self.rng = np.random.Generator(np.random.PCG64())
         self._num_results: int | None = None  # what step returned before
 
-    def reset(self, seed: int | None = None) -> NDArray[Any]:
+    def reset(self, seed: int | None = None) -> Any:
         """Begin an episode, seeded as Gymnasium seeds, or going on with the same generator; returns the observation."""
         if seed is not None:
             self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
@@ -121,7 +121,7 @@ class PlainEnv:
         _expect_nothing(self.spec, "reset", reset(self.state, self.rng, self.params), "it writes the fields of `state`")
         return self.observe()
 
-    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
         """Step once.
 
         Args:
@@ -133,12 +133,7 @@ class PlainEnv:
         Raises:
             KernelError: The kernel returned something else.
         """
-        action = np.asarray(action, self.spec.action.dtype)
-        if self.spec.action.shape:
-            action = action.view(PlainArray)
-            action.flags.writeable = False
-        else:
-            action = action.item()
+        action = _plain_action(self.spec.action, action)
         result: Any = self.spec.step(self.state, action, self.rng, self.params)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
             raise KernelError(
@@ -164,9 +159,9 @@ class PlainEnv:
         """Whether steps say `truncated`, as far as there have been any."""
         return self._num_results == 3
 
-    def observe(self) -> NDArray[Any]:
-        """The current observation, a new array."""
-        return self._observe_over(0)
+    def observe(self) -> Any:
+        """The current observation, a new array, or a dict or tuple of them."""
+        return self.spec.observation.unpack(self._observe_over(0))
 
     def check_observe(self) -> None:
         """Check that `observe` writes every element, which memory would otherwise decide.
@@ -175,20 +170,39 @@ class PlainEnv:
             KernelError: It does not; names the first that it leaves out.
         """
         once, again = self._observe_over(0), self._observe_over(1)
+        parts = self.spec.observation.parts
+        if not parts:
+            self._check_written("out", once, again)
+        for (key, _), name in zip(parts, once.dtype.names or (), strict=bool(parts)):
+            self._check_written(f"out[{key!r}]", once[name], again[name])
+
+    def _check_written(self, out: str, once: NDArray[Any], again: NDArray[Any]) -> None:
         missing = np.argwhere((once != again) & ((once == once) | (again == again)))  # noqa: PLR0124  # NaN is written
         if len(missing):
-            place = f"out[{', '.join(str(int(index)) for index in missing[0])}]"
+            place = f"{out}[{', '.join(str(int(index)) for index in missing[0])}]"
             raise KernelError(
-                f"{self.spec.name}.observe leaves {len(missing)} of {once.size} elements of `out` unwritten, the first "
-                f"is {place}, or it reads them: `out` has the shape {once.shape} of observation_space and holds "
-                "anything at first, so write every element"
+                f"{self.spec.name}.observe leaves {len(missing)} of {once.size} elements of `{out}` unwritten, the "
+                f"first is {place}, or it reads them: `{out}` has the shape {once.shape} of observation_space and "
+                "holds anything at first, so write every element"
             )
 
-    def _observe_over(self, fill: int) -> NDArray[Any]:
-        out = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
+    def _observe_over(self, fill: int) -> Any:
+        out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
+        out = out[()] if self.spec.observation.parts else out  # a record, of which numbers can be assigned
         observe: Callable[..., Any] = self.spec.observe
         _expect_nothing(self.spec, "observe", observe(self.state, out), "it writes the elements of `out`")
         return out
+
+
+def _plain_action(form: ArraySpec, action: Any) -> Any:
+    if form.parts:
+        return form.join([_plain_action(part, action[key]) for key, part in form.parts])
+    array = np.asarray(action, form.dtype)
+    if not form.shape:
+        return array.item()
+    array = array.view(PlainArray)
+    array.flags.writeable = False
+    return array
 
 
 def _expect_nothing(spec: KernelSpec, name: str, result: Any, instead: str) -> None:

@@ -38,7 +38,7 @@ def is_of_library(value: Any) -> bool:
 
 
 def references(function: Any) -> dict[str, Any]:
-    """What a function's names stand for: globals, its closure, and of modules the members that it names.
+    """What a function's names stand for: globals, its closure, and of modules and classes the members that it names.
 
     Returns:
         Values by the path that the function writes, such as `"TABLE"` or `"geometry.area"`; builtins and names that
@@ -53,7 +53,7 @@ def references(function: Any) -> dict[str, Any]:
         except (KeyError, ValueError):  # a builtin, a variable of the function itself, or a cell that is still empty
             continue
         for attribute in attributes:
-            if not isinstance(value, types.ModuleType) or is_of_library(value) or not hasattr(value, attribute):
+            if not isinstance(value, (types.ModuleType, type)) or is_of_library(value) or not hasattr(value, attribute):
                 break
             name, value = f"{name}.{attribute}", getattr(value, attribute)
         found[name] = value

@@ -51,7 +51,8 @@ class RngState(Protocol):
 
 _MASK_32 = np.uint64(0xFFFFFFFF)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-_8, _9, _11, _16, _32, _58, _63, _64 = (np.uint64(bits) for bits in (8, 9, 11, 16, 32, 58, 63, 64))
+_1, _2, _4, _8, _9, _11 = (np.uint64(bits) for bits in (1, 2, 4, 8, 9, 11))
+_16, _32, _58, _63, _64 = (np.uint64(bits) for bits in (16, 32, 58, 63, 64))
 
 _PCG_HI, _PCG_LO = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
 _UNIT_53 = 1.0 / 9007199254740992.0
@@ -235,14 +236,84 @@ def normal(rng: RngState, loc: float = 0.0, scale: float = 1.0) -> float:
     return loc + scale * standard_normal(rng)
 
 
+def choice(rng: RngState, a: Any, p: Any = None) -> Any:
+    """Draw an element of an array or tuple, as `Generator.choice(a, p=p)`.
+
+    Args:
+        rng: The state.
+        a: An array or a tuple.
+        p: Probability of each, an array; they add up to 1, which is not checked.
+    """
+    return a[choice_below(rng, len(a), p)]
+
+
+def choice_below(rng: RngState, a: int, p: Any = None) -> np.int64:
+    """Draw an int64 from 0 to a - 1, as `Generator.choice(a, p=p)`."""
+    if p is None:
+        return _integers(rng, np.int64(0), np.int64(a))
+    return _weighted_place(rng, p)
+
+
+def _weighted_place(rng: RngState, p: Any) -> np.int64:
+    total = 0.0
+    for share in p:
+        total += share
+    drawn, reached = random(rng), 0.0
+    for place in range(len(p) - 1):
+        reached += p[place]
+        if reached / total > drawn:
+            return np.int64(place)
+    return np.int64(len(p) - 1)
+
+
+def _up_to(rng: RngState, last: np.uint64) -> np.int64:
+    mask = last  # then all bits below its highest
+    for shift in (_1, _2, _4, _8, _16):
+        mask |= mask >> shift
+    word = next_uint32(rng) & mask
+    while word > last:
+        word = next_uint32(rng) & mask
+    return np.int64(word)
+
+
+def shuffle(rng: RngState, x: Any) -> None:
+    """Shuffle an array along its first axis, as `Generator.shuffle(x)`."""
+    flat, row_size = x.flat, x.size // max(len(x), 1)
+    for last in range(len(x) - 1, 0, -1):
+        other = _up_to(rng, np.uint64(last))
+        for k in range(row_size):
+            here, there = last * row_size + k, other * row_size + k
+            flat[here], flat[there] = flat[there], flat[here]
+
+
+def permutation(rng: RngState, x: Any) -> Any:
+    """Return a copy of an array, shuffled, as `Generator.permutation(x)`; not on CUDA, which makes no arrays."""
+    shuffled = x.copy()
+    shuffle(rng, shuffled)
+    return shuffled
+
+
+def permutation_below(rng: RngState, x: int) -> Any:
+    """Return the numbers below `x`, shuffled, as `Generator.permutation(x)`; not on CUDA."""
+    shuffled = np.arange(x)
+    shuffle(rng, shuffled)
+    return shuffled
+
+
 METHODS: Final[dict[str, Callable[..., Any]]] = {
     "random": random,
     "uniform": uniform,
     "integers": integers,
     "standard_normal": standard_normal,
     "normal": normal,
+    "choice": choice,
+    "shuffle": shuffle,
+    "permutation": permutation,
 }
 """What a kernel may call on its `rng`, by the name `np.random.Generator` gives it."""
+
+INT_METHODS: Final[dict[str, Callable[..., Any]]] = {"choice": choice_below, "permutation": permutation_below}
+"""What is called in their place where the first argument is an int."""
 
 
 def from_generator(generator: np.random.Generator) -> np.record:

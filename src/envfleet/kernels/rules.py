@@ -6,6 +6,7 @@ rest in terms of its own.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import random
 import types
@@ -39,6 +40,7 @@ _FROZEN = {
 _KNOWN_MODULES = frozenset({"builtins", "numpy", "math", "cmath", "operator"})
 _VALUES = (bool, int, float, complex, str, tuple, np.generic, np.ndarray)
 _RESULTS = ("reward", "terminated", "truncated")
+_NO_CLASS = "uses the class {name}, which cannot be compiled: use functions and constants of a module or class"
 _DRAWS = "draws from {name}, which no seed reaches: draw from `rng`, as in `rng.random()`"
 
 
@@ -184,7 +186,9 @@ class _Frame:
         elif value.op == "getattr":
             self._get_attribute(target, value, loc)
         elif value.op in ("getitem", "static_getitem"):
-            self._get_item(target, value)
+            self._get_item(target, value, loc)
+        elif value.op == "getiter":
+            self._refuse_choice(value.value.name, loc)
         elif value.op == "build_tuple":
             self._tuples[target] = value.items
         elif value.op == "inplace_binop" and value.lhs.name not in self._parts:
@@ -195,7 +199,7 @@ class _Frame:
         elif value.op == "call":
             self._call(value, loc)
 
-    def _get_item(self, target: str, value: Any) -> None:
+    def _get_item(self, target: str, value: Any, loc: Any) -> None:
         kind = self._kinds.get(value.value.name)  # a part of an array is the same memory
         self._set_kind(target, kind if kind in _FROZEN else None)
         index = value.index if value.op == "getitem" else value.index_var  # none where a tuple is unpacked
@@ -205,25 +209,45 @@ class _Frame:
         table = self._values.get(value.value.name)
         if isinstance(table, tuple) and isinstance(place, int) and -len(table) <= place < len(table):
             self._values[target] = table[place]  # it may be a function
+        elif place is not slice:
+            self._refuse_choice(value.value.name, loc)
+
+    def _refuse_choice(self, name: str, loc: Any) -> None:
+        """Refuse to choose one of several functions while code runs."""
+        table = self._values.get(name)
+        if isinstance(table, tuple) and any(isinstance(item, types.FunctionType) for item in table):
+            what = (
+                "takes a function from a tuple by a number that is not a constant: write `if` and `elif` around calls"
+            )
+            self._fail(loc, what)
 
     def _get_attribute(self, target: str, value: Any, loc: Any) -> None:
         kind = self._kinds.get(value.value.name)
         if kind in ("state", "state to observe", "params", "rng"):
             self._check_field(kind, value.attr, loc)
             is_array = kind == "params" and bool(self._spec.params.dtype[value.attr].shape)
-            self._set_kind(target, "array of params" if is_array else None)
+            is_shuffle = kind == "rng" and value.attr == "shuffle"
+            self._set_kind(target, "array of params" if is_array else "shuffle" if is_shuffle else None)
             return
-        holder = self._values.get(value.value.name)
-        if isinstance(holder, types.ModuleType):
+        holder: Any = self._values.get(value.value.name)
+        is_namespace = isinstance(holder, (types.ModuleType, type))
+        if is_namespace:
             if not hasattr(holder, value.attr):
                 self._fail(loc, f"uses {holder.__name__}.{value.attr}, which does not exist")
             self._check_value(f"{holder.__name__}.{value.attr}", getattr(holder, value.attr), loc)
-        if isinstance(holder, types.ModuleType) or value.attr in getattr(holder, "_fields", ()):
+        if isinstance(holder, enum.Enum):
+            self._fail(loc, f"uses .{value.attr} of {holder!s}, which is a plain number here: leave it out")
+        if is_namespace or value.attr in getattr(holder, "_fields", ()):
             self._values[target] = getattr(holder, value.attr)
 
     def _call(self, value: Any, loc: Any) -> None:
+        if self._kinds.get(value.func.name) == "shuffle" and value.args:
+            self._refuse_frozen(value.args[0].name, loc)
         function = self._values.get(value.func.name)
         function = getattr(function, "py_func", function)
+        for one in (function, *(self._values.get(argument.name) for argument in value.args)):
+            if isinstance(one, type) and one.__module__ not in _KNOWN_MODULES:
+                self._fail(loc, _NO_CLASS.format(name=one.__name__))
         if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] in _KNOWN_MODULES:
             return
         if self._walk.is_active(function):
@@ -243,10 +267,8 @@ class _Frame:
         if isinstance(value, types.ModuleType):
             if value.__name__ in ("random", "numpy.random"):
                 self._fail(loc, _DRAWS.format(name=value.__name__))
-        elif isinstance(value, type):
-            if value.__module__ not in _KNOWN_MODULES:
-                what = f"uses the class {name}, which cannot be compiled: use functions and constants of a module"
-                self._fail(loc, what)
+        elif value is any or value is all:
+            self._fail(loc, f"calls {name}, which compiled code does not have: write a loop, or np.{name} of an array")
         elif isinstance(value, (list, dict, set)):
             what = f"uses {name}, a {type(value).__name__}, which cannot be compiled: make it a tuple or an array"
             self._fail(loc, what)

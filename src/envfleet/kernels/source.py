@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from envfleet.kernels.buffers import Buffer, BufferPlan, RecordBuffers
@@ -251,6 +252,12 @@ def step_range(table, actions, start, stop):
         """Whether element `k` of the `flat` actions is one that cannot be."""
         space: Any = self.plan.spec.action_space
         size = self.plan.spec.action.size
+        parts, names = self.plan.spec.action.parts, self.plan.spec.action.dtype.names or ()
+        if parts:
+            return " or ".join(
+                _wrong_part(space[key], part.shape, f"flat[k][{name!r}]")
+                for name, (key, part) in zip(names, parts, strict=True)
+            )
         if isinstance(space, spaces.Discrete):
             return f"flat[k] < {int(space.start)} or flat[k] >= {int(space.start) + int(space.n)}"
         if isinstance(space, spaces.MultiDiscrete):
@@ -331,7 +338,19 @@ def observe(table, start, stop):
         return "action_row(actions, i)" if self.plan.spec.action.shape else "actions[i]"
 
     def _out(self) -> str:
-        return "observation_row(observations, i)"
+        return "observations[i]" if self.plan.spec.observation.parts else "observation_row(observations, i)"
+
+
+def _wrong_part(space: Any, shape: tuple[int, ...], place: str) -> str:
+    """Whether a part of an action is one that cannot be."""
+    elements = [f"{place}{list(index)}" if shape else place for index in np.ndindex(shape)]
+    if isinstance(space, spaces.Box):
+        return " or ".join(f"{one} != {one}" for one in elements)
+    low = getattr(space, "start", 0)  # none of MultiBinary
+    high = low + (2 if isinstance(space, spaces.MultiBinary) else getattr(space, "nvec", getattr(space, "n", 0)))
+    lows, highs = (np.broadcast_to(bound, shape).ravel().tolist() for bound in (low, high))
+    tests = zip(elements, lows, highs, strict=True)
+    return " or ".join(f"{one} < {first} or {one} >= {end}" for one, first, end in tests)
 
 
 def _names(buffers: Iterable[Buffer]) -> str:

@@ -1,4 +1,4 @@
-"""Views of rows for compiled code, the same for every target of numba."""
+"""Views of rows and limits of numbers for compiled code, the same for every target of numba."""
 
 from __future__ import annotations
 
@@ -42,3 +42,10 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...]) -> Any:
         return result(flat, types.intp), generate
 
     return view
+
+
+def scalar_clip(types: Any, a: Any, a_min: Any, a_max: Any) -> Any:
+    """`np.clip` of numbers for a target of numba, whose own is for arrays; `None` where anything else is given."""
+    if not all(isinstance(one, (types.Number, types.Boolean)) for one in (a, a_min, a_max)):
+        return None
+    return lambda a, a_min, a_max: np.minimum(np.maximum(a, a_min), a_max)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 import envfleet
 from envfleet.errors import KernelError
 from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.rollout import map_arrays
 from envfleet.kernels.kernel import Kernel, KernelSpec, find_kernel, read_kernel
 from envfleet.kernels.plain import PlainEnv, describe
 
@@ -97,9 +99,10 @@ class _Trial:
         self.spec, self.params, self.num_steps, self.seeds = spec, params, num_steps, seeds
         space = copy.deepcopy(spec.action_space)
         space.seed(0)
-        shape = (num_steps, len(seeds), *spec.action.shape)
-        self.actions = np.array([space.sample() for _ in range(num_steps * len(seeds))], spec.action.dtype)
-        self.actions = self.actions.reshape(shape)
+        samples = [space.sample() for _ in range(num_steps * len(seeds))]
+        if spec.action.parts:
+            samples = [tuple(sample[key] for key, _ in spec.action.parts) for sample in samples]
+        self.actions = np.array(samples, spec.action.dtype).reshape(num_steps, len(seeds), *spec.action.shape)
 
     def _make(self, num_envs: int, workers: int, *, debug: bool = False) -> Fleet:
         return envfleet.make(self.spec.kernel, num_envs, backend="kernel", workers=workers, debug=debug, **self.params)
@@ -144,6 +147,7 @@ class _Trial:
         with self._make(len(self.seeds), 1) as fleet:
             rows = [_PlainRow(self.spec, _batch_of(fleet).records(k)[1]) for k in range(len(self.seeds))]
             observations, infos = fleet.reset(seed=list(self.seeds))
+            observations = _rows_of(observations, len(rows))
             first = [self._record(fleet, k) for k in range(len(rows))], observations
             for k, row in enumerate(rows):
                 row.begin(self.seeds[k])
@@ -151,11 +155,13 @@ class _Trial:
             self._check_infos(fleet, infos, 0)
             for step in range(self.num_steps):
                 result = fleet.step(self.actions[step])
+                observations = _rows_of(result[0], len(rows))
                 for k, row in enumerate(rows):
                     row.step(self.actions[step, k])
-                    self._compare_row(fleet, k, step + 1, row, (result[0][k], *(part[k] for part in result[1:4])))
+                    self._compare_row(fleet, k, step + 1, row, (observations[k], *(part[k] for part in result[1:4])))
                 self._check_infos(fleet, result[4], step + 1)
             again, _ = fleet.reset(seed=list(self.seeds))
+            again = _rows_of(again, len(rows))
             self._compare_resets(first, ([self._record(fleet, k) for k in range(len(rows))], again))
 
     def _record(self, fleet: Fleet, row: int) -> NDArray[Any]:
@@ -208,9 +214,10 @@ class _Trial:
             one, _ = small.reset(seed=list(self.seeds))
             other, _ = large.reset(seed=self._seeds_of_all())
             what = "it depends on the number of sub-environments or threads"
-            self._compare_rows(what, 0, (one,), (other[rows],))
+            self._compare_rows(what, 0, (one,), (map_arrays(other, lambda array: array[rows]),))
             for step, actions in enumerate(self.actions, 1):
-                found = tuple(part[rows] for part in large.step(self._actions_of_all(actions))[:4])
+                parts = large.step(self._actions_of_all(actions))[:4]
+                found = tuple(map_arrays(part, lambda array: array[rows]) for part in parts)
                 self._compare_rows(what, step, small.step(actions)[:4], found)
 
     def compare_saved(self) -> None:
@@ -232,9 +239,10 @@ class _Trial:
         for name, one, other in zip(
             ("observation", "reward", "terminated", "truncated"), expected, found, strict=False
         ):
-            for k, seed in enumerate(self.seeds):
-                if not _is_same(one[k], other[k]):
-                    self._fail(what, seed, step, name, one[k], other[k])
+            count = len(self.seeds)
+            for seed, ours, theirs in zip(self.seeds, _rows_of(one, count), _rows_of(other, count), strict=True):
+                if not _is_same(ours, theirs):
+                    self._fail(what, seed, step, name, ours, theirs)
 
     # ------------------------------------------------------------------ Gymnasium
 
@@ -303,18 +311,34 @@ class _PlainRow:
         self.env.state._values[...] = record  # noqa: SLF001  # whole
 
 
+def _rows_of(batched: Any, count: int) -> list[Any]:
+    """Each row of an array, or of a dict or tuple of arrays."""
+    return [map_arrays(batched, operator.itemgetter(k)) for k in range(count)]
+
+
+def _parts(value: Any) -> list[Any]:
+    """The arrays of a dict or tuple, or the array."""
+    return list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else [value]
+
+
 def _as_element(value: Any) -> Any:
     """A scalar of an array as its space knows it."""
+    if isinstance(value, (dict, tuple)):
+        return map_arrays(value, _as_element)
     return np.asarray(value) if isinstance(value, np.floating) else value
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, (dict, tuple)):
+        return all(map(_is_same, _parts(one), _parts(other)))
     first = np.asarray(one)
     return bool(np.array_equal(first, other, equal_nan=first.dtype.kind == "f"))
 
 
 def _is_close(one: Any, other: Any) -> bool:
     """Equal to rounding in floats, exactly in anything else."""
+    if isinstance(one, (dict, tuple)):
+        return all(map(_is_close, _parts(one), _parts(other)))
     first, second = np.asarray(one), np.asarray(other)
     if first.dtype.kind != "f":
         return bool(np.array_equal(first, second))

@@ -15,13 +15,18 @@ from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import check_functions, compile_kernel, compiling
 
 HEAD = """
-import math, random
+import enum, math, random
 from typing import NamedTuple
 import numpy as np
 from gymnasium import spaces
 from envfleet.kernels import Kernel, array
 
-HISTORY, TABLE = [], {"a": 1.0}
+HISTORY, TABLE, COUNT = [], {"a": 1.0}, 0
+def once(x): return x
+def twice(x): return 2.0 * x
+FUNCTIONS = once, twice
+class Way(enum.IntEnum):
+    LEFT = 0
 class Thing:
     value = 1.0
 THING = Thing()
@@ -80,8 +85,17 @@ STEPS: dict[str, tuple[str, ...]] = {
     _RARELY + "return None, False": ("None as reward",),
     "return np.random.rand(), False": ("numpy.random", "rng.random()"),
     "return random.random(), False": ("random", "rng.random()"),
-    "return rng.choice(3), False": ("rng.choice", "uniform"),
-    "return Base.SPEED, False": ("class Base", "functions and constants of a module"),
+    "return rng.gamma(3), False": ("rng.gamma", "uniform"),
+    _RARELY + "rng.shuffle(params.goals)": ("writes to a parameter", "field of the state"),
+    "return Base().SPEED, False": ("class Base", "functions and constants of a module"),
+    _RARELY + "return Thing().value, False": ("class Thing", "functions and constants of a module"),
+    _RARELY + "return Thing.worth, False": ("Thing.worth", "does not exist"),
+    _RARELY + "return Way.LEFT.value, False": ("Way.LEFT", "plain number", "leave it out"),
+    "global COUNT; COUNT += 1": ("assigns to a global", "field of the state"),
+    "return FUNCTIONS[action](state.x), False": ("function from a tuple", "`if` and `elif`"),
+    "for one in FUNCTIONS: state.x = one(state.x)": ("function from a tuple", "`if` and `elif`"),
+    "return 0.0, any(state.x > k for k in range(3))": ("calls any", "loop, or np.any of an array"),
+    "return 0.0, all([state.x > 0.0])": ("calls all", "loop, or np.all of an array"),
     "HISTORY.append(1.0)": ("HISTORY", "list", "array"),
     "return TABLE['a'], False": ("TABLE", "dict", "array"),
     "return THING.value, False": ("THING", "Thing", "numbers"),
@@ -274,6 +288,7 @@ TYPES = {
     "if state.n > 1000: state.is_on = state.x": "float64 to the bool field 'is_on', which would keep only whether",
     "if state.n > 1000: state.is_on = state.n": "declare the field as `is_on: int`, or write `bool(...)`",
     "value = (1.0, 2.0) if state.n > 1000 else 1.0": "gives an expression values of two types",
+    "return sum(k * 1.0 for k in range(3)), False": "generator expression, which cannot be compiled: write a loop",
     "return rng.random(3)[0], False": "one number at a time",
     "value = state.x[0] if state.n > 1000 else 1.0": "getitem",
     "try: value = 1.0 / state.x\n        except ZeroDivisionError: value = 0.0": "exception of one kind",

@@ -14,7 +14,7 @@ from tests.unit.kernels.jitted import jitted
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import rng as kernel_rng
-from envfleet.kernels.rng import METHODS, from_generator, standard_normal, to_generator
+from envfleet.kernels.rng import INT_METHODS, METHODS, from_generator, standard_normal, to_generator
 from envfleet.kernels.ziggurat import EDGE
 
 EDGE_SEEDS = [0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**63 - 1, 2**63, 2**64 - 1]
@@ -171,6 +171,46 @@ def test_normals_with_mean_and_deviation(way: Way) -> None:
         assert way(METHODS["normal"])(record, -1.5, 0.01) == generator.normal(-1.5, 0.01)
         assert way(METHODS["standard_normal"])(record) == generator.standard_normal()
     assert_same_state(record, generator)
+
+
+CHOICES: list[tuple[str, tuple[Any, ...]]] = [
+    ("choice", (7,)),
+    ("choice", (1,)),
+    ("choice", (np.arange(5) * 1.5,)),
+    ("choice", ((3, 5, 9),)),
+    ("choice", (4, np.array([0.1, 0.2, 0.3, 0.4]))),
+    ("choice", (np.array([2, 3, 5]), np.array([0.0, 1.0 / 3.0, 2.0 / 3.0]))),
+    ("permutation", (9,)),
+    ("permutation", (np.arange(6).reshape(3, 2),)),
+]
+SHUFFLED = ((1,), (2,), (3,), (11,), (300,), (4, 3), (3, 2, 2), (0,))
+
+
+@pytest.mark.parametrize("first_seed", range(0, 4000, 1000))
+def test_choices_and_shuffles(way: Way, first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 1000):
+        record, generator = seeded(way, seed), np.random.default_rng(seed)
+        name, arguments = CHOICES[seed % len(CHOICES)]
+        methods = {**METHODS, **INT_METHODS} if isinstance(arguments[0], int) else METHODS
+        found = way(methods[name])(record, *arguments)
+        named = {} if len(arguments) == 1 else {"p": arguments[1]}
+        np.testing.assert_array_equal(found, getattr(generator, name)(arguments[0], **named))
+        expected = np.arange(np.prod(SHUFFLED[seed // 7 % len(SHUFFLED)])).reshape(SHUFFLED[seed // 7 % len(SHUFFLED)])
+        shuffled = expected.copy()
+        way(METHODS["shuffle"])(record, shuffled)
+        generator.shuffle(expected)
+        np.testing.assert_array_equal(shuffled, expected)
+        assert way(METHODS["random"])(record) == generator.random()
+        assert_same_state(record, generator)
+
+
+def test_a_part_of_an_array_is_shuffled_in_place(way: Way) -> None:
+    record, generator = seeded(way, 6), np.random.default_rng(6)
+    found, expected = np.arange(20), np.arange(20)
+    for part in (slice(3, 9), slice(None, None, 3)):
+        way(METHODS["shuffle"])(record, found[part])
+        generator.shuffle(expected[part])
+    assert found.tolist() == expected.tolist()
 
 
 def test_another_bit_generator_is_refused() -> None:

@@ -15,7 +15,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.core.errors import NumbaError, NumbaPerformanceWarning, TypingError
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
-from numba.cuda.extending import intrinsic, overload_method
+from numba.cuda.extending import intrinsic, overload, overload_method
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
 from envfleet.errors import KernelError
@@ -25,7 +25,7 @@ from envfleet.kernels.explaining import explain
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.views import make_row_view
+from envfleet.kernels.views import make_row_view, scalar_clip
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
 
@@ -41,9 +41,11 @@ _RNG_TYPE = from_dtype(RNG_DTYPE)
 def _attach(name: str, function: Callable[..., Any]) -> None:
     """Make `rng.name(...)` call `function(rng, ...)`."""
     compiled = make_function(function)
+    of_int = make_function(rng_functions.INT_METHODS.get(name, function))
 
-    def choose(rng: Any, *_args: Any, **_kwargs: Any) -> Any:
-        return compiled.py_func if rng == _RNG_TYPE else None
+    def choose(rng: Any, *args: Any, **kwargs: Any) -> Any:
+        is_int = isinstance(next(iter((*args, *kwargs.values())), None), types.Integer)
+        return None if rng != _RNG_TYPE else of_int.py_func if is_int else compiled.py_func
 
     choose.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
     overload_method(types.Record, name)(choose)
@@ -51,6 +53,11 @@ def _attach(name: str, function: Callable[..., Any]) -> None:
 
 for _name, _function in rng_functions.METHODS.items():
     _attach(_name, _function)
+
+
+@overload(np.clip)
+def _clip(a, a_min, a_max):  # type: ignore[no-untyped-def]  # numba compares what is annotated
+    return scalar_clip(types, a, a_min, a_max)
 
 
 def new_record(dtype: np.dtype[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
@@ -157,12 +158,17 @@ def check_act(spec: KernelSpec, act: Act) -> None:
     how = f"write `def {name}({', '.join(arguments)}):`"
     if not inspect.isfunction(act):
         raise KernelError(f"the policy is a {type(act).__name__}, expected a function, an MLP or 'random': {how}")
+    if spec.action.parts:
+        raise KernelError(
+            f"{name} is compiled, which functions that choose from {spec.action_space} cannot be: pass a callable "
+            "policy(observations) that returns the actions of all sub-environments"
+        )
     found = tuple(inspect.signature(act).parameters)
     if len(found) != len(arguments):
         raise KernelError(f"{name} takes ({', '.join(found)}), expected ({', '.join(arguments)}): {how}")
     observation = PlainEnv(spec).reset(seed=0)
     try:
-        first, second = (_choose(spec, act, observation.copy(), fill) for fill in (0, 1))
+        first, second = (_choose(spec, act, copy.deepcopy(observation), fill) for fill in (0, 1))
     except Exception as error:
         raise KernelError(f"the policy {name} raised {type(error).__name__}: {error}") from error
     if spec.action.shape:
@@ -179,7 +185,7 @@ def check_act(spec: KernelSpec, act: Act) -> None:
     check_policy_rules(spec, act)
 
 
-def _choose(spec: KernelSpec, act: Act, observation: NDArray[Any], fill: int) -> Any:
+def _choose(spec: KernelSpec, act: Act, observation: Any, fill: int) -> Any:
     """The action for an observation, chosen uncompiled; in an array that is filled before."""
     rng = np.random.default_rng(0)
     if not spec.action.shape:

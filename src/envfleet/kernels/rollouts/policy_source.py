@@ -34,6 +34,7 @@ class PolicySource:
         scratch_size: Float32 numbers of scratch memory.
         is_drawing: Needs generators.
         is_checked: May choose what is not in the action space.
+        reads_state: `choose` takes the states of the rows, too, as its last argument.
     """
 
     text: str
@@ -43,6 +44,7 @@ class PolicySource:
     scratch_size: int = 0
     is_drawing: bool = False
     is_checked: bool = False
+    reads_state: bool = False
 
 
 GIVEN = PolicySource("")
@@ -63,7 +65,7 @@ def policy_source(spec: KernelSpec, policy: RolloutPolicy, *, debug: bool = Fals
     """
     if policy is None or (isinstance(policy, str) and policy == "random"):
         check_random(spec)
-        return _random(spec)
+        return _allowed(spec) if "action_mask" in spec.kernel.info_fields else _random(spec)
     if isinstance(policy, MLP):
         policy.check(spec)
         return _network(spec, policy)
@@ -97,6 +99,28 @@ def choose(m, observations, actions, generators, inputs, scratch):
     return PolicySource(text, _hash(low, high), constants={"choice_low": low, "choice_high": high}, is_drawing=True)
 
 
+def _allowed(spec: KernelSpec) -> PolicySource:
+    """Actions that the kernel's mask allows, as `Discrete.sample(mask=...)` draws them; the first if it allows none."""
+    space: Any = spec.action_space
+    text = f"""
+@inner
+def choose(m, observations, actions, generators, inputs, scratch, states):
+    for i in range(m):
+        mask = states[i].action_mask
+        count = 0
+        for k in range({int(space.n)}):
+            count += mask[k] == 1
+        place = generators[i].integers(0, count) if count > 0 else 0
+        action = 0
+        for k in range({int(space.n)}):
+            if mask[k] == 1:
+                action = k if place == 0 else action
+                place -= 1
+        actions[i] = {int(space.start)} + action
+"""
+    return PolicySource(text, is_drawing=True, reads_state=True)
+
+
 def _bounds(space: Any) -> tuple[Any, Any]:
     """The bounds of a Box, flat, float64."""
     return space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
@@ -123,7 +147,8 @@ def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
 
 
 def _function(spec: KernelSpec, act: Any, debug: bool) -> PolicySource:
-    call = "act_(observation_row(observations, i), {}generators[i])"
+    seen = "observations[i]" if spec.observation.parts else "observation_row(observations, i)"
+    call = f"act_({seen}, {{}}generators[i])"
     line = call.format("action_row(actions, i), ") if spec.action.shape else f"actions[i] = {call.format('')}"
     text = f"""
 @inner

@@ -89,7 +89,8 @@ def run_rollout(
     observations, rewards, terminated, truncated, *infos = slabs.outputs
     named = dict(zip(spec.kernel.info_fields, infos, strict=True))
     episodes = _gather(parts, slabs, spec, num_envs, autoreset_mode)
-    return Rollout(observations, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
+    told = spec.observation.unpack(observations)
+    return Rollout(told, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
 
 
 def _check_seed(seed: Any) -> int:
@@ -166,5 +167,6 @@ def _gather(
         else:
             finals.append(output[steps + (place == 0), rows])
     infos = dict(zip(spec.kernel.info_fields, finals[1:], strict=True))
+    last = spec.observation.unpack(finals[0])
     ids = ended["episode"] * num_envs + rows
-    return RolloutEpisodes(steps, rows, ended["total"].copy(), ended["length"].copy(), ids, finals[0], infos)
+    return RolloutEpisodes(steps, rows, ended["total"].copy(), ended["length"].copy(), ids, last, infos)

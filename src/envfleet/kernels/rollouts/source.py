@@ -114,7 +114,8 @@ def rollout_range(table, slabs, num_steps, seed, inputs, ended, steps, {", ".joi
         policy, saved = self._policy, ", ".join(f"saved_{buffer.name}" for buffer in self.plan.finals)
         if not policy.text:
             return []
-        lines = ["choose(m, observations, actions, generators, inputs, scratch)"]
+        states = ", s" if policy.reads_state else ""
+        lines = [f"choose(m, observations, actions, generators, inputs, scratch{states})"]
         if policy.is_checked:
             lines += ["wrong = check(actions)", "if wrong < 0:", f"    return wrong - at, ended, steps, {saved}"]
         return lines

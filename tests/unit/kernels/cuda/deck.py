@@ -37,6 +37,8 @@ class Deck(Kernel):
     def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool, bool]:
         state.cards[action[0] % 2, action[1] % 3] = rng.integers(52)
         state.score += params.bonus * action[0]
+        state.score += np.clip(rng.choice((-2.0, 0.0, 2.0)), -1.0, 1.5)
+        rng.shuffle(state.cards[action[0] % 2])
         state.turns += 1
         return state.score, state.cards[0, 0] == 51, state.turns >= 9
 

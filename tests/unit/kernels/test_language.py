@@ -1,0 +1,112 @@
+"""Python that kernels may use beyond numbers and loops: enumerations, constants of classes, limits, choices."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+import envfleet
+from envfleet.errors import InvalidArgument
+from envfleet.kernels import Kernel, array
+from envfleet.testing import check_kernel
+
+
+class Way(enum.IntEnum):
+    LEFT = 0
+    RIGHT = 1
+    STAY = 2
+
+
+FIRST = Way.STAY
+WAYS = (Way.LEFT, Way.RIGHT)
+
+
+def is_move(way: int, still: int = Way.STAY) -> bool:
+    return way != still
+
+
+class Dealer(Kernel):
+    """Deals cards; everything that a choice, a shuffle, an enumeration and a class may be used for."""
+
+    observation_space: ClassVar[Any] = spaces.Box(-50.0, 50.0, (8,), np.float64)
+    action_space = spaces.Discrete(3)
+    max_episode_steps: ClassVar[int | None] = 9
+    info_fields: ClassVar[tuple[str, ...]] = ("place", "last")
+    LIMIT = 3.5
+    ODDS = np.array([0.25, 0.5, 0.25])
+
+    class State:
+        deck: NDArray[np.int16] = array(6, np.int16)
+        place: float
+        last: Way = FIRST
+
+    class Params:
+        gravity: float = 1.0
+        odds: NDArray[np.float64] = np.array([0.5, 0.5])
+
+    @staticmethod
+    def twice(x: float) -> float:
+        return 2.0 * x
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        for k in range(6):
+            state.deck[k] = k
+        rng.shuffle(state.deck)
+        state.place = rng.choice((-1.5, 0.0, 1.5), p=Dealer.ODDS)
+        state.last = FIRST
+
+    @staticmethod
+    def step(state: Any, action: int, rng: Any, params: Any) -> tuple[float, bool]:
+        reward = 0.0
+        if action == Way.RIGHT:
+            state.place = np.clip(state.place + Dealer.twice(params.gravity), -Dealer.LIMIT, Dealer.LIMIT)
+        elif action == WAYS[0]:
+            state.place = np.clip(state.place - 0.5, -3, 3)
+        if is_move(action):
+            state.last = WAYS[rng.choice(2, p=params.odds)] + 0
+            reward = 1.0 * rng.choice(state.deck)
+        state.deck[:] = rng.permutation(state.deck)
+        rng.shuffle(state.deck[1:4])
+        limited = np.clip(state.deck, 1, 4)
+        state.last = max(state.last, int(np.clip(action, 0, 1)))
+        return reward + limited[0], state.place == Dealer.LIMIT
+
+    @staticmethod
+    def observe(state: Any, out: NDArray[np.float64]) -> None:
+        out[:6] = state.deck
+        out[6] = state.place
+        out[7] = state.last
+
+
+def test_a_kernel_may_use_all_of_it() -> None:
+    assert check_kernel(Dealer, num_steps=60, seeds=[0, 1, 2]) == 180
+
+
+def test_numbers_of_an_enumeration_count_as_they_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[float] = []
+    for ways in ((Way.LEFT, Way.RIGHT), (Way.RIGHT, Way.LEFT)):
+        monkeypatch.setitem(globals(), "WAYS", ways)
+        with envfleet.make(Dealer, 1, backend="kernel") as fleet:
+            fleet.reset(seed=0)
+            fleet.set_attr("place", 0.0)
+            fleet.step(np.zeros(1, np.int64))
+            places += fleet.get_attr("place")
+    assert places == [-0.5, 0.0]
+
+
+@pytest.mark.parametrize("backend", ["kernel", "serial"])
+def test_nan_is_no_parameter(backend: Any) -> None:
+    with pytest.raises(InvalidArgument, match="gravity=nan has a NaN, expected numbers"):
+        envfleet.make(Dealer, 2, backend=backend, gravity=np.nan)
+    with envfleet.make(Dealer, 2, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=r"odds=\[0\.5, nan\] has a NaN"):
+            fleet.set_attr("odds", [0.5, np.nan])
+        with pytest.raises(InvalidArgument, match=r"gravity=.*has a NaN"):
+            fleet.reset(options={"params": {"gravity": [1.0, np.nan]}})

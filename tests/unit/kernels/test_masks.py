@@ -1,0 +1,112 @@
+"""Action masks: in the infos as in Gymnasium's Taxi, and heeded by random rollouts."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+import envfleet
+from envfleet.errors import KernelError
+from envfleet.kernels import Kernel, array
+from envfleet.kernels.env import KernelEnv
+from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.rollouts.policies import policy_generator
+from envfleet.testing import check_kernel
+
+
+class Corridor(Kernel):
+    """Walls at both ends; at place 2 nothing is allowed. Actions 1, 2, 3: left, stay, right."""
+
+    observation_space: ClassVar[Any] = spaces.Discrete(5)
+    action_space = spaces.Discrete(3, start=1)
+    max_episode_steps: ClassVar[int | None] = 6
+    info_fields: ClassVar[tuple[str, ...]] = ("action_mask",)
+
+    class State:
+        place: int
+        action_mask: NDArray[np.int8] = array(3, np.int8)
+
+    @staticmethod
+    def reset(state: Any, rng: Any, params: Any) -> None:
+        state.place = rng.integers(5)
+        allow(state)
+
+    @staticmethod
+    def step(state: Any, action: int, rng: Any, params: Any) -> tuple[float, bool]:
+        is_allowed = state.action_mask[action - 1] == 1
+        state.place = min(4, max(0, state.place + action - 2))
+        allow(state)
+        return (1.0 if is_allowed else -1.0), False
+
+    @staticmethod
+    def observe(state: Any, out: NDArray[np.int64]) -> None:
+        out[()] = state.place
+
+
+def allow(state: Any) -> None:
+    state.action_mask[0] = 0 < state.place != 2
+    state.action_mask[1] = state.place == 1
+    state.action_mask[2] = state.place < 4 and state.place != 2
+
+
+def mask_of(place: int) -> list[int]:
+    return [int(0 < place != 2), int(place == 1), int(place < 4 and place != 2)]
+
+
+def test_masks_are_in_the_infos_of_resets_and_steps() -> None:
+    with envfleet.make(Corridor, 64, backend="kernel") as fleet:
+        observations, infos = fleet.reset(seed=0)
+        for _ in range(20):
+            assert infos["action_mask"].dtype == np.int8
+            assert infos["action_mask"].tolist() == [mask_of(place) for place in observations]
+            assert infos["_action_mask"].all()
+            observations, *_, infos = fleet.step(fleet.action_space.sample())
+        assert fleet.reset_envs([3])[1]["action_mask"].shape == (1, 3)
+
+
+def test_a_mask_is_what_gymnasiums_spaces_take() -> None:
+    env: Any = gymnasium.wrappers.TimeLimit(KernelEnv(Corridor), 6)
+    _, info = env.reset(seed=3)
+    taxi = gymnasium.make("Taxi-v3").reset(seed=0)[1]["action_mask"]
+    assert (type(info["action_mask"]), info["action_mask"].dtype) == (type(taxi), taxi.dtype)
+    assert env.action_space.contains(env.action_space.sample(info["action_mask"]))
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_random_rollouts_draw_allowed_actions_as_the_space_does(mode: Any) -> None:
+    with envfleet.make(Corridor, 1500, backend="kernel", autoreset_mode=mode) as fleet:
+        fleet.reset(seed=0)
+        rollout = fleet.rollout("random", 12, seed=5)
+    places, actions = rollout.observations, rollout.actions
+    for row in range(0, 1500, 7):
+        space: Any = spaces.Discrete(3, start=1)
+        space._np_random = policy_generator(5, row)
+        drawn = [space.sample(np.array(mask_of(place), np.int8)) for place in places[:, row]]
+        assert drawn == actions[:, row].tolist()
+    is_blocked = (places == 2) | rollout.is_reset
+    assert (rollout.rewards[~is_blocked] == 1.0).all()
+    assert set(np.unique(actions[(places == 1)])) == {1, 2, 3}
+
+
+def test_masks_agree_plain_and_compiled() -> None:
+    assert check_kernel(Corridor, num_steps=20, seeds=[1]) == 20
+
+
+def test_masks_of_another_form_are_refused() -> None:
+    class Wide(Corridor):
+        class State:
+            place: int
+            action_mask: NDArray[np.int8] = array(4, np.int8)
+
+    class Continuous(Corridor):
+        action_space = spaces.Box(0.0, 1.0, (3,))  # type: ignore[assignment]
+
+    with pytest.raises(KernelError, match=r"expected an int8 for each action.*array\(3, np\.int8\)"):
+        read_kernel(Wide)
+    with pytest.raises(KernelError, match="expected one of Discrete"):
+        read_kernel(Continuous)
