@@ -113,6 +113,7 @@ _TOY_TEXT = {
     "FrozenLake8x8-v1": ("frozen_lake:FrozenLake8x8", 200),
     "Taxi-v3": ("taxi:Taxi", 200),
     "CliffWalking-v1": ("cliff_walking:CliffWalking", None),
+    "Blackjack-v1": ("blackjack:Blackjack", None),
 }
 # As in the package minatar: v0 has all six actions, v1 those that do something in the game.
 _MINATAR = {
@@ -155,7 +156,6 @@ ENVIRONMENTS: dict[str, Environment] = {
             Environment(f"envfleet/{name}", f"envfleet.envs.toy_text.{target}", limit, twin_of=name)
             for name, (target, limit) in _TOY_TEXT.items()
         ),
-        Environment("envfleet/Blackjack-v1", "envfleet.envs.toy_text.blackjack:Blackjack"),
         *(
             Environment(f"envfleet/MinAtar-{name}-v{version}", f"envfleet.envs.minatar.{target}")
             for name, targets in _MINATAR.items()

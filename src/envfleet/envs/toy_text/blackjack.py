@@ -18,14 +18,14 @@ _FACES = "JQK"
 class Blackjack(Kernel):
     """Gymnasium's Blackjack-v1 as a kernel: the same draws, rewards and ends.
 
-    Observation: the player's sum, the dealer's open card (1 is an ace) and whether the player has an ace that counts as
-    11: int64 `(3,)`, where Gymnasium has a tuple of the same three numbers. Actions: 0 stick, 1 hit. Cards are drawn
-    from an endless deck. Terminated when the player sticks or has more than 21; reward 1 for a win, -1 for a loss.
+    Observation: a tuple of the player's sum, the dealer's open card (1 is an ace) and whether the player has an ace
+    that counts as 11. Actions: 0 stick, 1 hit. Cards are drawn from an endless deck. Terminated when the player sticks
+    or has more than 21; reward 1 for a win, -1 for a loss.
 
     Source: example 5.1 of R. Sutton and A. Barto, "Reinforcement Learning: An Introduction".
     """
 
-    observation_space = spaces.MultiDiscrete([32, 11, 2])
+    observation_space = spaces.Tuple((spaces.Discrete(32), spaces.Discrete(11), spaces.Discrete(2)))
     action_space = spaces.Discrete(2)
     render_fps = 4
 
@@ -90,7 +90,7 @@ class Blackjack(Kernel):
         return reward, True
 
     @staticmethod
-    def observe(state: State, out: NDArray[np.int64]) -> None:
+    def observe(state: State, out: Any) -> None:
         """Write what the player sees."""
         out[0] = _count(state.player_sum, state.player_has_ace)
         out[1] = state.open_card
