@@ -31,7 +31,7 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
         raise InvalidArgument(
             f"actions have dtype {array.dtype}, expected {dtype}: convert them with actions.astype(np.{dtype})"
         )
-    converted = np.ascontiguousarray(array, dtype)
+    converted = np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED"])
     if dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
         differs = (converted != array).reshape(int(np.prod(leading)), -1).any(axis=1)
         refuse_action(spec, array, int(np.argmax(differs)))
