@@ -160,12 +160,12 @@ class MachineCode(NamedTuple):
     Attributes:
         functions: For Python, by name.
         addresses: For compiled code, which calls them with `call_at`.
-        data: All of it, for `load_machine_code`.
+        data: All of it, for `load_machine_code`; `None` if it is of use to this process alone.
     """
 
     functions: dict[str, Callable[..., Any]]
     addresses: dict[str, int]
-    data: bytes
+    data: bytes | None
 
 
 def compile_machine_code(module: python_types.ModuleType, samples: Mapping[str, tuple[Any, ...]]) -> MachineCode:
@@ -187,7 +187,9 @@ def compile_machine_code(module: python_types.ModuleType, samples: Mapping[str, 
         environments = {name: lookup_environment(name) for name in names}
         constants = {name: list(one.consts) for name, one in environments.items() if one is not None}
         data = pickle.dumps((library._get_compiled_object(), symbols, constants))
-        return _make_ready(module, library, symbols, environments, data)
+        # Of global arrays that are large, or not contiguous, numba compiles the addresses in.
+        kept = None if library.has_dynamic_globals else data
+        return _make_ready(module, library, symbols, environments, kept)
 
 
 def _compile_part(function: Any, arguments: tuple[Any, ...]) -> Any:
@@ -201,6 +203,7 @@ def load_machine_code(module: python_types.ModuleType, data: bytes) -> MachineCo
     """Make ready what was compiled before, perhaps by another process."""
     code, symbols, constants = pickle.loads(data)
     with global_compiler_lock:
+        cpu_target.target_context.refresh()  # installs what machine code may call
         codegen = cpu_target.target_context.codegen()
         library = ProgramLibrary(codegen, module.__name__)
         library.enable_object_caching()
@@ -219,7 +222,7 @@ def _make_ready(
     library: ProgramLibrary,
     symbols: Mapping[str, tuple[str, str]],
     environments: Mapping[str, Any],
-    data: bytes,
+    data: bytes | None,
 ) -> MachineCode:
     codegen = cpu_target.target_context.codegen()
     for name, environment in environments.items():

@@ -163,7 +163,8 @@ def ready_code(
                 with compiling(spec, target):
                     vars(module).update(make_names())
                     code = compile_machine_code(module, samples)
-                write_code(path, code.data)
+                if code.data is not None:
+                    write_code(path, code.data)
                 return code
     return load_machine_code(module, data)
 

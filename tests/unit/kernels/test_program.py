@@ -235,3 +235,18 @@ def test_a_folder_that_cannot_be_written_is_replaced_with_one_note(
     assert note.count("\n") == 1
     assert str(blocked) in note
     assert "ENVFLEET_CACHE_DIR" in note
+
+
+_LARGE = np.arange(300_000.0)
+_REVERSED = np.arange(9.0)[::-1]
+
+
+def test_code_with_addresses_of_this_process_is_not_kept(tmp_path: Path) -> None:
+    def look_up(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        return _LARGE[200_000 + int(action)] + _REVERSED[int(action)], False
+
+    with envfleet.make(variant(Walker, step=staticmethod(look_up)), 3, backend="kernel", workers=1) as fleet:
+        fleet.reset(seed=0)
+        np.testing.assert_array_equal(fleet.step(np.full(3, fleet.single_action_space.start))[1] > 200_000.0, True)
+    assert list(tmp_path.glob("Walker-*/loops.py"))
+    assert not list(tmp_path.glob("Walker-*/loops.code"))
