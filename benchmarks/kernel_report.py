@@ -69,7 +69,7 @@ def report(
     if others:
         lines += ["", "All kernels as make() makes them, transitions a second (× EnvPool)"]
         lines += [_kernel_line(Findings(samples, env), env) for env in others]
-    lines += ["", "First make() and reset(): nothing compiled / from the cache"]
+    lines += ["", "First make() and reset(), CPU time: nothing compiled / from the cache"]
     lines += [f"  {one.env:<36} {one.cold_s:6.1f} s  {one.cached_s:6.2f} s" for one in compiling]
     return lines, has_missed
 

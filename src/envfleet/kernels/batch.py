@@ -17,7 +17,7 @@ from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, set_maker
 from envfleet.kernels.params import merge_params
-from envfleet.kernels.program import Program, compile_kernel, compiling
+from envfleet.kernels.program import Program, compile_kernel
 from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
 from envfleet.kernels.threads import Crew
 
@@ -55,13 +55,11 @@ class Fused(NamedTuple):
 
     Attributes:
         program: The compiled code.
-        has_own_params: Which it was compiled for.
         table: A copy of the table of addresses, in which those of the outputs are to be replaced.
         crew: The threads.
     """
 
     program: Program
-    has_own_params: bool
     table: NDArray[np.int64]
     crew: Crew
 
@@ -116,7 +114,6 @@ class CpuBatch(BatchBase):
         self._crew = Crew(num_threads, num_envs)
         self.num_threads = num_threads
         self._build()
-        self._warm()
 
     def _build(self) -> None:
         """Choose the compiled code for the present parameters, and make the tables for it."""
@@ -142,20 +139,6 @@ class CpuBatch(BatchBase):
         for name, values in self._params.items():
             target = arrays[f"p_{name}"] if self._plan.params.is_split else arrays["p"][name]
             target[...] = values
-
-    def _warm(self) -> None:
-        """Compile now, where it can be said how long it takes."""
-        with compiling(self.spec, "the CPU, checking indices" if self._debug else "the CPU"):
-            nothing = np.zeros(0, np.int64)
-            out = self._pool.take()
-            self._program.reset(out.table, nothing, nothing.astype(np.uint64), nothing.astype(np.bool_))
-            self._program.observe(out.table, 0, 0)
-            empty = np.zeros((0, *self.spec.action.shape), self._action_dtype)
-            self._program.check(empty)
-            self._program.step_range(out.table, empty, 0, 0)
-            idle = out.table.copy()
-            idle[NUM_ROWS] = 0
-            self._program.step(idle, empty)
 
     # ------------------------------------------------------------------ stepping
 
@@ -202,7 +185,8 @@ class CpuBatch(BatchBase):
             type(actions) is np.ndarray
             and actions.dtype == self._action_dtype
             and actions.shape == self._action_shape
-            and actions.flags.c_contiguous
+            and (flags := actions.flags).c_contiguous
+            and flags.aligned
         ):
             actions = convert_actions(self.spec, actions, (self.num_envs,))
         table, arrays = self._pool.take()
@@ -254,7 +238,7 @@ class CpuBatch(BatchBase):
         """What a rollout needs."""
         table = self._pool.take().table.copy()
         table[NOW] = time.perf_counter_ns()
-        return Fused(self._program, self._has_own_params, table, self._crew)
+        return Fused(self._program, table, self._crew)
 
     def _gather(self, places: list[tuple[int, int]], now: int) -> Ended:
         """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
@@ -313,7 +297,6 @@ class CpuBatch(BatchBase):
         except BaseException:
             self._params = before
             raise
-        self._warm()
 
     def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
         """Copy everything of some rows, or of all."""

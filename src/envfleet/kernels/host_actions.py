@@ -67,7 +67,7 @@ def _convert(form: ArraySpec, space: Any, actions: Any, leading: tuple[int, ...]
             f"actions{part} have dtype {array.dtype}, expected {dtype}: convert them with "
             f"actions{part}.astype(np.{dtype})"
         )
-    converted = np.ascontiguousarray(array, dtype)
+    converted = np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED"])
     if dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
         differs = (converted != array).reshape(int(np.prod(leading)), -1).any(axis=1)
         _refuse(space, array, leading, int(np.argmax(differs)))

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import importlib.util
-import os
-import shutil
 import sys
-import tempfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
-from envfleet.files import write_whole
 from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels.cache import alone, load_source, read_code, write_code
 from envfleet.kernels.explaining import explain
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import rehearse
+from envfleet.kernels.progress import Note
 from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
 
-CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
+if TYPE_CHECKING:
+    from envfleet.kernels.numba_cpu import MachineCode
+
 _FRAMEWORK = (
-    *("numba_cpu.py", "numba_passes.py", "assignments.py", "explaining.py"),
-    *("jitting.py", "references.py", "views.py", "rng.py", "ziggurat.py"),
+    *("numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
+    *("references.py", "views.py", "rng.py", "ziggurat.py"),
 )
 
 
 class Program:
     """A kernel's entry points, compiled for the CPU; made by `compile_kernel`.
 
+    They take exactly what is said here, C-contiguous and unchecked.
+
     Args:
         plan: The kernel's buffers.
-        module: The generated loops, complete.
+        code: The compiled loops.
         debug: Whether the kernel's functions check their indices.
 
     Attributes:
@@ -47,19 +48,21 @@ class Program:
             or `-1 - row` of an action that cannot be, in which case nothing was stepped.
         step_range: `step_range(table, actions, start, stop) -> count`: the same for some rows, unchecked.
         check: `check(actions)`: 0 or `-1 - row`.
-        reset: `reset(table, rows, seeds, is_seeded)`.
+        reset: `reset(table, rows, seeds, is_seeded)`: begin episodes in rows (int64), with seeds (uint64) where
+            `is_seeded` (bool).
         observe: `observe(table, start, stop)`: write observations and infos anew.
+        addresses: Of the machine code, by name, for compiled code that calls it.
     """
 
-    def __init__(self, plan: BufferPlan, module: types.ModuleType, *, debug: bool) -> None:
+    def __init__(self, plan: BufferPlan, code: MachineCode, *, debug: bool) -> None:
         self.plan = plan
-        self.module = module
         self.debug = debug
-        self.step: Callable[..., int] = module.step
-        self.step_range: Callable[..., int] = module.step_range
-        self.check: Callable[..., int] = module.check
-        self.reset: Callable[..., None] = module.reset
-        self.observe: Callable[..., None] = module.observe
+        self.addresses = code.addresses
+        self.step: Callable[..., int] = code.functions["step"]
+        self.step_range: Callable[..., int] = code.functions["step_range"]
+        self.check: Callable[..., int] = code.functions["check"]
+        self.reset: Callable[..., int] = code.functions["reset"]
+        self.observe: Callable[..., int] = code.functions["observe"]
 
 
 def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> Program:
@@ -112,10 +115,58 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
 
     plan = BufferPlan(spec)
     source = Source(plan, has_own_params=has_own_params, truncates=truncates)
-    module = load_module(spec, source.text(), "loops", debug=debug)
     make_function = numba_cpu.make_checked_function if debug else numba_cpu.make_function
-    module.__dict__.update(loop_names(plan, numba_cpu, make_function))
-    return Program(plan, module, debug=debug)
+    table, rows = np.zeros(1, np.int64), np.zeros(0, np.int64)
+    actions = np.zeros((0, *spec.action.shape), spec.action.dtype)
+    samples = {
+        "check": (actions,),
+        "step_range": (table, actions, 0, 0),
+        "step": (table, actions),
+        "reset": (table, rows, rows.astype(np.uint64), rows.astype(np.bool_)),
+        "observe": (table, 0, 0),
+    }
+    module = load_module(spec, source.text(), "loops", numba_cpu.describe_machine(), debug=debug)
+    target = "the CPU, checking indices" if debug else "the CPU"
+    code = ready_code(spec, module, samples, lambda: loop_names(plan, numba_cpu, make_function), target)
+    return Program(plan, code, debug=debug)
+
+
+def ready_code(
+    spec: KernelSpec,
+    module: types.ModuleType,
+    samples: Mapping[str, tuple[Any, ...]],
+    make_names: Callable[[], dict[str, Any]],
+    target: str,
+) -> MachineCode:
+    """Load the machine code of a generated module from the cache, or compile it.
+
+    Several processes compile the same once: one does, and the others wait for it.
+
+    Args:
+        spec: The kernel.
+        module: The module, incomplete.
+        samples: Arguments such as each of its entry points takes, by its name.
+        make_names: Makes what the module refers to.
+        target: What is compiled for, for a note.
+
+    Raises:
+        KernelError: It cannot be compiled; the message names the user's line.
+    """
+    from envfleet.kernels.numba_cpu import compile_machine_code, load_machine_code
+
+    path = Path(str(module.__file__)).with_suffix(".code")
+    data = read_code(path)
+    if data is None:
+        with alone(path, f"{spec.name} for {target}"):
+            data = read_code(path)
+            if data is None:
+                with compiling(spec, target):
+                    vars(module).update(make_names())
+                    code = compile_machine_code(module, samples)
+                if code.data is not None:
+                    write_code(path, code.data)
+                return code
+    return load_machine_code(module, data)
 
 
 def require_numba() -> None:
@@ -128,15 +179,14 @@ def require_numba() -> None:
         raise MissingDependency("numba, which compiles kernels, is not installed: pip install 'envfleet[kernels]'")
 
 
-def load_module(spec: KernelSpec, text: str, name: str, *, debug: bool = False) -> types.ModuleType:
-    """Import generated source from a file in the cache, beside which numba keeps the machine code.
-
-    The file's folder is named after all that decides the machine code, so that nothing stale is ever found.
+def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool = False) -> types.ModuleType:
+    """Make a module of generated source, in a folder that is named after all that decides its machine code.
 
     Args:
         spec: The kernel.
         text: The source.
         name: Of the file.
+        more: What else decides the machine code.
         debug: Whether functions in the machine code check their indices.
     """
     import numba
@@ -144,43 +194,8 @@ def load_module(spec: KernelSpec, text: str, name: str, *, debug: bool = False) 
     framework = [Path(__file__).with_name(file).read_text("utf-8") for file in _FRAMEWORK]
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, action_bounds(spec))
     functions, versions = fingerprint_of(spec, has_places=debug), (numba.__version__, np.__version__, sys.version)
-    key = fingerprint([], functions, str(debug), text, repr(forms), *framework, *versions)
-    folder = _usable(cache_folder()) / f"{spec.name}-{key}"
-    path = folder / f"{name}.py"
-    if not path.exists():
-        write_whole(path, text)
-    module_spec = importlib.util.spec_from_file_location(f"envfleet_generated_{spec.name}_{name}_{key}", path)
-    if module_spec is None or module_spec.loader is None:
-        raise KernelError(f"the generated file {path} cannot be imported: delete it and try again")
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # numba looks its functions up there when it loads them
-    module_spec.loader.exec_module(module)
-    return module
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: `$ENVFLEET_CACHE_DIR`, else `envfleet/kernels` in the user's cache folder."""
-    if os.environ.get(CACHE_VARIABLE):
-        return Path(os.environ[CACHE_VARIABLE])
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "envfleet" / "kernels"
-
-
-@functools.lru_cache(maxsize=16)
-def _usable(folder: Path) -> Path:
-    """The folder, if it can be written; else a temporary one for this process, with a note."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        temporary = Path(tempfile.mkdtemp(prefix="envfleet-kernels-"))
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        sys.stderr.write(
-            f"envfleet: compiled kernels cannot be kept, as {folder} cannot be written ({error.strerror}): every "
-            f"process compiles anew; point {CACHE_VARIABLE} to another folder\n"
-        )
-        return temporary
+    key = fingerprint([], functions, str(debug), text, repr(forms), *framework, *versions, *more)
+    return load_source(f"{spec.name}-{key}", name, text)
 
 
 def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any]) -> dict[str, Any]:
@@ -223,27 +238,16 @@ def action_bounds(spec: KernelSpec) -> tuple[list[int], list[int]]:
 
 
 @contextlib.contextmanager
-def compiling(spec: KernelSpec, target: str = "the CPU", after_s: float = 0.3) -> Iterator[None]:
-    """Around the first call of an entry point: explain what cannot be compiled, and say how long compiling takes.
-
-    Nothing is said where machine code is only loaded.
+def compiling(spec: KernelSpec, target: str) -> Iterator[None]:
+    """Around compilation: explain what cannot be compiled, and say how long it takes.
 
     Raises:
         KernelError: From numba's own error.
     """
-    from numba.core.event import install_listener
-
-    from envfleet.kernels.progress import Note
-
-    note = Note(f"envfleet: compiling {spec.name} for {target} (once, then cached) ...", after_s)
     try:
-        with install_listener("numba:compile", note):
-            if target == "CUDA":  # whose compiler announces its work elsewhere
-                note.begin()
+        with Note(f"envfleet: compiling {spec.name} for {target} (once, then cached) ..."):
             yield
     except (EnvfleetError, MemoryError, OSError):
         raise
     except Exception as error:  # numba's own, and what its passes stumble over
         raise KernelError(explain(spec, error)) from error
-    finally:
-        note.end()

@@ -309,7 +309,7 @@ def compile_step(tmp_path: Path, body: str) -> None:
     plan = BufferPlan(spec)
     records = [numba.from_dtype(record.dtype) for record in (plan.state, plan.rng, plan.params)]
     step = numba_cpu.make_function(spec.step)
-    with compiling(spec):
+    with compiling(spec, "the CPU"):
         step.compile((records[0], numba.int64, records[1], records[2]))
 
 

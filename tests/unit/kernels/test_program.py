@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from gymnasium import spaces
 from tests.unit.kernels import strokes
 from tests.unit.kernels.samples import Painter, Switches, Walker
 
+import envfleet
 from envfleet.kernels import Kernel, program
 from envfleet.kernels.buffers import BufferPlan
+from envfleet.kernels.cache import cache_folder
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.source import Source
 
@@ -84,17 +87,51 @@ def finish(process: subprocess.Popen[str]) -> tuple[list[float], str]:
 
 
 def test_kernels_without_a_file_compile_once_for_all_processes(tmp_path: Path) -> None:
-    """Two processes compile at the same time, as commands and from stdin; a third, in an exec'ed cell, compiles not."""
+    """Of two processes, a command and one fed from stdin, one compiles and the other waits; a third only loads."""
     processes = [start(tmp_path, "-c", KERNEL), start(tmp_path, "-", text=KERNEL)]
-    for found, note in [finish(process) for process in processes]:
-        assert found == expected()
-        assert "envfleet: compiling Little for the CPU (once, then cached) ..." in note
+    results = [finish(process) for process in processes]
+    assert [found for found, _ in results] == [expected(), expected()]
+    notes = " ".join(note for _, note in results)
+    assert notes.count("envfleet: compiling Little for the CPU (once, then cached) ...") == 1
+    assert notes.count("waiting for another process, which compiles Little for the CPU ...") == 1
     script = tmp_path / "main.py"
     script.write_text(f"exec(compile({KERNEL!r}, '<cell 1>', 'exec'), {{'__name__': 'cell'}})")
     found, note = finish(start(tmp_path, str(script)))
     assert found == expected()
     assert note == ""
     assert len(list(tmp_path.glob("Little-*"))) == 1
+
+
+@pytest.mark.parametrize("damage", [lambda code: code[:1000], lambda code: code[:-1] + b"?", lambda _code: b""])
+def test_damaged_code_is_compiled_anew_with_a_note(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    assert finish(start(tmp_path, "-c", KERNEL))[0] == expected()
+    (path,) = tmp_path.glob("Little-*/loops.code")
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    (source,) = tmp_path.glob("Little-*/loops.py")
+    text = source.read_text()
+    source.write_text(text[:100])
+    found, note = finish(start(tmp_path, "-c", KERNEL))
+    assert found == expected()
+    assert f"the compiled code in {path} is damaged; it is compiled anew" in note
+    assert "compiling Little" in note
+    assert source.read_text() == text
+    assert finish(start(tmp_path, "-c", KERNEL)) == (expected(), "")
+
+
+def test_a_process_that_dies_while_it_compiles_leaves_the_work_to_the_next(tmp_path: Path) -> None:
+    process = start(tmp_path, "-c", KERNEL)
+    while not list(tmp_path.glob("Little-*/loops.lock")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    found, note = finish(start(tmp_path, "-c", KERNEL))
+    assert found == expected()
+    assert "compiling Little" in note
+    for pipe in (process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
 
 
 # ---------------------------------------------------------------------------------------- what decides the machine code
@@ -117,7 +154,7 @@ def test_the_folder_is_the_one_that_is_asked_for(tmp_path: Path, monkeypatch: py
     assert place(Walker).is_relative_to(tmp_path)
     monkeypatch.delenv("ENVFLEET_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert program.cache_folder() == tmp_path / "xdg" / "envfleet" / "kernels"
+    assert cache_folder() == tmp_path / "xdg" / "envfleet" / "kernels"
 
 
 def test_the_same_kernel_has_the_same_place() -> None:
@@ -162,15 +199,16 @@ def test_a_changed_helper_or_constant_of_another_module_has_another_place(monkey
 
 
 def test_a_kernel_whose_helper_has_changed_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_rewards() -> Any:
+        with envfleet.make(Painter, 3, backend="kernel", workers=1) as fleet:
+            fleet.reset(seed=0)
+            return fleet.step(np.zeros((3, 2), np.int64))[1]
+
     spec = read_kernel(Painter)
-    before = program.compile_kernel(spec, False)
+    before, rewards = program.compile_kernel(spec, False), first_rewards()
     assert program.compile_kernel(spec, False) is before
-    monkeypatch.setattr(strokes, "FACTOR", 4.0)
-    factors = []
-    for made in (before, program.compile_kernel(spec, False)):
-        helper = vars(made.module)["step_"].py_func.__globals__["strokes"].weighted
-        factors.append(helper.py_func.__globals__["tripled"].py_func.__globals__["FACTOR"])
-    assert factors == [3.0, 4.0]
+    monkeypatch.setattr(strokes, "FACTOR", 6.0)
+    np.testing.assert_array_equal(first_rewards(), 2 * rewards)
 
 
 def test_a_changed_table_or_closure_has_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,3 +235,18 @@ def test_a_folder_that_cannot_be_written_is_replaced_with_one_note(
     assert note.count("\n") == 1
     assert str(blocked) in note
     assert "ENVFLEET_CACHE_DIR" in note
+
+
+_LARGE = np.arange(300_000.0)
+_REVERSED = np.arange(9.0)[::-1]
+
+
+def test_code_with_addresses_of_this_process_is_not_kept(tmp_path: Path) -> None:
+    def look_up(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        return _LARGE[200_000 + int(action)] + _REVERSED[int(action)], False
+
+    with envfleet.make(variant(Walker, step=staticmethod(look_up)), 3, backend="kernel", workers=1) as fleet:
+        fleet.reset(seed=0)
+        np.testing.assert_array_equal(fleet.step(np.zeros(3, np.int64))[1], _LARGE[200_000] + _REVERSED[0])
+    assert list(tmp_path.glob("Walker-*/loops.py"))
+    assert not list(tmp_path.glob("Walker-*/loops.code"))

@@ -15,7 +15,7 @@ BLOCK_ROWS = 64
 _OUTPUTS_AT_ONCE, _INPUTS_AT_ONCE = 4, 8  # what 32 vector registers hold
 
 _LAYER = """
-@numba.njit(cache=True, pipeline_class=DistinctArrays, fastmath={{"contract"}}, **INNER)
+@numba.njit(fastmath={{"contract"}}, **DISTINCT)
 def layer_{index}(inputs, x, y):
 {loops}
 """

@@ -15,7 +15,6 @@ from envfleet.kernels.batch import CpuBatch, Fused
 from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.program import compiling
 from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
 from envfleet.kernels.rollouts.source import compile_rollout
@@ -122,24 +121,23 @@ def _run(
 ) -> list[tuple[Any, ...]]:
     """Run all rows; what `rollout_range` returns for each slice of them, in order."""
     spec, plan, num_steps = batch.spec, fused.program.plan, len(actions)
-    rollout_range = compile_rollout(spec, fused.program, fused.has_own_params, chooser)
+    rollout_range = compile_rollout(spec, fused.program, chooser)
     table = fused.table
     first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
     table[first : first + len(slabs.outputs)] = [array.ctypes.data for array in slabs.outputs]
+    calls = np.array([fused.program.addresses[name] for name in ("observe", "step_range", "check")])
     addresses = np.array([actions.ctypes.data, slabs.is_reset.ctypes.data])
     inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(0, np.float32)
     parts: dict[int, tuple[Any, ...]] = {}
 
-    def work(start: int, stop: int, steps: int = num_steps) -> int:
+    def work(start: int, stop: int) -> int:
         ended, places = np.empty(_FIRST_ENDED, ENDED_DTYPE), np.empty(_FIRST_ENDED, np.int64)
         finals = [np.empty(_FIRST_ENDED * buffer.size, buffer.dtype) for buffer in plan.finals]
-        parts[start] = rollout_range(table, addresses, steps, seed, inputs, ended, places, *finals, start, stop)
+        parts[start] = rollout_range(
+            table, calls, addresses, num_steps, seed, inputs, ended, places, *finals, start, stop
+        )
         return int(parts[start][0])
 
-    if not rollout_range.signatures:  # type: ignore[attr-defined]  # a dispatcher of numba's
-        with compiling(spec, "rollouts"):
-            work(0, 0, 0)
-        parts.clear()
     before = batch.save() if chooser.is_checked else None
     counts = fused.crew.run(work)
     if before is not None and min(counts) < 0:

@@ -1,0 +1,97 @@
+"""Where generated source and machine code are kept on disk, for all processes."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+from envfleet.files import write_whole
+from envfleet.kernels.progress import Note
+
+CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `$ENVFLEET_CACHE_DIR`, else `envfleet/kernels` in the user's cache folder."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE])
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "envfleet" / "kernels"
+
+
+@functools.lru_cache(maxsize=16)
+def _usable(folder: Path) -> Path:
+    """The folder, if it can be written; else a temporary one for this process, with a note."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="envfleet-kernels-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        sys.stderr.write(
+            f"envfleet: compiled kernels cannot be kept, as {folder} cannot be written ({error.strerror}): every "
+            f"process compiles anew; point {CACHE_VARIABLE} to another folder\n"
+        )
+        return temporary
+
+
+def load_source(folder_name: str, name: str, text: str) -> types.ModuleType:
+    """Make a module of generated source, which is kept for readers, and for compilers that keep code beside it.
+
+    Args:
+        folder_name: Of the cache; ends in a hash of all that decides the machine code, so nothing stale is ever found.
+        name: Of the file.
+        text: The source.
+    """
+    path = _usable(cache_folder()) / folder_name / f"{name}.py"
+    if not path.exists() or path.read_bytes() != text.encode():
+        write_whole(path, text)
+    module = types.ModuleType(f"envfleet_generated_{folder_name.replace('-', '_')}_{name}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # numba looks functions up there
+    exec(compile(text, path, "exec"), vars(module))  # noqa: S102  # our own
+    return module
+
+
+def read_code(path: Path) -> bytes | None:
+    """Read machine code that `write_code` has kept; `None`, with a note, if the file is damaged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if hashlib.sha256(data).digest() == digest:
+        return data
+    sys.stderr.write(f"envfleet: the compiled code in {path} is damaged; it is compiled anew\n")
+    return None
+
+
+def write_code(path: Path, data: bytes) -> None:
+    """Keep machine code."""
+    write_whole(path, hashlib.sha256(data).digest() + data)
+
+
+@contextlib.contextmanager
+def alone(path: Path, name: str) -> Iterator[None]:
+    """Wait until no other process or thread prepares a file, and say so if it takes long."""
+    with path.with_suffix(".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with Note(f"envfleet: waiting for another process, which compiles {name} ..."):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks, where both compile
+            pass
+        yield
