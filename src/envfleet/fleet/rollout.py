@@ -66,6 +66,11 @@ class Rollout:
         infos: Numbers from the infos by name, `(T, N, …)`; 0 where a sub-environment gave none.
         episodes: The episodes that ended.
         memory: What `out` needs to use the arrays again; private to the engine.
+        log_probs: Logarithm of the probability (`Discrete`) or density (`Box`) of each action, float32 `(T, N)`; `None`
+            unless a compiled network drew it.
+        values: What a compiled network's critic says of `observations`, float32 `(T, N)`; `None` without one.
+        next_values: Likewise of the observation that each step led to, which at the end of an episode is its last one,
+            in every autoreset mode: what a truncated episode is continued by.
     """
 
     all_observations: Any
@@ -77,6 +82,37 @@ class Rollout:
     infos: dict[str, NDArray[Any]]
     episodes: RolloutEpisodes
     memory: Any = dataclasses.field(repr=False)
+    log_probs: NDArray[np.float32] | None = None
+    values: NDArray[np.float32] | None = None
+    next_values: NDArray[np.float32] | None = None
+
+    def advantages(self, gamma: float, gae_lambda: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Estimate advantages of the actions, and returns, from `values`.
+
+        Episodes that were terminated end with 0, those that were truncated, or go on, with the value of what they led
+        to. Steps that only reset a row have advantage 0.
+
+        Args:
+            gamma: Discount of a step.
+            gae_lambda: Weight of longer estimates.
+
+        Returns:
+            Advantages and returns, float32 `(T, N)`.
+
+        Raises:
+            InvalidArgument: There are no values.
+
+        Source: J. Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation" (2016).
+        """
+        if self.values is None or self.next_values is None:
+            raise InvalidArgument("a rollout without values: roll out a network that has a critic, MLP(…, critic=…)")
+        goes_on = np.float32(gamma) * ~self.terminated
+        deltas = self.rewards.astype(np.float32) + goes_on * self.next_values - self.values
+        deltas[self.is_reset] = 0.0
+        weights = np.float32(gamma * gae_lambda) * ~(self.terminated | self.truncated | self.is_reset)
+        for t in range(len(deltas) - 2, -1, -1):
+            deltas[t] += weights[t] * deltas[t + 1]
+        return deltas, deltas + self.values
 
     @property
     def observations(self) -> Any:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FRAMEWORK = (
     *("numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
-    *("references.py", "views.py", "rng.py", "ziggurat.py"),
+    *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py"),
 )
 
 
@@ -191,7 +191,7 @@ def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool 
     """
     import numba
 
-    framework = [Path(__file__).with_name(file).read_text("utf-8") for file in _FRAMEWORK]
+    framework = [(Path(__file__).parent / file).read_text("utf-8") for file in _FRAMEWORK]
     forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, action_bounds(spec))
     functions, versions = fingerprint_of(spec, has_places=debug), (numba.__version__, np.__version__, sys.version)
     key = fingerprint([], functions, str(debug), text, repr(forms), *framework, *versions, *more)

@@ -38,6 +38,7 @@ class MLP:
             probabilities. Floating `Box`: `"linear"` takes them as they are, `"tanh"` squashes them into the bounds,
             `"gaussian"` and `"tanh_gaussian"` add normal noise before. Actions without tanh may leave the bounds.
         log_std: Logarithm of the noise's standard deviation, one for all or one per action element.
+        critic: Weights of a second network, whose one output is the value of an observation; of the same activation.
 
     Raises:
         InvalidArgument: Shapes that do not fit together, weights that are not finite, an unknown name.
@@ -51,6 +52,7 @@ class MLP:
     activation: Activation = "tanh"
     head: Head = "argmax"
     log_std: float | Sequence[float] | NDArray[Any] | None = None
+    critic: Sequence[tuple[Any, Any]] | None = None
 
     def __post_init__(self) -> None:
         if self.activation not in _ACTIVATIONS:
@@ -60,23 +62,24 @@ class MLP:
         if (self.log_std is not None) != (self.head in _NOISY_HEADS):
             what = "needs log_std" if self.log_std is None else "takes no log_std"
             raise InvalidArgument(f"head={self.head!r} {what}: it belongs to {' and '.join(_NOISY_HEADS)}")
-        layers = tuple((_as_float32(w, f"W of layer {k}"), _as_float32(b, f"b of layer {k}"))
-                       for k, (w, b) in enumerate(self.weights))  # fmt: skip
-        if not layers:
-            raise InvalidArgument("an MLP without layers: pass weights=[(W, b), …]")
-        for k, (w, b) in enumerate(layers):
-            inputs = layers[k - 1][1].size if k else w.shape[-1]
-            if w.ndim != 2 or 0 in w.shape or b.shape != w.shape[:1] or w.shape[1] != inputs:
-                raise InvalidArgument(
-                    f"layer {k} has W of shape {w.shape} and b of shape {b.shape}, expected (outputs, {inputs}) and "
-                    "(outputs,): W as torch.nn.Linear keeps it, so pass W.T if yours is (inputs, outputs)"
-                )
-        object.__setattr__(self, "weights", layers)
+        object.__setattr__(self, "weights", _read_layers(self.weights))
+        if self.critic is not None:
+            object.__setattr__(self, "critic", _read_layers(self.critic, " of the critic"))
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Width of the observation, then of every layer."""
-        return (int(self.weights[0][0].shape[1]), *(int(w.shape[0]) for w, _ in self.weights))
+        return _sizes_of(self.weights)
+
+    @property
+    def critic_sizes(self) -> tuple[int, ...]:
+        """The same of the critic; empty if there is none."""
+        return () if self.critic is None else _sizes_of(self.critic)
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether its actions are drawn, and so have log-probabilities."""
+        return self.head == "categorical" or self.log_std is not None
 
     def check(self, spec: KernelSpec) -> None:
         """Check that the network fits the spaces of a kernel.
@@ -101,6 +104,11 @@ class MLP:
                 f"the MLP takes {self.sizes[0]} numbers and gives {self.sizes[-1]}, expected {spec.observation.size} "
                 f"and {outputs}: the elements of one observation, and of one action or the choices there are"
             )
+        if self.critic is not None and (self.critic_sizes[0], self.critic_sizes[-1]) != (spec.observation.size, 1):
+            raise InvalidArgument(
+                f"the critic takes {self.critic_sizes[0]} numbers and gives {self.critic_sizes[-1]}, expected "
+                f"{spec.observation.size} and 1: the elements of one observation, and its value"
+            )
         if self.head in ("tanh", "tanh_gaussian") and not (isinstance(space, spaces.Box) and space.is_bounded()):
             raise InvalidArgument(f"head={self.head!r} squashes into bounds, and {space} has none: take 'linear'")
         if np.size(self._log_std) not in (1, outputs):
@@ -111,9 +119,42 @@ class MLP:
         return _as_float32(0.0 if self.log_std is None else self.log_std, "log_std")
 
     def inputs(self) -> NDArray[np.float32]:
-        """All numbers in one float32 array: W and b of every layer, then a standard deviation per output."""
-        std = np.broadcast_to(np.exp(self._log_std).ravel(), (self.sizes[-1],))
-        return np.concatenate([*(part.ravel() for layer in self.weights for part in layer), std])
+        """All numbers in one float32 array: W and b of every layer, a standard deviation per output, and their part.
+
+        That part is what normal log-densities have beside their squares.
+        """
+        log_std = np.broadcast_to(self._log_std.ravel(), (self.sizes[-1],))
+        part = -np.sum(log_std + 0.5 * np.log(2 * np.pi), dtype=np.float64)
+        return np.concatenate([_flatten(self.weights), np.exp(log_std), np.full(1, part, np.float32)])
+
+    def critic_inputs(self) -> NDArray[np.float32]:
+        """All numbers of the critic in one float32 array."""
+        return _flatten(self.critic or ())
+
+
+def _read_layers(weights: Sequence[tuple[Any, Any]], whose: str = "") -> tuple[tuple[Any, Any], ...]:
+    layers = tuple(
+        (_as_float32(w, f"W of layer {k}{whose}"), _as_float32(b, f"b of layer {k}{whose}"))
+        for k, (w, b) in enumerate(weights)
+    )
+    if not layers:
+        raise InvalidArgument(f"an MLP without layers{whose}: pass [(W, b), …]")
+    for k, (w, b) in enumerate(layers):
+        inputs = layers[k - 1][1].size if k else w.shape[-1]
+        if w.ndim != 2 or 0 in w.shape or b.shape != w.shape[:1] or w.shape[1] != inputs:
+            raise InvalidArgument(
+                f"layer {k}{whose} has W of shape {w.shape} and b of shape {b.shape}, expected (outputs, {inputs}) and "
+                "(outputs,): W as torch.nn.Linear keeps it, so pass W.T if yours is (inputs, outputs)"
+            )
+    return layers
+
+
+def _sizes_of(layers: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
+    return (int(layers[0][0].shape[1]), *(int(w.shape[0]) for w, _ in layers))
+
+
+def _flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
+    return np.concatenate([np.zeros(0, np.float32), *(part.ravel() for layer in layers for part in layer)])
 
 
 _OWN = "write a function act(observation, rng) instead"

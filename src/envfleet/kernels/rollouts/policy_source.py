@@ -1,7 +1,8 @@
 """What compiled rollouts do to choose actions: for each kind of policy, the source of one function.
 
-`choose(m, observations, actions, generators, inputs, scratch)` writes the actions of `m` rows that lie one after the
-other: flat observations and actions, a generator per row, the policy's numbers and scratch memory, both float32.
+`choose(m, observations, actions, log_probs, generators, inputs, scratch)` writes the actions of `m` rows that lie one
+after the other, and their log-probabilities if there are any: flat observations and actions, a generator per row, the
+policy's numbers and scratch memory, both float32.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from gymnasium import spaces
 
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.references import fingerprint
-from envfleet.kernels.rollouts import float32
-from envfleet.kernels.rollouts.mlp_source import mlp_source, scratch_size
+from envfleet.kernels.rollouts.mlp_source import policy_text, scratch_size
 from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy, check_act, check_random
 
 
@@ -90,7 +90,7 @@ def _random(spec: KernelSpec) -> PolicySource:
     draw = "uniform" if low.dtype.kind == "f" else "integers"
     text = f"""
 @inner
-def choose(m, observations, actions, generators, inputs, scratch):
+def choose(m, observations, actions, log_probs, generators, inputs, scratch):
     for i in range(m):
         rng = generators[i]
         for k in range({size}):
@@ -104,7 +104,7 @@ def _allowed(spec: KernelSpec) -> PolicySource:
     space: Any = spec.action_space
     text = f"""
 @inner
-def choose(m, observations, actions, generators, inputs, scratch, states):
+def choose(m, observations, actions, log_probs, generators, inputs, scratch, states):
     for i in range(m):
         mask = states[i].action_mask
         count = 0
@@ -130,18 +130,12 @@ def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
     constants: dict[str, Any] = {}
     if isinstance(spec.action_space, spaces.Box):
         constants["choice_low"], constants["choice_high"] = _bounds(spec.action_space)
-    functions: dict[str, Any] = {
-        "tanh_": float32.tanh_32,
-        "relu_": float32.relu_32,
-        "exp_": float32.exp_32,
-    }
     return PolicySource(
-        mlp_source(spec, policy),
-        _hash(*constants.values()) + fingerprint(list(functions.values())),
-        functions=functions,
+        policy_text(spec, policy),
+        _hash(*constants.values()),
         constants=constants,
-        scratch_size=scratch_size(policy),
-        is_drawing=policy.log_std is not None or policy.head == "categorical",
+        scratch_size=scratch_size(policy.sizes),
+        is_drawing=policy.is_stochastic,
         is_checked=True,
     )
 
@@ -152,7 +146,7 @@ def _function(spec: KernelSpec, act: Any, debug: bool) -> PolicySource:
     line = call.format("action_row(actions, i), ") if spec.action.shape else f"actions[i] = {call.format('')}"
     text = f"""
 @inner
-def choose(m, observations, actions, generators, inputs, scratch):
+def choose(m, observations, actions, log_probs, generators, inputs, scratch):
     for i in range(m):
         {line}
 """

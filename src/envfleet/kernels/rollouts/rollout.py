@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from typing import Any
 
@@ -17,7 +18,7 @@ from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
-from envfleet.kernels.rollouts.source import compile_rollout
+from envfleet.kernels.rollouts.source import compile_rollout, compile_values
 from envfleet.kernels.source import FIRST_ADDRESS
 
 _FIRST_ENDED = 64
@@ -36,6 +37,9 @@ class Slabs:
         outputs: An array for each of the outputs, `(T, N, …)`; the first, observations, `(T + 1, N, …)`.
         actions: `(T, N, …)`, for actions that are chosen.
         is_reset: bool `(T, N)`.
+        log_probs: float32 `(T, N)`, for actions that are drawn by a network.
+        values: float32 `(T + 1, N)`, for networks with a critic.
+        next_values: float32 `(T, N)`, likewise.
     """
 
     def __init__(self, spec: KernelSpec, outputs: tuple[Buffer, ...], num_steps: int, num_envs: int) -> None:
@@ -50,6 +54,8 @@ class Slabs:
             ]
             self.actions = np.empty((num_steps, num_envs, *spec.action.shape), spec.action.dtype)
             self.is_reset = np.empty((num_steps, num_envs), np.bool_)
+            self.log_probs, self.next_values = np.empty((2, num_steps, num_envs), np.float32)
+            self.values = np.empty((num_steps + 1, num_envs), np.float32)
         except MemoryError as error:
             raise OutOfMemory(f"there is no memory for {num_steps} steps of {num_envs} sub-environments: take fewer") \
                 from error  # fmt: skip
@@ -89,7 +95,36 @@ def run_rollout(
     named = dict(zip(spec.kernel.info_fields, infos, strict=True))
     episodes = _gather(parts, slabs, spec, num_envs, autoreset_mode)
     told = spec.observation.unpack(observations)
-    return Rollout(told, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
+    rollout = Rollout(told, actions, rewards, terminated, truncated, slabs.is_reset, named, episodes, slabs)
+    if not isinstance(policy, MLP):
+        return rollout
+    if policy.is_stochastic:
+        rollout = dataclasses.replace(rollout, log_probs=slabs.log_probs)
+    if policy.critic is None:
+        return rollout
+    values, next_values = _evaluate(batch, fused, policy, rollout, slabs, autoreset_mode)
+    return dataclasses.replace(rollout, values=values, next_values=next_values)
+
+
+def _evaluate(
+    batch: CpuBatch, fused: Fused, policy: MLP, rollout: Rollout, slabs: Slabs, mode: AutoresetMode
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Have the critic value all observations of a rollout, and those that its steps led to."""
+    evaluate, inputs = compile_values(batch.spec, policy.critic_sizes, policy.activation), policy.critic_inputs()
+    flat, values, times = rollout.all_observations.reshape(-1), slabs.values.reshape(-1), len(slabs.values)
+
+    def work(start: int, stop: int) -> int:
+        evaluate(inputs, flat, values, start * times, stop * times)
+        return 0
+
+    fused.crew.run(work)
+    slabs.next_values[...] = slabs.values[1:]
+    if mode is AutoresetMode.SAME_STEP and len(rollout.episodes):
+        episodes = rollout.episodes
+        last = np.empty(len(episodes), np.float32)
+        evaluate(inputs, np.ascontiguousarray(episodes.observations).reshape(-1), last, 0, len(last))
+        slabs.next_values[episodes.steps, episodes.env_indices] = last
+    return slabs.values[:-1], slabs.next_values
 
 
 def _check_seed(seed: Any) -> int:
@@ -126,7 +161,7 @@ def _run(
     first = FIRST_ADDRESS + plan.all.index(plan.outputs[0])
     table[first : first + len(slabs.outputs)] = [array.ctypes.data for array in slabs.outputs]
     calls = np.array([fused.program.addresses[name] for name in ("observe", "step_range", "check")])
-    addresses = np.array([actions.ctypes.data, slabs.is_reset.ctypes.data])
+    addresses = np.array([array.ctypes.data for array in (actions, slabs.is_reset, slabs.log_probs)])
     inputs = policy.inputs() if isinstance(policy, MLP) else np.zeros(0, np.float32)
     parts: dict[int, tuple[Any, ...]] = {}
 

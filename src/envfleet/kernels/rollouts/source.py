@@ -15,6 +15,7 @@ from envfleet.kernels.buffers import ENDED_DTYPE, BufferPlan
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import Program, load_module, ready_code
 from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.kernels.rollouts.mlp_source import values_text
 from envfleet.kernels.rollouts.policy_source import PolicySource
 from envfleet.kernels.source import MODE, NUM_ROWS, SAME_STEP, TILE_ROWS, Source, indent
 
@@ -118,8 +119,9 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
     def _choosing(self, saved: str) -> list[str]:
         if not self._policy.text:
             return []
-        states = ", s" if self._policy.reads_state else ""
-        lines = [f"choose(m, observations, actions.reshape(actions.size), generators, inputs, scratch{states})"]
+        arguments = "m, observations, actions.reshape(actions.size), log_probs, generators, inputs, scratch"
+        lines = ["log_probs = numba.carray(pointer_at(slabs[2] + 4 * at), m, np.float32)"]
+        lines += [f"choose({arguments}{', s' if self._policy.reads_state else ''})"]
         if self._policy.is_checked:
             lines += ["wrong = call_at(calls[2], (actions,))"]
             lines += ["if wrong < 0:", f"    return wrong - at, gathered, steps{saved}"]
@@ -146,8 +148,8 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 
     It steps the rows from `start` to `stop`. `first` is the table with the addresses of whole slabs of outputs,
     observations of one step more than the others; `calls` has the addresses of the kernel's `observe`, `step_range` and
-    `check`; `slabs` those of actions and of the marks of resets; `gathered`, `steps` and what follows are arrays for
-    what ended episodes leave, replaced as they grow full.
+    `check`; `slabs` those of actions, of the marks of resets and of log-probabilities; `gathered`, `steps` and what
+    follows are arrays for what ended episodes leave, replaced as they grow full.
 
     It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be, then the arrays.
     """
@@ -175,3 +177,13 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
     arrays = np.zeros(1, np.float32), np.zeros(1, ENDED_DTYPE), words, *finals
     samples = {"rollout_range": (words, words, words, 0, 0, *arrays, 0, 0)}
     return ready_code(spec, module, samples, make_names, "rollouts").functions["rollout_range"]
+
+
+@functools.lru_cache(maxsize=64)
+def compile_values(spec: KernelSpec, sizes: tuple[int, ...], activation: str) -> Callable[..., None]:
+    """The function `evaluate(inputs, observations, values, start, stop)` of a critic; observations are flat."""
+    from envfleet.kernels import numba_cpu
+
+    module = load_module(spec, values_text(sizes, activation), "values", numba_cpu.describe_machine())
+    arrays = np.zeros(1, np.float32), np.zeros(1, spec.observation.dtype), np.zeros(1, np.float32)
+    return ready_code(spec, module, {"evaluate": (*arrays, 0, 0)}, dict, "values").functions["evaluate"]

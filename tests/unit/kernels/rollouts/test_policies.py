@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from tests.unit.kernels.jitted import jitted
 
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.float32 import exp_32, relu_32, tanh_32
 from envfleet.kernels.rollouts.policies import check_random, policy_generator
+from envfleet.kernels.rollouts.source import compile_values
 
 NUM_STEPS = 12
 
@@ -58,6 +58,16 @@ class Pull(Turn):
     def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
         state.x, state.y = 0.9 * state.y + 0.1 * action[0], state.x + 0.1 * action[1]
         return state.x, False
+
+
+class Line(Turn):
+    """One number to see."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    @staticmethod
+    def observe(state: Any, out: Any) -> None:
+        out[0] = state.x
 
 
 def layers(*sizes: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
@@ -144,15 +154,99 @@ def test_new_weights_are_used() -> None:
             np.testing.assert_allclose(rollout.actions, forward(policy, rollout.observations), rtol=2e-6, atol=4e-6)
 
 
-def test_float32_functions() -> None:
-    x = np.concatenate([np.linspace(-12, 12, 20_001), [0.0, 1e-30, np.inf, -np.inf]]).astype(np.float32)
-    tanh = np.array([jitted(tanh_32)(value) for value in x])
-    np.testing.assert_allclose(tanh, np.tanh(x.astype(np.float64)), rtol=5e-7)
-    assert np.abs(tanh).max() == 1.0
-    relu = np.array([jitted(relu_32)(value) for value in x])
-    np.testing.assert_array_equal(relu, np.maximum(x, 0))
-    for function in (tanh_32, relu_32, exp_32):
-        assert np.isnan(jitted(function)(np.float32(np.nan)))
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_activations(activation: Any) -> None:
+    """A network of one number that hands its activation on, over all of the range and beyond."""
+    x = np.concatenate([np.linspace(-12, 12, 20_001), [0.0, 1e-30, 3e38, -3e38]]).astype(np.float32)
+    one = np.ones((1, 1)), np.zeros(1)
+    evaluate = compile_values(read_kernel(Line), (1, 1, 1), activation)
+    found = np.empty(len(x), np.float32)
+    evaluate(MLP([one], critic=[one, one]).critic_inputs(), x, found, 0, len(x))
+    expected = np.tanh(x.astype(np.float64)) if activation == "tanh" else np.maximum(x, 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=4e-7)
+
+
+LOG_PROBS = [
+    (Turn, "categorical", None),
+    (Pull, "gaussian", [-1.0, 0.5]),
+    (Pull, "tanh_gaussian", [-1.0, -0.5]),
+]
+
+
+@pytest.mark.parametrize(("kernel", "head", "log_std"), LOG_PROBS)
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+def test_what_a_learner_needs_is_what_torch_finds_step_by_step(kernel: Any, head: Any, log_std: Any, mode: Any) -> None:
+    num_envs, outputs = 70, 4 if kernel is Turn else 2
+    policy = MLP(layers(3, 19, 13, outputs), "tanh", head, log_std, critic=layers(3, 21, 1))
+    with envfleet.make(
+        kernel, num_envs, backend="kernel", max_episode_steps=10, workers=2, autoreset_mode=mode
+    ) as fleet:
+        fleet.reset(seed=2)
+        rollout = fleet.rollout(policy, 25, seed=6)
+    assert rollout.log_probs is not None
+    assert rollout.values is not None
+    observations = torch.from_numpy(rollout.all_observations).float()
+    logits = network(policy.weights, observations[:-1])
+    if head == "categorical":
+        log_probs = torch.distributions.Categorical(logits=logits).log_prob(torch.from_numpy(rollout.actions) + 1)
+    else:
+        normal = torch.distributions.Normal(logits, torch.tensor(log_std).exp())
+        noise = np.stack([policy_generator(6, i).standard_normal((25, 2)) for i in range(num_envs)], axis=1)
+        raw = logits + torch.tensor(log_std).exp() * torch.from_numpy(noise).float()
+        log_probs = normal.log_prob(raw).sum(-1)
+        if head == "tanh_gaussian":
+            width = torch.from_numpy(Pull.action_space.high - Pull.action_space.low)
+            slope = torch.distributions.TanhTransform().log_abs_det_jacobian(raw, torch.tanh(raw))
+            log_probs = log_probs - (slope + torch.log(width / 2)).sum(-1)
+    np.testing.assert_allclose(rollout.log_probs, log_probs, rtol=3e-6, atol=2e-5)
+    np.testing.assert_allclose(rollout.values, network(policy.critic, observations)[:-1, :, 0], rtol=2e-6, atol=4e-6)
+    check_advantages(rollout, policy, mode)
+
+
+def check_advantages(rollout: Any, policy: MLP, mode: str) -> None:
+    """Estimate the advantages anew, episode by episode, from the definition."""
+    gamma, gae_lambda = 0.9, 0.8
+    advantages, returns = rollout.advantages(gamma, gae_lambda)
+    values = network(policy.critic, torch.from_numpy(rollout.all_observations).float())[..., 0].double().numpy()
+    ended = {
+        (t, i): k for k, (t, i) in enumerate(zip(rollout.episodes.steps, rollout.episodes.env_indices, strict=True))
+    }
+    assert len(ended) > 70
+    num_steps, num_envs = rollout.rewards.shape
+    expected = np.zeros((num_steps, num_envs))
+    for i in range(num_envs):
+        later = 0.0
+        for t in reversed(range(num_steps)):
+            following = values[t + 1, i]
+            if (t, i) in ended:
+                later = 0.0
+                last = torch.from_numpy(rollout.episodes.observations[ended[t, i]]).float()
+                following = float(network(policy.critic, last)[0])
+            if rollout.is_reset[t, i]:
+                later = 0.0
+                continue
+            delta = rollout.rewards[t, i] + gamma * following * (not rollout.terminated[t, i]) - values[t, i]
+            later = expected[t, i] = delta + gamma * gae_lambda * later
+    assert rollout.is_reset.any() == (mode == "NEXT_STEP")
+    np.testing.assert_allclose(advantages, expected, rtol=1e-4, atol=3e-5)
+    np.testing.assert_allclose(
+        returns[~rollout.is_reset], (expected + values[:-1])[~rollout.is_reset], rtol=1e-4, atol=3e-5
+    )
+
+
+def network(weights: Any, x: torch.Tensor) -> torch.Tensor:
+    for k, (w, b) in enumerate(weights):
+        x = torch.nn.functional.linear(x, torch.from_numpy(w), torch.from_numpy(b))
+        x = torch.tanh(x) if k < len(weights) - 1 else x
+    return x
+
+
+def test_advantages_need_a_critic() -> None:
+    with make(Turn, 2) as fleet:
+        rollout = fleet.rollout("random", 3)
+    assert rollout.log_probs is None
+    with pytest.raises(InvalidArgument, match=r"without values: roll out a network that has a critic"):
+        rollout.advantages(0.9, 0.9)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +261,7 @@ def test_float32_functions() -> None:
         ({"weights": [(np.ones((3, 4)), np.ones(4))]}, "pass W.T if yours is"),
         ({"weights": [(np.full((3, 4), np.nan), np.ones(3))]}, "W of layer 0 has numbers that are not finite"),
         ({"weights": [("a", "b")]}, "W of layer 0 is no array of numbers"),
+        ({"weights": layers(3, 4), "critic": []}, "without layers of the critic"),
     ],
 )
 def test_networks_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:

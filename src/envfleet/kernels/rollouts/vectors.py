@@ -1,0 +1,251 @@
+"""A network's layers and its softmax as explicit vector code: rows in lanes, sums in registers.
+
+A block's numbers lie as `(width, BLOCK_ROWS)`, aligned to 64 bytes. A layer goes through it in tiles of a few outputs
+and vectors of rows, whose sums stay in registers while the loop runs over the inputs; the bias is their start, and the
+activation comes before the only store. Every row takes the same path wherever it stands, so the same observation gives
+the same result for any number of rows and threads, although products and sums are contracted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from envfleet.kernels.rollouts.mlp_source import BLOCK_ROWS
+
+_IS_WIDE = llvm.get_host_cpu_features().get("avx512f", False)
+LANES = 16 if _IS_WIDE else 8
+_OUTPUTS, _VECTORS = (4, 4) if _IS_WIDE else (6, 2)  # sums of a tile: what the registers hold
+
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+_VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
+
+# tanh(x) = x * P(x * x) / Q(x * x) on |x| <= 8, to 3.8e-7.
+_TANH_P = (4066341.5, 525601.6875, 11999.875, 46.47190475463867)
+_TANH_Q = (4066342.0, 1881044.25, 96842.203125, 970.5108032226562, 1.0)
+_TANH_MOST = 8.0
+# Both interpolate at Chebyshev nodes: e**r - 1 - r over r**2 on |r| <= ln(2) / 2, to 8e-8 of the result, and
+# log(1 + t) - t + t**2 / 2 over t**3 for 1 + t from sqrt(1/2) to sqrt(2), to 3e-7.
+_EXP = (0.5, 0.1666666716337204, 0.041666463017463684, 0.00833331048488617, 0.0013933731243014336, 0.000198910798644647)
+_LOG = (
+    *(0.3333333134651184, -0.2499999701976776, 0.20000715553760529, -0.1666780263185501, 0.14249058067798615),
+    *(-0.12425687164068222, 0.11685419827699661, -0.11479733884334564, 0.06971611827611923),
+)
+_LOG2_E, _LN2_1, _LN2_2 = 1.4426950408889634, 0.693145751953125, 1.428606765330187e-06
+_ROUNDER, _LEAST = 12582912.0, -87.0  # 1.5 * 2**23 rounds to an integer; e**-87 is about the least normal number
+_HALF_ROOT_BITS, _MANTISSA_BITS = 0x3F3504F3, 23  # of sqrt(1/2)
+
+Code = Any
+"""A value of LLVM's."""
+
+
+def dense(inputs: int, outputs: int, place: int, activation: str) -> Any:
+    """Make the compiled function `layer(weights, x, y)` of a layer.
+
+    Args:
+        inputs: Its width, `x` is `(inputs, BLOCK_ROWS)`.
+        outputs: Likewise of `y`.
+        place: Where in `weights` its matrix `(outputs, inputs)` begins, which the bias follows.
+        activation: `"tanh"`, `"relu"` or `""`.
+    """
+
+    @intrinsic
+    def layer(context, weights, x, y):  # type: ignore[no-untyped-def]  # numba reads the signature
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Code:
+            data = [
+                context.make_array(t)(context, builder, a).data for t, a in zip(signature.args, arguments, strict=True)
+            ]
+            tiles = _Tiles(builder, data, (inputs, outputs, place), activation)
+            for first, count, step in _spans(outputs):
+                with _loop(builder, count // step) as j, _loop(builder, BLOCK_ROWS // (LANES * _VECTORS)) as r:
+                    output = builder.add(_word(first), builder.mul(j, _word(step)))
+                    tiles.write(output, step, builder.mul(r, _word(LANES * _VECTORS)))
+            return context.get_dummy_value()
+
+        return types.void(weights, x, y), generate
+
+    return layer
+
+
+def _spans(outputs: int) -> Iterator[tuple[int, int, int]]:
+    """Divide outputs among tiles: where whole ones begin, how many outputs there are, how many to a tile; the rest."""
+    rest = outputs % _OUTPUTS
+    if outputs > rest:
+        yield 0, outputs - rest, _OUTPUTS
+    if rest:
+        yield outputs - rest, rest, rest
+
+
+class _Tiles:
+    """Writes the tiles of a layer."""
+
+    def __init__(self, builder: Any, data: Sequence[Code], form: tuple[int, int, int], activation: str) -> None:
+        self._builder, self._activation = builder, activation
+        self._weights, self._x, self._y = data
+        self._inputs, self._outputs, self._place = form
+
+    def write(self, output: Code, count: int, row: Code) -> None:
+        """Write `count` outputs from `output` on, of `_VECTORS` vectors of rows from `row` on."""
+        builder = self._builder
+        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(_VECTORS)] for _ in range(count)]
+        for n, vectors in enumerate(sums):
+            bias = self._weight(builder.add(output, _word(self._place + self._inputs * self._outputs + n)))
+            for one in vectors:
+                builder.store(bias, one)
+        first = builder.add(_word(self._place), builder.mul(output, _word(self._inputs)))
+        at_once = 4 if self._inputs % 4 == 0 else 1
+        with _loop(builder, self._inputs // at_once) as turn:
+            for part in range(at_once):
+                k = builder.add(builder.mul(turn, _word(at_once)), _word(part))
+                start = builder.add(builder.mul(k, _word(BLOCK_ROWS)), row)
+                given = [_load(builder, self._x, start, v * LANES) for v in range(_VECTORS)]
+                for n, vectors in enumerate(sums):
+                    weight = self._weight(builder.add(first, builder.add(k, _word(n * self._inputs))))
+                    for one, value in zip(vectors, given, strict=True):
+                        builder.store(_fused(builder, weight, value, builder.load(one)), one)
+        for n, vectors in enumerate(sums):
+            start = builder.add(builder.mul(builder.add(output, _word(n)), _word(BLOCK_ROWS)), row)
+            for v, one in enumerate(vectors):
+                value = _ACTIVATIONS[self._activation](builder, builder.load(one))
+                _store(builder, value, self._y, start, v * LANES)
+
+    def _weight(self, index: Code) -> Code:
+        """A weight in every lane."""
+        builder = self._builder
+        number = builder.load(builder.gep(self._weights, [index]))
+        nothing = ir.Constant(_VECTOR, ir.Undefined)
+        first = builder.insert_element(nothing, number, ir.Constant(_INT, 0))
+        return builder.shuffle_vector(first, nothing, ir.Constant(_INTS, [0] * LANES))
+
+
+def softmax(choices: int) -> Any:
+    """Make the compiled function `sums(y, z)` of a block of logits `y`, `(choices, BLOCK_ROWS)`.
+
+    It leaves in `y` the sums of e**(logit - largest) up to each choice, and in `z` the logarithms of the probabilities.
+    """
+
+    @intrinsic
+    def sums(context, y, z):  # type: ignore[no-untyped-def]  # numba reads the signature
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Code:
+            target, logs = (
+                context.make_array(t)(context, builder, a).data for t, a in zip(signature.args, arguments, strict=True)
+            )
+            with _loop(builder, BLOCK_ROWS // LANES) as turn:
+                row = builder.mul(turn, _word(LANES))
+                logits = [_load(builder, target, row, j * BLOCK_ROWS) for j in range(choices)]
+                largest = logits[0]
+                for logit in logits[1:]:
+                    largest = builder.select(builder.fcmp_ordered(">", logit, largest), logit, largest)
+                total, shifted = _numbers(0.0), [builder.fsub(logit, largest) for logit in logits]
+                for j, value in enumerate(shifted):
+                    total = builder.fadd(total, _exp(builder, value))
+                    _store(builder, total, target, row, j * BLOCK_ROWS)
+                log_total = _log(builder, total)
+                for j, value in enumerate(shifted):
+                    _store(builder, builder.fsub(value, log_total), logs, row, j * BLOCK_ROWS)
+            return context.get_dummy_value()
+
+        return types.void(y, z), generate
+
+    return sums
+
+
+# ---------------------------------------------------------------------- functions of vectors
+
+
+def _tanh(builder: Any, x: Code) -> Code:
+    """To 4e-7; NaN for NaN."""
+    for sign, bound in (("<", -_TANH_MOST), (">", _TANH_MOST)):
+        x = builder.select(builder.fcmp_ordered(sign, x, _numbers(bound)), _numbers(bound), x)
+    z = builder.fmul(x, x)
+    above, below = (_polynomial(builder, z, coefficients) for coefficients in (_TANH_P, _TANH_Q))
+    return builder.fdiv(builder.fmul(x, above), below)
+
+
+def _relu(builder: Any, x: Code) -> Code:
+    return builder.select(builder.fcmp_ordered("<", x, _numbers(0.0)), _numbers(0.0), x)
+
+
+_ACTIVATIONS: dict[str, Callable[[Any, Code], Code]] = {"tanh": _tanh, "relu": _relu, "": lambda _, x: x}
+
+
+def _exp(builder: Any, x: Code) -> Code:
+    """Of numbers up to 0."""
+    x = builder.select(builder.fcmp_ordered("<", x, _numbers(_LEAST)), _numbers(_LEAST), x)
+    shifted = _fused(builder, x, _numbers(_LOG2_E), _numbers(_ROUNDER + 127))  # its last bits are the exponent
+    doublings = builder.fsub(shifted, _numbers(_ROUNDER + 127))
+    r = _fused(builder, doublings, _numbers(-_LN2_1), x)
+    r = _fused(builder, doublings, _numbers(-_LN2_2), r)
+    grown = _fused(builder, _polynomial(builder, r, _EXP), builder.fmul(r, r), r)
+    bits = builder.shl(builder.bitcast(shifted, _INTS), _ints(_MANTISSA_BITS))
+    return builder.fmul(builder.fadd(grown, _numbers(1.0)), builder.bitcast(bits, _VECTOR))
+
+
+def _log(builder: Any, x: Code) -> Code:
+    """Of normal numbers above 0."""
+    bits = builder.bitcast(x, _INTS)
+    exponent = builder.ashr(builder.sub(bits, _ints(_HALF_ROOT_BITS)), _ints(_MANTISSA_BITS))
+    mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, _ints(_MANTISSA_BITS))), _VECTOR)
+    doublings, t = builder.sitofp(exponent, _VECTOR), builder.fsub(mantissa, _numbers(1.0))
+    z = builder.fmul(t, t)
+    bend = builder.fmul(builder.fmul(_polynomial(builder, t, _LOG), t), z)
+    bend = _fused(builder, z, _numbers(-0.5), _fused(builder, doublings, _numbers(_LN2_2), bend))
+    return _fused(builder, doublings, _numbers(_LN2_1), builder.fadd(t, bend))
+
+
+def _polynomial(builder: Any, x: Code, coefficients: Sequence[float]) -> Code:
+    """By Horner's scheme; the coefficients by ascending power."""
+    value = _numbers(coefficients[-1])
+    for one in reversed(coefficients[:-1]):
+        value = _fused(builder, value, x, _numbers(one))
+    return value
+
+
+def _fused(builder: Any, a: Code, b: Code, c: Code) -> Code:
+    """`a * b + c`, rounded once where the processor can."""
+    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+    return builder.call(function, [a, b, c])
+
+
+# ---------------------------------------------------------------------- small things
+
+
+def _numbers(value: float) -> Code:
+    return ir.Constant(_VECTOR, [float(np.float32(value))] * LANES)
+
+
+def _ints(value: int) -> Code:
+    return ir.Constant(_INTS, [value] * LANES)
+
+
+def _word(value: int) -> Code:
+    return ir.Constant(cgutils.intp_t, value)
+
+
+def _load(builder: Any, data: Code, index: Code, more: int) -> Code:
+    return builder.load(_vector_at(builder, data, index, more), align=4 * LANES)
+
+
+def _store(builder: Any, value: Code, data: Code, index: Code, more: int) -> None:
+    builder.store(value, _vector_at(builder, data, index, more), align=4 * LANES)
+
+
+def _vector_at(builder: Any, data: Code, index: Code, more: int) -> Code:
+    place = builder.gep(data, [builder.add(index, _word(more))])
+    return builder.bitcast(place, _VECTOR.as_pointer())
+
+
+@contextlib.contextmanager
+def _loop(builder: Any, count: int) -> Iterator[Code]:
+    """Repeat what is built inside; gives the number of the turn."""
+    with cgutils.for_range(builder, _word(count)) as loop:
+        yield loop.index
