@@ -124,11 +124,12 @@ class ProgramLibrary(JITCodeLibrary):
         for part in parts:  # as they are, for the linker leaves out what nothing calls and may be found elsewhere
             self._final_module.link_in(part._final_module, preserve=True)
             _link(self._final_module, part._linking_libraries, linked)
+        self._optimize_final_module()
         for function in self._final_module.functions:
             if not function.is_declaration and function.name not in exported:
-                # Numba's names are unique within a process, and other programs come from files that another one wrote.
+                # Names are unique within a process, but other programs come from files that another one wrote. Numba's
+                # optimiser knows functions by name (reference counts, above all), so they keep it until now.
                 function.name = f"{function.name}.{self.name}"
-        self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
 
