@@ -126,8 +126,7 @@ class ProgramLibrary(JITCodeLibrary):
             _link(self._final_module, part._linking_libraries, linked)
         for function in self._final_module.functions:
             if not function.is_declaration and function.name not in exported:
-                # Numba's names are unique within a process, and other programs come from files that another one wrote.
-                function.name, function.linkage = f"{function.name}.{self.name}", "internal"
+                function.linkage = "internal"  # names are unique within a process, but other programs come from files
         self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
