@@ -2,6 +2,7 @@
 
     python benchmarks/rollout.py                        # N = 8, 1024 and 131072, a few minutes
     python benchmarks/rollout.py --num-envs 1024 --workers 1
+    python benchmarks/rollout.py --gymnax PYTHON        # against gymnax, where that interpreter has it; one core each
 
 The contenders take turns of equal time, and the best turn of each counts, in million steps per second. The
 loop keeps what a rollout keeps: observations, actions, rewards and flags, in slabs of its own that it writes again.
@@ -12,8 +13,10 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--num-envs", type=int, nargs="+", default=[8, 1024, 131_072])
     parser.add_argument("--workers", type=int, default=None, help="threads; by default as the fleet chooses")
+    parser.add_argument("--gymnax", metavar="PYTHON", help="an interpreter that has gymnax and JAX")
     options = parser.parse_args(arguments)
+    if options.gymnax:
+        compare_with_gymnax(options.gymnax)
+        return
     layers = make_layers(4, 64, 64, 2)
     print(f"{'num_envs':>9} {'policy':>8} {'contender':>12} {'M steps/s':>10} {'fused is':>9}")
     for num_envs in options.num_envs:
@@ -102,6 +109,48 @@ def measure(num_envs: int, workers: int | None, policy: Any, loops: dict[str, Ch
             for name, (steps, run) in contenders.items():
                 best[name] = max(best.get(name, 0.0), num_envs * steps * runs_per_second(run))
     return best
+
+
+def compare_with_gymnax(python: str) -> None:
+    """Draw actions from the same network of 2 × 64 in turns with gymnax, beside what the core can do."""
+    layers, flops = make_layers(4, 64, 64, 2), 2 * (4 * 64 + 64 * 64 + 64 * 2)
+    peak = measure_peak()
+    print(f"One core makes {peak:.0f} G float32 products and sums a second.")
+    print(f"{'num_envs':>9} {'envfleet':>12} {'gymnax':>12} {'ratio':>6}")
+    for num_envs in (1024, 16_384):
+        num_steps = STEPS_PER_ROLLOUT // num_envs
+        command = [python, str(Path(__file__).with_name("gymnax_rollout.py")), str(num_envs), str(num_steps)]
+        with (
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as theirs,
+            envfleet.make(
+                "envfleet/CartPole-v1", num_envs, backend="kernel", workers=1, autoreset_mode="SAME_STEP"
+            ) as fleet,
+        ):
+            question: Any = theirs.stdin
+            answer: Any = theirs.stdout
+            fleet.reset(seed=0)
+            policy = MLP(layers, head="categorical")
+            run = functools.partial(fleet.rollout, policy, num_steps, seed=1, out=fleet.rollout(policy, num_steps))
+            answer.readline()  # it is compiled
+            rates = []
+            for _ in range(ROUNDS):
+                ours = num_envs * num_steps * runs_per_second(run)
+                question.write(f"{TURN_S}\n")
+                rates.append((ours, float(answer.readline())))
+            question.close()
+        best = [max(column) for column in zip(*rates, strict=True)]
+        share = best[0] * flops / 1e9 / peak
+        costs = "".join(f"{1e9 / rate:9.1f} ns" for rate in best)
+        print(f"{num_envs:9} {costs} {best[0] / best[1]:6.2f}   {flops / 1e3:.1f} kFLOP a sample: {share:.0%} of that")
+
+
+def measure_peak() -> float:
+    """GFLOP/s of a product of large float32 matrices on one core, as torch does it."""
+    import torch
+
+    torch.set_num_threads(1)
+    a = torch.ones((1024, 1024))
+    return max(2 * 1024**3 * runs_per_second(lambda: a @ a) for _ in range(ROUNDS)) / 1e9
 
 
 def runs_per_second(run: Callable[[], Any]) -> float:
