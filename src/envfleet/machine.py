@@ -57,7 +57,7 @@ def _read_int(path: Path) -> int | None:
 
 
 def cpu_model() -> str:
-    """The processor's name, as far as the system tells."""
+    """Return the processor's name, as far as the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -67,7 +67,7 @@ def cpu_model() -> str:
 
 
 def version_of(distribution: str) -> str | None:
-    """The version of an installed distribution; `None` if there is none of that name."""
+    """Return the version of an installed distribution; `None` if there is none of that name."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

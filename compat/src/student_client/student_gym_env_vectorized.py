@@ -95,7 +95,7 @@ class StudentGymEnvVectorized:
         return ended
 
     def get_active_count(self) -> int:
-        """How many engines fly."""
+        """Return how many engines fly."""
         return self.num_envs - len(self.get_terminated_env_indices())
 
     def reset(

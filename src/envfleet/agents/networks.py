@@ -26,7 +26,7 @@ def encode(observations: Tensor) -> Tensor:
 
 
 def mlp(sizes: Sequence[int], activation: Activation = "relu") -> nn.Sequential:
-    """A fully connected network with an activation after every layer but the last."""
+    """Return a fully connected network with an activation after every layer but the last."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), _MODULES[activation]()]
@@ -104,5 +104,5 @@ class TwinCritics(nn.Module):
 
 
 def target_of(network: Network) -> Network:
-    """A copy that is not learned; a `Follower` moves it."""
+    """Return a copy that is not learned; a `Follower` moves it."""
     return copy.deepcopy(network).requires_grad_(False)

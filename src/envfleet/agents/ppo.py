@@ -134,7 +134,7 @@ class PPO(Agent[PPOConfig]):
         return self._policy.draw(outputs, self._network.log_std, self.random)
 
     def draw_seed(self) -> int:
-        """A seed for the draws of a compiled policy, below 2**32."""
+        """Return a seed for the draws of a compiled policy, below 2**32."""
         return int(self.random.numpy.integers(2**32))
 
     def export_policy(self, deterministic: bool = False) -> MLP:

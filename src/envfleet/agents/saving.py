@@ -62,7 +62,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def portable(value: Any) -> Any:
-    """A copy with tensors for arrays, and of tensors; dicts, lists and tuples are gone through."""
+    """Return a copy with tensors for arrays, and of tensors; dicts, lists and tuples are gone through."""
     if isinstance(value, Mapping):
         return {key: portable(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -75,13 +75,13 @@ def portable(value: Any) -> Any:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """A NumPy copy of an array, or of the tensor that `portable` made of it."""
+    """Return a NumPy copy of an array, or of the tensor that `portable` made of it."""
     array: NDArray[Any] = value.numpy(force=True).copy() if isinstance(value, torch.Tensor) else np.array(value)
     return array
 
 
 def encode_space(space: spaces.Space[Any] | ActionTable) -> dict[str, Any]:
-    """A space as plain values.
+    """Return a space as plain values.
 
     Raises:
         InvalidArgument: No agent takes such a space.

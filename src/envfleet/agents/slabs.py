@@ -74,7 +74,7 @@ class Actor(Protocol):
         ...
 
     def draw_seed(self) -> int:
-        """A seed for the draws of a compiled policy, below 2**32."""
+        """Return a seed for the draws of a compiled policy, below 2**32."""
         ...
 
 

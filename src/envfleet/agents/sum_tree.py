@@ -45,7 +45,7 @@ class SumTree:
             self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """For every sum, the first place at which the numbers up to it add up to more.
+        """Find, for every sum, the first place at which the numbers up to it add up to more.
 
         Args:
             sums: From 0 to below `total`.

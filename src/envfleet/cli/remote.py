@@ -113,7 +113,7 @@ def _is_turbofan(account: Account) -> bool:
 
 
 def _boards(account: Account) -> list[RenderableType]:
-    """The leaderboards, cut to the lines around one's own."""
+    """Return the leaderboards, cut to the lines around one's own."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -173,7 +173,7 @@ class Hosting:
         return None
 
     def details(self, columns: Mapping[str, NDArray[Any]], row: int, reason: Any) -> dict[str, Any]:
-        """What is stored of an episode that is over, beside its return and length.
+        """Return what is stored of an episode that is over, beside its return and length.
 
         Args:
             columns: As `count` wrote them.

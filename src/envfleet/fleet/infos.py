@@ -252,7 +252,7 @@ def _promote(dtypes: list[np.dtype[Any]]) -> np.dtype[Any] | None:
 
 
 def _keeps(dtype: np.dtype[Any], values: list[Any]) -> bool:
-    """Whether no integer among `values` loses digits in `dtype`."""
+    """Return whether no integer among `values` loses digits in `dtype`."""
     if dtype.kind not in "fc":
         return True
     return not any(isinstance(value, int | np.integer) and abs(int(value)) > _EXACT for value in values)

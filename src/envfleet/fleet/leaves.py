@@ -39,7 +39,7 @@ class Range:
         return inside
 
     def holds(self, array: NDArray[Any]) -> bool:
-        """Whether all of `array`, of the range's own dtype and any leading dimensions, is in range."""
+        """Return whether all of `array`, of the range's own dtype and any leading dimensions, is in range."""
         return bool(np.logical_and.reduce(self._inside(array), axis=None))
 
     def rows_outside(self, array: NDArray[Any]) -> list[int]:
@@ -52,7 +52,7 @@ class Range:
 
 
 def range_of(space: ArraySpace) -> Range | None:
-    """The range of a discrete space; `None` for a `Box`, whose bounds environments use to clip."""
+    """Return the range of a discrete space; `None` for a `Box`, whose bounds environments use to clip."""
     if isinstance(space, spaces.Discrete):
         return Range(space.start, space.n, np.dtype(space.dtype))
     if isinstance(space, spaces.MultiDiscrete):
@@ -135,13 +135,13 @@ class Leaf:
         return self.dtype.kind in "fc"
 
     def holds(self, array: NDArray[Any]) -> bool:
-        """Whether a batch of values, of the right shape and dtype, is free of NaN and in range."""
+        """Return whether a batch of values, of the right shape and dtype, is free of NaN and in range."""
         if self.allowed is not None:
             return self.allowed.holds(array)
         return not (self.is_float and has_nan(array))
 
     def accepts(self, dtype: np.dtype[Any]) -> bool:
-        """Whether values of a dtype may be stored here, as `castable` but for any dtype."""
+        """Return whether values of a dtype may be stored here, as `castable` but for any dtype."""
         return dtype in self.castable or np.can_cast(dtype, self.dtype, "same_kind")
 
     @functools.cached_property

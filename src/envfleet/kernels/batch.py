@@ -163,7 +163,7 @@ class CpuBatch(BatchBase):
         return out.arrays
 
     def observe(self) -> tuple[NDArray[Any], ...]:
-        """The arrays of `OutputSet`, of which observations and infos mean something."""
+        """Return the arrays of `OutputSet`, of which observations and infos mean something."""
         out = self._pool.take()
         self._program.observe(out.table, 0, self.num_envs)
         return out.arrays
@@ -235,7 +235,7 @@ class CpuBatch(BatchBase):
         return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
 
     def fused(self) -> Fused:
-        """What a rollout needs."""
+        """Return what a rollout needs."""
         table = self._pool.take().table.copy()
         table[NOW] = time.perf_counter_ns()
         return Fused(self._program, table, self._crew)
@@ -259,16 +259,16 @@ class CpuBatch(BatchBase):
         return flat.reshape(-1, *self.spec.observation.shape)
 
     def kept(self, name: str) -> NDArray[Any]:
-        """An array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""
+        """Return an array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""
         return self._kept.arrays[name]
 
     def field(self, name: str) -> NDArray[Any]:
-        """A field of every row's state; a view."""
+        """Return a field of every row's state; a view."""
         arrays = self._kept.arrays
         return arrays[f"s_{name}"] if self._plan.state.is_split else arrays["s"][name]
 
     def count_awaiting(self) -> int:
-        """How many rows await a reset."""
+        """Return how many rows await a reset."""
         return int(np.count_nonzero(self._kept.arrays["awaiting"]))
 
     def write(self, name: str, values: Any) -> None:

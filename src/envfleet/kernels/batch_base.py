@@ -57,11 +57,11 @@ class BatchBase(abc.ABC):
 
     @abc.abstractmethod
     def kept(self, name: str) -> NDArray[Any]:
-        """What is kept of every row besides its state, such as `"awaiting"` and `"elapsed"`."""
+        """Return what is kept of every row besides its state, such as `"awaiting"` and `"elapsed"`."""
 
     @abc.abstractmethod
     def field(self, name: str) -> NDArray[Any]:
-        """A field of every row's state."""
+        """Return a field of every row's state."""
 
     @property
     def params(self) -> dict[str, NDArray[Any]]:
@@ -69,7 +69,7 @@ class BatchBase(abc.ABC):
         return {name: values.copy() for name, values in self._params.items()}
 
     def rng_records(self) -> NDArray[Any]:
-        """The generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
+        """Return the generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
         records = np.zeros(self.num_envs, RNG_DTYPE)
         for name in RNG_DTYPE.names or ():
             records[name] = self.kept(f"g_{name}")
@@ -101,7 +101,7 @@ class BatchBase(abc.ABC):
             )
 
     def _needs_own_params(self) -> bool:
-        """Whether code is due for which every row has parameters of its own."""
+        """Return whether code is due for which every row has parameters of its own."""
         return self.spec.kernel.has_own_params or any(len(values) > 1 for values in self._params.values())
 
     def _params_of(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

@@ -91,7 +91,7 @@ def make_batch(  # noqa: PLR0913  # every option is keyword-only
 
 
 def require_cpu(batch: KernelBatch, verb: str) -> CpuBatch:
-    """The batch, where `verb` exists on the CPU only.
+    """Return the batch, where `verb` exists on the CPU only.
 
     Raises:
         InvalidArgument: It is on another device.

@@ -58,7 +58,7 @@ class RecordBuffers:
 
     @staticmethod
     def of(fields: Fields, variable: str, prefix: str) -> RecordBuffers:
-        """The buffers of a kernel's state or parameters."""
+        """Return the buffers of a kernel's state or parameters."""
         return RecordBuffers(variable, prefix, fields.dtype, is_split=not fields.has_arrays)
 
     @property

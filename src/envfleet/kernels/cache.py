@@ -23,7 +23,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: `$ENVFLEET_CACHE_DIR`, else `envfleet/kernels` in the user's cache folder."""
+    """Return the folder of compiled kernels: `$ENVFLEET_CACHE_DIR`, else `envfleet/kernels` in the user's cache."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE])
     root = os.environ.get("XDG_CACHE_HOME")
@@ -32,7 +32,7 @@ def cache_folder() -> Path:
 
 @functools.lru_cache(maxsize=16)
 def _usable(folder: Path) -> Path:
-    """The folder, if it can be written; else a temporary one for this process, with a note."""
+    """Return the folder, if it can be written; else a temporary one for this process, with a note."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

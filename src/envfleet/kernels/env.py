@@ -100,7 +100,7 @@ class KernelEnv(gym.Env[Any, Any]):
         return {name: bool(col[0]) if col.ndim == 1 and col.dtype == np.bool_ else col[0] for name, col in columns}
 
     def render(self) -> Any:
-        """The current frame, uint8 `(height, width, 3)`, if `render_mode` is `"rgb_array"`."""
+        """Return the current frame, uint8 `(height, width, 3)`, if `render_mode` is `"rgb_array"`."""
         if self.render_mode is None:
             return None
         if self._kernel.render is None:
@@ -146,11 +146,11 @@ class KernelEnv(gym.Env[Any, Any]):
         return _revive, (make, self.get_state(), self._np_random_seed, self.spec)
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Whether there is such a parameter, field of the state, or attribute."""
+        """Return whether there is such a parameter, field of the state, or attribute."""
         return self._has_field(name) or super().has_wrapper_attr(name)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """A parameter, a field of the state, or an attribute."""
+        """Return a parameter, a field of the state, or an attribute."""
         if name in self._kernel.params.names:
             return self._batch.params[name][0]
         return self._batch.field(name)[0] if self._has_field(name) else super().get_wrapper_attr(name)

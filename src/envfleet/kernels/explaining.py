@@ -42,7 +42,7 @@ _ADVICE = (
 
 
 def describe_line(file: str, line: int, function: str) -> str:
-    """A line of a user's code, with its text if it can be read."""
+    """Return a line of a user's code, with its text if it can be read."""
     text = linecache.getline(file, line).strip()
     return f"{file}:{line}, in {function}" + (f" (`{text}`)" if text else "")
 
@@ -69,7 +69,7 @@ def explain(spec: KernelSpec, error: Exception) -> str:
 
 
 def _describe_place(text: str) -> str:
-    """The innermost line that numba names and that is the user's."""
+    """Return the innermost line that numba names and that is the user's."""
     for found in _PLACE.finditer(text):  # the innermost comes first
         file, line = Path(found["file"] or found["file_"]).resolve(), int(found["line"] or found["line_"])
         if file.parent != _OURS and not _GENERATED.search(file.parent.name):

@@ -69,7 +69,7 @@ class Fields:
         return any(self.dtype[name].subdtype is not None for name in self.names)
 
     def default_record(self) -> NDArray[Any]:
-        """One record `(1,)` with every field at its default, or zero."""
+        """Return one record `(1,)` with every field at its default, or zero."""
         record = np.zeros(1, self.dtype)
         for name, value in self.defaults.items():
             record[name] = value

@@ -75,7 +75,7 @@ def _convert(form: ArraySpec, space: Any, actions: Any, leading: tuple[int, ...]
 
 
 def as_array(actions: Any) -> NDArray[Any]:
-    """One action or several as an array of whatever shape and dtype.
+    """Return one action or several as an array of whatever shape and dtype.
 
     Raises:
         InvalidArgument: NumPy cannot make one, as of rows of different lengths or of a tensor on another device.

@@ -78,7 +78,7 @@ class FunctionTree:
                 names[name] = value
 
     def _make_references(self, function: types.FunctionType, records: str) -> dict[str, Any]:
-        """What a function refers to, compilable, by name; modules and classes become modules of what it uses."""
+        """Return what a function refers to, compilable, by name; modules and classes become modules of what it uses."""
         made: dict[str, Any] = {}
         for path, value in references(function).items():
             *modules, name = path.split(".")
@@ -89,7 +89,7 @@ class FunctionTree:
         return made
 
     def _replace(self, value: Any, records: str) -> Any:
-        """The same value with compilable functions in it, and members of an `IntEnum` as the numbers they are."""
+        """Replace functions in a value by compilable ones, and members of an `IntEnum` by their numbers."""
         if isinstance(value, enum.IntEnum):
             return int(value)
         if isinstance(value, tuple):
@@ -100,7 +100,7 @@ class FunctionTree:
 
 
 def reads_argument(function: Any, position: int) -> bool:
-    """Whether a function uses one of its positional arguments at all."""
+    """Return whether a function uses one of its positional arguments at all."""
     name = function.__code__.co_varnames[position]
     # Closures inside the function hold the argument in a cell.
     return name in function.__code__.co_cellvars or any(
@@ -111,7 +111,7 @@ def reads_argument(function: Any, position: int) -> bool:
 
 
 def can_be_repeated(function: Any) -> bool:
-    """Whether a step may be taken of any state, even one that ended.
+    """Return whether a step may be taken of any state, even one that ended.
 
     That is, it neither loops nor raises, looks up no global tables, and elements of anything only by constants.
     """

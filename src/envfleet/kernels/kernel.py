@@ -78,7 +78,7 @@ class Kernel:
 
     @classmethod
     def variant(cls, **options: Any) -> type[Kernel]:
-        """The class for some of `variant_options`; for the same options always the same class, which pickles."""
+        """Return the class for some of `variant_options`; for the same options always the same class, which pickles."""
         return cls
 
     @classmethod
@@ -165,7 +165,7 @@ class KernelSpec:
 
 
 def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
-    """The kernel that `"module:Name"` names; a kernel is returned as it is.
+    """Return the kernel that `"module:Name"` names; a kernel is returned as it is.
 
     Raises:
         KernelError: There is none.
@@ -181,7 +181,7 @@ def find_kernel(target: type[Kernel] | str) -> type[Kernel]:
 
 
 def choose_kernel(target: type[Kernel] | str, options: Mapping[str, Any]) -> tuple[type[Kernel], dict[str, Any]]:
-    """The kernel for what a person passed when making an environment.
+    """Return the kernel for what a person passed when making an environment.
 
     Args:
         target: The kernel, or `"module:Name"` of it.

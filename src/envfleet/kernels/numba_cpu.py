@@ -78,7 +78,7 @@ class PartLibrary(JITCodeLibrary):
         return 0
 
     def own_module(self) -> Any:
-        """The function, for modules that may have it from elsewhere, too."""
+        """Return the function, for modules that may have it from elsewhere, too."""
         if self._own is None:
             self._own = self._final_module.clone()
             for function in self._own.functions:
@@ -87,7 +87,7 @@ class PartLibrary(JITCodeLibrary):
         return self._own
 
     def _get_module_for_linking(self) -> Any:
-        """The function with all that it calls, for numba's own libraries."""
+        """Return the function with all that it calls, for numba's own libraries."""
         self._ensure_finalized()
         if self._shared_module is None:
             whole = self.own_module().clone()
@@ -146,7 +146,7 @@ class DistinctArrays(Part):
     """Compiles a function whose array arguments never overlap, so that LLVM may vectorise without asking."""
 
     def define_pipelines(self) -> list[Any]:
-        """The same, with a flag."""
+        """Return the same, with a flag."""
         self.state.flags.noalias = True
         return super().define_pipelines()
 
@@ -237,7 +237,7 @@ def _make_ready(
 
 
 def describe_machine() -> str:
-    """The processor and its features as the compiler takes them."""
+    """Return the processor and its features as the compiler takes them."""
     return repr(cpu_target.target_context.codegen().magic_tuple())
 
 
@@ -287,7 +287,7 @@ class CheckIndices(FunctionPass):
 
 
 def _check_before(statement: Any, scope: Any, code: Any) -> list[Any]:
-    """The statements that check the index of one that reads or writes an element, if it does."""
+    """Return the statements that check the index of one that reads or writes an element, if it does."""
     value = getattr(statement, "value", None)
     if isinstance(value, ir.Expr) and value.op == "getitem":
         array, index = value.value, value.index
@@ -367,7 +367,7 @@ class Strict(Part):
     """Compiles a user's function."""
 
     def define_pipelines(self) -> list[Any]:
-        """The same, with a look at assignments."""
+        """Return the same, with a look at assignments."""
         (passes,) = super().define_pipelines()
         passes.add_pass_after(RefuseLosses, NopythonTypeInference)
         passes.finalize()
@@ -378,7 +378,7 @@ class Checked(Strict):
     """Compiles a user's function to one that checks its indices."""
 
     def define_pipelines(self) -> list[Any]:
-        """The same, with the checks."""
+        """Return the same, with the checks."""
         (passes,) = super().define_pipelines()
         passes.add_pass_after(CheckIndices, IRProcessing)
         passes.finalize()
@@ -475,7 +475,7 @@ _put_methods_first()
 
 
 def new_record(dtype: np.dtype[Any]) -> Any:
-    """An intrinsic without arguments: a record in the stack frame, for LLVM to turn into registers."""
+    """Return an intrinsic without arguments: a record in the stack frame, for LLVM to turn into registers."""
     record = numba.from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
 
     @intrinsic
@@ -489,13 +489,13 @@ def new_record(dtype: np.dtype[Any]) -> Any:
 
 
 def row_view(shape: tuple[int, ...]) -> Any:
-    """An intrinsic `(flat, index)`: see `make_row_view`."""
+    """Return an intrinsic `(flat, index)`: see `make_row_view`."""
     return make_row_view(intrinsic, types, shape)
 
 
 @intrinsic
 def pointer_at(_context: Any, address: Any) -> Any:
-    """The memory at an address given as an int, for `numba.carray`."""
+    """Return the memory at an address given as an int, for `numba.carray`."""
 
     def generate(_c: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)

@@ -43,7 +43,7 @@ def merge_params(
     values: Mapping[str, Any],
     rows: NDArray[np.int64] | None,
 ) -> dict[str, NDArray[Any]]:
-    """The present parameters with some of them changed, in some rows or for all.
+    """Return the present parameters with some of them changed, in some rows or for all.
 
     Args:
         spec: The kernel.

@@ -160,7 +160,7 @@ class PlainEnv:
         return self._num_results == 3
 
     def observe(self) -> Any:
-        """The current observation, a new array, or a dict or tuple of them."""
+        """Return the current observation, a new array, or a dict or tuple of them."""
         return self.spec.observation.unpack(self._observe_over(0))
 
     def check_observe(self) -> None:
@@ -235,7 +235,7 @@ def rehearse(spec: KernelSpec) -> bool:
 
 
 def describe(spec: KernelSpec, error: Exception) -> KernelError:
-    """An error of a kernel that ran as plain Python, with the line of the user's code.
+    """Return an error of a kernel that ran as plain Python, with the line of the user's code.
 
     Args:
         spec: The kernel.
@@ -246,7 +246,7 @@ def describe(spec: KernelSpec, error: Exception) -> KernelError:
 
 
 def _find_place(error: Exception) -> str:
-    """The innermost line of the error that is neither ours nor of the libraries that kernels call."""
+    """Return the innermost line of the error that is neither ours nor of the libraries that kernels call."""
     place, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -199,7 +199,7 @@ def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool 
 
 
 def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any]) -> dict[str, Any]:
-    """What the generated loops refer to.
+    """Return what the generated loops refer to.
 
     Args:
         plan: The kernel's buffers.
@@ -229,7 +229,7 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
 
 
 def action_bounds(spec: KernelSpec) -> tuple[list[int], list[int]]:
-    """First action and the one after the last, of each element of a `MultiDiscrete` space; else empty."""
+    """Return the first action and the one after the last, of each element of a `MultiDiscrete` space; else empty."""
     space: Any = spec.action_space
     if not isinstance(space, spaces.MultiDiscrete):
         return [], []
@@ -239,7 +239,7 @@ def action_bounds(spec: KernelSpec) -> tuple[list[int], list[int]]:
 
 @contextlib.contextmanager
 def compiling(spec: KernelSpec, target: str) -> Iterator[None]:
-    """Around compilation: explain what cannot be compiled, and say how long it takes.
+    """Wrap compilation: explain what cannot be compiled, and say how long it takes.
 
     Raises:
         KernelError: From numba's own error.

@@ -32,13 +32,13 @@ _BETWEEN = ("CACHE", "EXTENDED_ARG", "PUSH_NULL")
 
 
 def is_of_library(value: Any) -> bool:
-    """Whether a module, class, function or other object belongs to what numba knows by name."""
+    """Return whether a module, class, function or other object belongs to what numba knows by name."""
     module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
 
 
 def references(function: Any) -> dict[str, Any]:
-    """What a function's names stand for: globals, its closure, and of modules and classes the members that it names.
+    """Find what a function's names stand for: globals, its closure, and the members it names of modules and classes.
 
     Returns:
         Values by the path that the function writes, such as `"TABLE"` or `"geometry.area"`; builtins and names that
@@ -101,7 +101,7 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
 
 
 def reachable(function: Any) -> Iterator[types.FunctionType]:
-    """A function, and all that it comes to outside of the libraries, once each."""
+    """Yield a function, and all that it comes to outside of the libraries, once each."""
     for _, value, number, _ in _walk([function]):
         if isinstance(value, types.FunctionType) and number is None and not is_of_library(value):
             yield value
@@ -160,7 +160,7 @@ def _members(value: Any) -> tuple[str, ...]:
 
 
 def _label(path: str, value: Any) -> bytes:
-    """What a value is besides the values that it holds.
+    """Return what a value is besides the values that it holds.
 
     Raises:
         KernelError: Nothing tells it from another value.

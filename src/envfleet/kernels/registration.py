@@ -60,5 +60,5 @@ def find_original(kernel_id: str) -> str | None:
 
 
 def is_kernel(spec: EnvSpec) -> bool:
-    """Whether a registered environment is a kernel."""
+    """Return whether a registered environment is a kernel."""
     return spec.entry_point == _ENTRY_POINT

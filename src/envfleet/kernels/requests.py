@@ -16,7 +16,7 @@ _TOO_LARGE = 2**64
 
 
 def read_first_seed(seed: int | None, num_envs: int) -> int:
-    """The seed of the first of `num_envs` sub-environments, whose others follow it; drawn, if it is `None`.
+    """Return the seed of the first of `num_envs` sub-environments, whose others follow it; drawn, if it is `None`.
 
     Raises:
         InvalidArgument: It is no seed that leaves room for the others below 2**64.
@@ -27,7 +27,7 @@ def read_first_seed(seed: int | None, num_envs: int) -> int:
 
 
 def read_limit(max_episode_steps: Any) -> int | None:
-    """A time limit; -1 is none, as in `gymnasium.make`.
+    """Return a time limit; -1 is none, as in `gymnasium.make`.
 
     Raises:
         InvalidArgument: It is no whole number of at least 1.

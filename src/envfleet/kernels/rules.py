@@ -94,7 +94,7 @@ class _Walk:
         self._stack.pop()
 
     def is_active(self, function: Any) -> bool:
-        """Whether a function is among those that led here."""
+        """Return whether a function is among those that led here."""
         return function in self._stack
 
 

@@ -58,7 +58,7 @@ class Source:
         self._ended_names = _names((plan.ended, *plan.finals))
 
     def text(self) -> str:
-        """The whole module."""
+        """Return the whole module."""
         parts = (
             _HEADER.format(name=self.plan.spec.name),
             self._advance(),
@@ -249,7 +249,7 @@ def step_range(table, actions, start, stop):
 """
 
     def _wrong_action(self) -> str:
-        """Whether element `k` of the `flat` actions is one that cannot be."""
+        """Return whether element `k` of the `flat` actions is one that cannot be."""
         space: Any = self.plan.spec.action_space
         size = self.plan.spec.action.size
         parts, names = self.plan.spec.action.parts, self.plan.spec.action.dtype.names or ()
@@ -331,7 +331,7 @@ def observe(table, start, stop):
         return lines
 
     def _is_late(self, steps: str) -> str:
-        """Whether time is up: by the fleet's limit, or by one of the kernel's own."""
+        """Return whether time is up: by the fleet's limit, or by one of the kernel's own."""
         return f"({steps} >= limit or bool(truncates))" if self._truncates else f"{steps} >= limit"
 
     def _action(self) -> str:
@@ -342,7 +342,7 @@ def observe(table, start, stop):
 
 
 def _wrong_part(space: Any, shape: tuple[int, ...], place: str) -> str:
-    """Whether a part of an action is one that cannot be."""
+    """Return whether a part of an action is one that cannot be."""
     elements = [f"{place}{list(index)}" if shape else place for index in np.ndindex(shape)]
     if isinstance(space, spaces.Box):
         return " or ".join(f"{one} != {one}" for one in elements)
@@ -358,5 +358,5 @@ def _names(buffers: Iterable[Buffer]) -> str:
 
 
 def indent(lines: list[str], depth: int = 1) -> str:
-    """The lines as text, indented."""
+    """Return the lines as text, indented."""
     return textwrap.indent("\n".join(lines), "    " * depth)

@@ -14,7 +14,7 @@ MIN_ROWS = 8192
 
 
 def count_threads(num_rows: int, asked: int | None) -> int:
-    """How many threads to use for so many rows.
+    """Return how many threads to use for so many rows.
 
     Raises:
         InvalidArgument: More are asked for than there are rows.

@@ -14,5 +14,5 @@ def spread(values: NDArray[Any], num_envs: int) -> NDArray[Any]:
 
 
 def to_values(values: NDArray[Any]) -> tuple[Any, ...]:
-    """One Python number, or array, per sub-environment."""
+    """Return one Python number, or array, per sub-environment."""
     return tuple(values.tolist()) if values.ndim == 1 else tuple(values.copy())

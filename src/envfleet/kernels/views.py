@@ -8,7 +8,7 @@ import numpy as np
 
 
 def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...]) -> Any:
-    """An intrinsic `(flat, index)`: row `index` of a flat array as an array of constant `shape`, on the same memory.
+    """Make an intrinsic `(flat, index)`: row `index` of a flat array as a view of constant `shape`.
 
     Args:
         intrinsic: The target's decorator.

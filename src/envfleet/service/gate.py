@@ -169,7 +169,7 @@ def write_access_log() -> None:
 
 
 def redact(path: str) -> str:
-    """A path without tokens.
+    """Return a path without tokens.
 
     >>> redact("/api/v1/user/secret/score"), redact("/api/v1/users/ef_secret")
     ('/api/v1/user/***/score', '/api/v1/users/***')

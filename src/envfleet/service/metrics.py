@@ -30,5 +30,5 @@ class Metrics:
         Gauge(f"envfleet_{name}", text, registry=self._registry).set_function(read)
 
     def text(self) -> bytes:
-        """All figures in the format of Prometheus."""
+        """Return all figures in the format of Prometheus."""
         return generate_latest(self._registry)

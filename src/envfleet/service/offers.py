@@ -146,7 +146,7 @@ class Offer(BaseModel):
 
 
 def find_env_id(name: str) -> str:
-    """The registered id of a name whose namespace `envfleet/` may have been left out.
+    """Return the registered id of a name whose namespace `envfleet/` may have been left out.
 
     Raises:
         InvalidArgument: There is no such environment.
@@ -161,7 +161,7 @@ def find_env_id(name: str) -> str:
 
 
 def make_offer(name: str, *, backend: str = "process", has_pictures: bool = False, **limits: Any) -> Offer:
-    """The usual offer of an environment.
+    """Return the usual offer of an environment.
 
     Args:
         name: Its id; the namespace `envfleet/` may be left out.
@@ -195,7 +195,7 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
 
 
 def find_offer(offers: Sequence[Offer], name: str) -> Offer:
-    """The offer of an environment.
+    """Return the offer of an environment.
 
     Raises:
         InvalidArgument: It is not offered.

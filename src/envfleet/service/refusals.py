@@ -96,7 +96,7 @@ class EnvFailed(Refusal):
 
 
 def failed(error: Exception) -> EnvFailed:
-    """What its user is told of an environment that failed: nothing that it says of itself, which is for the log."""
+    """Describe an environment that failed to its user: nothing that it says of itself, which is for the log."""
     if isinstance(error, StepTimeout):
         return EnvFailed(
             f"sub-environment {error.env_index} took longer than the {error.timeout_s:g} s that it may take here, and "

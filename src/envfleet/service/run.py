@@ -82,7 +82,7 @@ def configure(app: FastAPI | str, **options: Any) -> uvicorn.Config:
 
 
 def _first_token(store: Store) -> str | None:
-    """A token of an administrator, if there was none at all."""
+    """Return a token of an administrator, if there was none at all."""
     tokens = Tokens(store)
     return None if tokens.has_any() else tokens.create("admin", role="admin")
 
@@ -95,7 +95,7 @@ def _compile(offer: Offer) -> None:
 
 
 def redacted(database: str) -> str:
-    """A database's URL without its password."""
+    """Return a database's URL without its password."""
     return sa.engine.make_url(database).render_as_string(hide_password=True)
 
 

@@ -102,7 +102,7 @@ class Service:
     # ------------------------------------------------------------------ for requests
 
     async def identify(self, token: str | None) -> Identity:
-        """Who calls.
+        """Return who calls.
 
         Raises:
             Unauthorized: Nobody that is known.

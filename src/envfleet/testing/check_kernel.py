@@ -129,7 +129,7 @@ class _Trial:
             fleet.reset(seed=self._seeds_of_all())
 
     def _seeds_of_all(self) -> list[int]:
-        """The seeds, in the middle of many others."""
+        """Return the seeds, in the middle of many others."""
         others = range(_OTHER_SEEDS, _OTHER_SEEDS + 2 * _MORE_ROWS)
         return [*others[:_MORE_ROWS], *self.seeds, *others[_MORE_ROWS:]]
 
@@ -143,7 +143,7 @@ class _Trial:
     # ------------------------------------------------------------------ plain Python against compiled
 
     def compare_plain(self) -> None:
-        """Every row of a fleet against the plain code, and against its own first reset."""
+        """Compare every row of a fleet with the plain code, and with its own first reset."""
         with self._make(len(self.seeds), 1) as fleet:
             rows = [_PlainRow(self.spec, _batch_of(fleet).records(k)[1]) for k in range(len(self.seeds))]
             observations, infos = fleet.reset(seed=list(self.seeds))
@@ -207,7 +207,7 @@ class _Trial:
     # ------------------------------------------------------------------ fleets against fleets
 
     def compare_places(self) -> None:
-        """A small fleet against the same sub-environments in the middle of a large one with threads."""
+        """Compare a small fleet with the same sub-environments in the middle of a large one with threads."""
         count, many = len(self.seeds), len(self.seeds) + 2 * _MORE_ROWS
         rows = slice(_MORE_ROWS, _MORE_ROWS + count)
         with self._make(count, 1) as small, self._make(many, 3) as large:
@@ -221,7 +221,7 @@ class _Trial:
                 self._compare_rows(what, step, small.step(actions)[:4], found)
 
     def compare_saved(self) -> None:
-        """A fleet that goes on against its saved state in another fleet."""
+        """Compare a fleet that goes on with its saved state in another fleet."""
         middle = self.num_steps // 2
         with self._make(len(self.seeds), 1) as fleet, self._make(len(self.seeds), 1) as other:
             fleet.reset(seed=list(self.seeds))
@@ -301,7 +301,7 @@ class _PlainRow:
             raise describe(self.env.spec, error) from error
 
     def has_drawn_otherwise(self, record: Any) -> bool:
-        """Whether the generator stands elsewhere than the compiled one."""
+        """Return whether the generator stands elsewhere than the compiled one."""
         state: Any = self.env.rng.bit_generator.state
         number = int(record["state_hi"]) << 64 | int(record["state_lo"])
         return bool(state["state"]["state"] != number or state["has_uint32"] != record["has_uint32"])
@@ -312,17 +312,17 @@ class _PlainRow:
 
 
 def _rows_of(batched: Any, count: int) -> list[Any]:
-    """Each row of an array, or of a dict or tuple of arrays."""
+    """Return each row of an array, or of a dict or tuple of arrays."""
     return [map_arrays(batched, operator.itemgetter(k)) for k in range(count)]
 
 
 def _parts(value: Any) -> list[Any]:
-    """The arrays of a dict or tuple, or the array."""
+    """Return the arrays of a dict or tuple, or the array."""
     return list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else [value]
 
 
 def _as_element(value: Any) -> Any:
-    """A scalar of an array as its space knows it."""
+    """Return a scalar of an array as its space knows it."""
     if isinstance(value, (dict, tuple)):
         return map_arrays(value, _as_element)
     return np.asarray(value) if isinstance(value, np.floating) else value

@@ -141,7 +141,7 @@ def _expect_error(note: Callable[[str, str], None], where: str, call: Callable[[
 
 
 def check_options(trial: Trial) -> None:
-    """The caller's options stay as they were, and a mask of the wrong shape or type is refused without harm."""
+    """Check that the caller's options are left alone, and a mask of the wrong shape or type is refused without harm."""
     with trial.duel("options", Case("counting", lambda _: CountingEnv())) as duel:
         duel.reset(seed=trial.seed)
         options = {"reset_mask": np.ones(trial.num_envs, dtype=np.bool_), "start": 2, "extra": {"list": [1]}}
@@ -197,7 +197,7 @@ def check_infos(trial: Trial, kind: str) -> None:
 
 
 def check_changing_infos(trial: Trial) -> None:
-    """An info key whose type changes from step to step, in all sub-environments at once, is never taken wrongly."""
+    """Check that an info key whose type changes from step to step in all sub-environments is never taken wrongly."""
     with trial.duel("infos-changing", Case("info", lambda index: InfoEnv("changing", index, length=9))) as duel:
         duel.reset(seed=trial.seed)
         duel.roll(24)
@@ -254,7 +254,7 @@ class _Lone:
 
 
 def check_send_recv(trial: Trial) -> None:
-    """Every sub-environment's own steps come back in order and right, whatever the order between them."""
+    """Check that every sub-environment's own steps come back in order and right, whatever the order between them."""
     if trial.autoreset_mode == AutoresetMode.DISABLED:
         return
     note = trial.reporter("send_recv", "counting-varied")

@@ -39,7 +39,7 @@ def _sparse(index: int, count: int) -> dict[str, Any]:
 
 
 def _changing(index: int, count: int) -> dict[str, Any]:
-    """One key, of another type at each step but the same in every sub-environment: it cannot be learnt once."""
+    """Return one key, of another type at each step but the same in every sub-environment: it cannot be learnt once."""
     values: tuple[Any, ...] = (
         index,
         index + 0.5,

@@ -112,7 +112,7 @@ def explain_result(error: BaseException, result: Any) -> BaseException:
 
 
 def read_reset(result: Any) -> tuple[Any, dict[str, Any]]:
-    """The observation and the info that `reset` returned.
+    """Return the observation and the info that `reset` returned.
 
     Raises:
         InvalidArgument: It returned something else.

@@ -152,7 +152,7 @@ def _move(state: Any, column: int) -> tuple[float, bool]:
 
 
 def _has_four(cells: NDArray[np.uint8], row: int, column: int) -> bool:
-    """Whether the disc at a place is one of four in a row."""
+    """Return whether the disc at a place is one of four in a row."""
     disc = cells[row, column]
     for down, right in _DIRECTIONS:
         count = 1

@@ -62,7 +62,7 @@ def _spring(side: float, beyond: float, velocity_x: float, mass: float) -> np.fl
 
 
 def _is_blocked_x(side: float, beyond: float, force_x: np.float32) -> bool:
-    """Whether a racket leaves its half, on either side of it; `beyond` is its x seen from the centre line."""
+    """Return whether a racket leaves its half, on either side of it; `beyond` is its x seen from the centre line."""
     forward = side * beyond
     return bool((forward < -c.FAR_X and side * force_x < 0) or (forward > 0 and side * force_x > 0))
 

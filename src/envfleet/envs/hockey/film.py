@@ -60,7 +60,7 @@ def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: flo
 
 
 def _check(frames: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
-    """The frames, each with an even number of rows and columns, which MP4 needs."""
+    """Yield the frames, each with an even number of rows and columns, which MP4 needs."""
     shape: tuple[int, ...] | None = None
     for number, given in enumerate(frames):
         frame = np.asarray(given)

@@ -68,11 +68,11 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         self.action_spaces = {agent: box(-1.0, 1.0, (c.ACTION_SIZE,), np.float32) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """That of one agent."""
+        """Return that of one agent."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.spaces.Box:
-        """That of one agent; always the same object, which can be seeded."""
+        """Return that of one agent; always the same object, which can be seeded."""
         return self.action_spaces[agent]
 
     def reset(
@@ -130,7 +130,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         return dict(zip(self.possible_agents, seen, strict=True))
 
     def _inform(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Each agent's own infos, under the names of player one's."""
+        """Return each agent's own infos, under the names of player one's."""
         return {
             agent: {
                 "mode": info["mode"],

@@ -82,5 +82,5 @@ class EngineHosting(Hosting):
         }
 
     def log(self) -> EngineLog:
-        """Of its sensors."""
+        """Return the log of its sensors."""
         return EngineLog()

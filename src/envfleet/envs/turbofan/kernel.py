@@ -88,7 +88,7 @@ class Turbofan(Kernel):
 
     @classmethod
     def variant(cls, **options: Any) -> type[Kernel]:
-        """The class for `step_size`, `return_all_states`, `logbook` and `reveal`."""
+        """Return the class for `step_size`, `return_all_states`, `logbook` and `reveal`."""
         return turbofan(**options)
 
     @staticmethod
@@ -149,7 +149,7 @@ def _draw(normals: NDArray[np.float64], rng: np.random.Generator) -> None:
 
 
 def _growth(state: Turbofan.State, rng: np.random.Generator) -> float:
-    """How much the engine would wear in one flight: gamma distributed of shape 4, with mean 1 for a good new one."""
+    """Return the wear of one flight: gamma distributed of shape 4, with mean 1 for a good new engine."""
     product = 1.0
     for _ in range(4):
         product *= 1.0 - rng.random()
@@ -190,7 +190,7 @@ def _repair(state: Turbofan.State, first: float, second: float, params: Turbofan
 
 
 def _value(state: Turbofan.State, params: Turbofan.Params) -> float:
-    """What the engine sells for."""
+    """Return what the engine sells for."""
     loss = 45.0 * state.degradation + 4.0 * state.repairs + 20.0 * min(state.flights / 400.0, 1.0)
     return max(40.0, params.sale_value - loss)
 
@@ -224,7 +224,7 @@ def _repeat_last_row(state: Turbofan.State) -> None:
 def turbofan(
     step_size: int = 10, return_all_states: bool = True, *, logbook: bool = False, reveal: bool = False
 ) -> type[Turbofan]:
-    """The kernel for what fixes the shape of observations, and what infos tell.
+    """Return the kernel for what fixes the shape of observations, and what infos tell.
 
     Args:
         step_size: Flights per decision, from 1 to 1000.

@@ -30,7 +30,7 @@ class Actions:
         self._dtype, self._shape = spec.action.dtype, (num_envs, *spec.action.shape)
 
     def take(self, actions: Any) -> tuple[int, Any] | NDArray[Any]:
-        """Where actions lie on the device and what keeps them there; or, on the host, the array checked for upload.
+        """Return where actions lie on the device and what keeps them there, or the host's array, checked for upload.
 
         Args:
             actions: An array on the device (`__cuda_array_interface__` or DLPack) of the action space's dtype, or an

@@ -77,7 +77,7 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule; work on another stream than the default one waits until this array is ready.
+        """Return a DLPack capsule; work on another stream than the default one waits until this array is ready.
 
         Args:
             stream: The consumer's.
@@ -105,7 +105,7 @@ class DeviceArray:
         return flat.reshape(count, *self.shape[1:])
 
     def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> DeviceArray:
-        """Some of its rows, as another array on the device; by way of the host.
+        """Return some of its rows, as another array on the device; by way of the host.
 
         Args:
             rows: Which.

@@ -13,7 +13,7 @@ _HOW = "pip install 'envfleet[cuda]' on a machine with an NVIDIA GPU and its dri
 
 
 def import_cuda() -> Any:
-    """The module `numba.cuda` of numba-cuda.
+    """Return the module `numba.cuda` of numba-cuda.
 
     Raises:
         InvalidArgument: numba or numba-cuda is not installed.
@@ -35,7 +35,7 @@ def cuda_target() -> types.ModuleType:
 
 
 def is_simulated() -> bool:
-    """Whether numba's CUDA simulator is on (`NUMBA_ENABLE_CUDASIM=1`), which needs no device."""
+    """Return whether numba's CUDA simulator is on (`NUMBA_ENABLE_CUDASIM=1`), which needs no device."""
     import numba
 
     return bool(numba.config.ENABLE_CUDASIM)

@@ -166,7 +166,7 @@ class CudaBatch(BatchBase):
         return self._hand(out)
 
     def observe(self) -> tuple[DeviceArray, ...]:
-        """The same arrays, of which observations and infos mean something."""
+        """Return the same arrays, of which observations and infos mean something."""
         out = self._pool.take()
         self._observe_to(out)
         return self._hand(out)
@@ -230,7 +230,7 @@ class CudaBatch(BatchBase):
         )
 
     def _count_ended(self, step_number: int, out: DeviceSet) -> int:
-        """How many episodes ended in a step: counted in its turn, and by the next step written to its results."""
+        """Count the episodes that ended in a step: in its turn, and written to its results by the next step."""
         turn = step_number % 2
         words = (
             self._counts[turn * _WORD_BYTES : (turn + 1) * _WORD_BYTES]
@@ -258,16 +258,16 @@ class CudaBatch(BatchBase):
         return self._last.arrays[len(self._plan.outputs) + 1]
 
     def count_awaiting(self) -> int:
-        """How many rows await a reset; waits for the device."""
+        """Return how many rows await a reset; waits for the device."""
         return int(np.count_nonzero(self.kept("awaiting")))
 
     def kept(self, name: str) -> NDArray[Any]:
-        """What is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a copy on the host."""
+        """Return what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a copy on the host."""
         self._check_faults()
         return self._kept.read(name)
 
     def field(self, name: str) -> NDArray[Any]:
-        """A field of every row's state; a copy on the host."""
+        """Return a field of every row's state; a copy on the host."""
         self._check_faults()
         if self._plan.state.is_split:
             return self._kept.read(f"s_{name}")

@@ -56,13 +56,13 @@ _lent: dict[int, tuple[Any, ...]] = {}
 
 @_Deleter
 def _release(managed: Any) -> None:
-    """A consumer is done, on whatever thread."""
+    """Release what a consumer is done with, on whatever thread."""
     _lent.pop(ctypes.addressof(managed.contents), None)
 
 
 @_Destructor
 def _drop(capsule: int) -> None:
-    """A capsule is collected; if nobody took what is in it, nobody will."""
+    """Drop a capsule that is collected; if nobody took what is in it, nobody will."""
     if _is_valid(capsule, _NAME):
         _lent.pop(_pointer_of_dying(capsule, _NAME), None)
 

@@ -95,7 +95,7 @@ class Piece:
         self.address = cuda_target().address_of(self.data)
 
     def bytes_of(self, name: str) -> Any:
-        """The device array of uint8 that holds a buffer's rows."""
+        """Return the device array of uint8 that holds a buffer's rows."""
         return self.data[self.layout.span(name, self.room, self.num_rows)]
 
     def read(self, name: str) -> NDArray[Any]:

@@ -61,7 +61,7 @@ def _clip(a, a_min, a_max):  # type: ignore[no-untyped-def]  # numba compares wh
 
 
 def new_record(dtype: np.dtype[Any]) -> Any:
-    """An intrinsic without arguments: a record of the thread's own, for the compiler to turn into registers."""
+    """Return an intrinsic without arguments: a record of the thread's own, for the compiler to turn into registers."""
     record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
 
     @intrinsic
@@ -77,7 +77,7 @@ def new_record(dtype: np.dtype[Any]) -> Any:
 
 
 def array_at(dtype: np.dtype[Any]) -> Any:
-    """An intrinsic `(address, size)`: the flat array of `dtype` that lies there."""
+    """Return an intrinsic `(address, size)`: the flat array of `dtype` that lies there."""
     element = from_dtype(dtype)
     result = types.Array(element, 1, "C")
 
@@ -106,17 +106,17 @@ def array_at(dtype: np.dtype[Any]) -> Any:
 
 
 def row_view(shape: tuple[int, ...]) -> Any:
-    """An intrinsic `(flat, index)`: see `make_row_view`."""
+    """Return an intrinsic `(flat, index)`: see `make_row_view`."""
     return make_row_view(intrinsic, types, shape)
 
 
 def address_of(array: Any) -> int:
-    """Where a device array, or one that is mapped to the device, begins."""
+    """Return where a device array, or one that is mapped to the device, begins."""
     return int(array.device_ctypes_pointer.value)
 
 
 def launcher(entry: Any, blocks: int, threads: int) -> Any:
-    """What launches an entry point on so many threads; few sub-environments are no mistake to be warned of."""
+    """Return what launches an entry point on so many threads; few sub-environments are no mistake to be warned of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
         return entry[blocks, threads]
@@ -128,7 +128,7 @@ _compiling = threading.Lock()
 
 @contextlib.contextmanager
 def translating(spec: KernelSpec) -> Iterator[None]:
-    """Around compilation: products and sums are not contracted, assignments lose nothing, and errors are explained.
+    """Wrap compilation: products and sums are not contracted, assignments lose nothing, and errors are explained.
 
     The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
     it and no pass of one's own, but both go through functions that can be stood in for.

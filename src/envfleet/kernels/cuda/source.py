@@ -65,7 +65,7 @@ class CudaSource(Source):
         self._params_rows = "room" if has_own_params else str(SHARED_ROWS)
 
     def text(self) -> str:
-        """The whole module."""
+        """Return the whole module."""
         header = _HEADER.format(name=self.plan.spec.name, version=_version())
         parts = (header, self._step(), self._reset(), self._observe())
         return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -229,7 +229,7 @@ def observe(kept, out, n, room):
 
 
 def indent_lines(lines: list[str], depth: int = 1) -> list[str]:
-    """The lines, deeper."""
+    """Return the lines, deeper."""
     return indent(lines, depth).split("\n")
 
 

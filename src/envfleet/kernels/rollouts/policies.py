@@ -119,7 +119,7 @@ class MLP:
         return _as_float32(0.0 if self.log_std is None else self.log_std, "log_std")
 
     def inputs(self) -> NDArray[np.float32]:
-        """All numbers in one float32 array: W and b of every layer, a standard deviation per output, and their part.
+        """Join all numbers, float32: W and b of every layer, a standard deviation per output, and their part.
 
         That part is what normal log-densities have beside their squares.
         """
@@ -128,7 +128,7 @@ class MLP:
         return np.concatenate([_flatten(self.weights), np.exp(log_std), np.full(1, part, np.float32)])
 
     def critic_inputs(self) -> NDArray[np.float32]:
-        """All numbers of the critic in one float32 array."""
+        """Return all numbers of the critic in one float32 array."""
         return _flatten(self.critic or ())
 
 
@@ -227,7 +227,7 @@ def check_act(spec: KernelSpec, act: Act) -> None:
 
 
 def _choose(spec: KernelSpec, act: Act, observation: Any, fill: int) -> Any:
-    """The action for an observation, chosen uncompiled; in an array that is filled before."""
+    """Return the action for an observation, chosen uncompiled; in an array that is filled before."""
     rng = np.random.default_rng(0)
     if not spec.action.shape:
         return act(observation, rng)
@@ -237,7 +237,7 @@ def _choose(spec: KernelSpec, act: Act, observation: Any, fill: int) -> Any:
 
 
 def policy_generator(seed: int, env_index: int) -> np.random.Generator:
-    """The generator a rollout's policy draws from for one sub-environment.
+    """Return the generator a rollout's policy draws from for one sub-environment.
 
     Sub-environments themselves are seeded with one word, `seed + i`; the second word, which is not 0, keeps the two
     apart.

@@ -122,7 +122,7 @@ def choose(m, observations, actions, log_probs, generators, inputs, scratch, sta
 
 
 def _bounds(space: Any) -> tuple[Any, Any]:
-    """The bounds of a Box, flat, float64."""
+    """Return the bounds of a Box, flat, float64."""
     return space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
 
 

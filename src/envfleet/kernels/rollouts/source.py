@@ -50,7 +50,7 @@ class RolloutSource(Source):
         self._policy = policy
 
     def text(self) -> str:
-        """The whole module."""
+        """Return the whole module."""
         header = _HEADER.format(name=self.plan.spec.name, key=self._policy.key)
         return "\n\n".join((header, self._policy.text.strip("\n"), self._rollout_range()))
 
@@ -144,7 +144,7 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
 
 @functools.lru_cache(maxsize=64)
 def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) -> Callable[..., tuple[Any, ...]]:
-    """The function `rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps, …, start, stop)`.
+    """Compile `rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps, …, start, stop)`.
 
     It steps the rows from `start` to `stop`. `first` is the table with the addresses of whole slabs of outputs,
     observations of one step more than the others; `calls` has the addresses of the kernel's `observe`, `step_range` and
@@ -181,7 +181,7 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 
 @functools.lru_cache(maxsize=64)
 def compile_values(spec: KernelSpec, sizes: tuple[int, ...], activation: str) -> Callable[..., None]:
-    """The function `evaluate(inputs, observations, values, start, stop)` of a critic; observations are flat."""
+    """Compile `evaluate(inputs, observations, values, start, stop)` of a critic; observations are flat."""
     from envfleet.kernels import numba_cpu
 
     module = load_module(spec, values_text(sizes, activation), "values", numba_cpu.describe_machine())

@@ -118,7 +118,7 @@ class _Tiles:
                 _store(builder, value, self._y, start, v * LANES)
 
     def _weight(self, index: Code) -> Code:
-        """A weight in every lane."""
+        """Return a weight in every lane."""
         builder = self._builder
         number = builder.load(builder.gep(self._weights, [index]))
         nothing = ir.Constant(_VECTOR, ir.Undefined)
@@ -162,7 +162,7 @@ def softmax(choices: int) -> Any:
 
 
 def _tanh(builder: Any, x: Code) -> Code:
-    """To 4e-7; NaN for NaN."""
+    """Take the hyperbolic tangent to 4e-7; NaN for NaN."""
     for sign, bound in (("<", -_TANH_MOST), (">", _TANH_MOST)):
         x = builder.select(builder.fcmp_ordered(sign, x, _numbers(bound)), _numbers(bound), x)
     z = builder.fmul(x, x)
@@ -178,7 +178,7 @@ _ACTIVATIONS: dict[str, Callable[[Any, Code], Code]] = {"tanh": _tanh, "relu": _
 
 
 def _exp(builder: Any, x: Code) -> Code:
-    """Of numbers up to 0."""
+    """Take e to the power of numbers up to 0."""
     x = builder.select(builder.fcmp_ordered("<", x, _numbers(_LEAST)), _numbers(_LEAST), x)
     shifted = _fused(builder, x, _numbers(_LOG2_E), _numbers(_ROUNDER + 127))  # its last bits are the exponent
     doublings = builder.fsub(shifted, _numbers(_ROUNDER + 127))
@@ -190,7 +190,7 @@ def _exp(builder: Any, x: Code) -> Code:
 
 
 def _log(builder: Any, x: Code) -> Code:
-    """Of normal numbers above 0."""
+    """Take the logarithm of normal numbers above 0."""
     bits = builder.bitcast(x, _INTS)
     exponent = builder.ashr(builder.sub(bits, _ints(_HALF_ROOT_BITS)), _ints(_MANTISSA_BITS))
     mantissa = builder.bitcast(builder.sub(bits, builder.shl(exponent, _ints(_MANTISSA_BITS))), _VECTOR)

@@ -24,7 +24,7 @@ class Board:
         self._usual, self._other = threading.Lock(), threading.Lock()
 
     def rows(self, env: str, limit: int = COUNTED) -> list[dict[str, Any]]:
-        """All users with ranked episodes, the best first, as of the last seconds.
+        """Return all users with ranked episodes, the best first, as of the last seconds.
 
         One thread reads and the others wait for it. Whoever asks for unusual limits waits for others who do so, and
         never holds up those who want the usual leaderboard.

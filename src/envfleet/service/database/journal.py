@@ -205,7 +205,7 @@ def _names(table: type[Base]) -> list[str]:
 
 
 def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:
-    """The refusal of steps that are too many."""
+    """Return the refusal of steps that are too many."""
     return QuotaSpent(
         f"steps_per_day: {used} of {most} steps were made today, {asked} more were asked: go on tomorrow",
         retry_after_s=(today() + 1) * 86_400 - time.time(),
@@ -213,7 +213,7 @@ def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:
 
 
 def live_envs_spent(live: int, most: int) -> QuotaSpent:
-    """The refusal of a fleet that is too large; `live` is what would be open with it."""
+    """Return the refusal of a fleet that is too large; `live` is what would be open with it."""
     return QuotaSpent(
         f"live_envs: {live} sub-environments would be open with these, {most} are allowed: close fleets that you do "
         "not use"

@@ -34,7 +34,7 @@ class Scores:
         self._penalties = {offer.env: offer.abandon_penalty or 0.0 for offer in offers}
 
     def board(self, env: str, limit: int = COUNTED) -> list[dict[str, Any]]:
-        """All users with ranked episodes of an environment, the best first.
+        """Return all users with ranked episodes of an environment, the best first.
 
         Args:
             env: Its id.
@@ -48,7 +48,7 @@ class Scores:
         return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
 
     def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
-        """What the episode protocol tells of a user's last ranked episodes; empty if there are none."""
+        """Return what the episode protocol tells of a user's last ranked episodes; empty if there are none."""
         rows = self._last(env, limit, user_id)
         if not rows:
             return {}
@@ -63,7 +63,7 @@ class Scores:
         }
 
     def episodes(self, user_id: int, *, limit: int = 100, before_id: int | None = None) -> list[dict[str, Any]]:
-        """A user's episodes, the last that ended first: all columns.
+        """Return a user's episodes, the last that ended first: all columns.
 
         Args:
             user_id: Whose.
@@ -77,11 +77,11 @@ class Scores:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def history(self, env: str, user_id: int, limit: int = 1000) -> list[float]:
-        """What a user's last ranked episodes count, in the order in which they were begun."""
+        """Return what a user's last ranked episodes count, in the order in which they were begun."""
         return [row["counted"] for row in reversed(self._last(env, limit, user_id))]
 
     def _last(self, env: str, limit: int, user_id: int) -> Sequence[sa.RowMapping]:
-        """A user's last ranked episodes, the newest first, with what they count in the column `counted`."""
+        """Return a user's last ranked episodes, the newest first, with what they count in the column `counted`."""
         counted = _counted(self._penalties.get(env, 0.0))
         query = sa.select(Episode.ended_at, Episode.length, Episode.details, counted)
         query = query.where(*_is_ranked(env), Episode.user_id == user_id).order_by(*_LAST_BEGUN).limit(limit)
@@ -90,7 +90,7 @@ class Scores:
 
 
 def _board(env: str, limit: int, penalty: float) -> sa.Select[Any]:
-    """The query for the leaderboard.
+    """Return the query for the leaderboard.
 
     An index tells since when the last `limit` episodes of each user were begun, so that those before them are not
     looked at, however many there are; among those begun at that very moment, the window chooses.
@@ -135,7 +135,7 @@ def _counted(penalty: float) -> sa.Label[float]:
 
 
 def fleets_that_count() -> sa.Select[Any]:
-    """The query for the fleets of all episodes that count for a score: the last ranked ones of each user."""
+    """Return the query for the fleets of all episodes that count for a score: the last ranked ones of each user."""
     place = sa.func.row_number().over(partition_by=(Episode.env, Episode.user_id), order_by=_LAST_BEGUN)
     last = sa.select(Episode.fleet_id, place.label("place")).where(Episode.is_ranked).subquery()
     return sa.select(last.c.fleet_id).where(last.c.place <= COUNTED)

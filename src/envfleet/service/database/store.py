@@ -182,19 +182,19 @@ class Store:
             return [(event.seq, event.key, event.body) for event in connection.execute(query)]
 
     def count_events(self, fleet_id: str) -> int:
-        """How many events a fleet has made."""
+        """Return how many events a fleet has made."""
         query = sa.select(sa.func.coalesce(sa.func.max(Event.seq), -1)).where(Event.fleet_id == fleet_id)
         with self.engine.connect() as connection:
             return int(connection.execute(query).scalar_one()) + 1
 
     def is_closed(self, fleet_id: str) -> bool:
-        """Whether a fleet was closed, or forgotten since."""
+        """Return whether a fleet was closed, or forgotten since."""
         query = sa.select(FleetRow.id).where(FleetRow.id == fleet_id, FleetRow.closed_at.is_(None))
         with self.engine.connect() as connection:
             return connection.execute(query).first() is None
 
     def find_by_key(self, key: str) -> str | None:
-        """The fleet that was made by the call with this key."""
+        """Return the fleet that was made by the call with this key."""
         with self.engine.connect() as connection:
             found: str | None = connection.execute(sa.select(FleetRow.id).where(FleetRow.key == key)).scalar()
         return found
@@ -264,13 +264,13 @@ class Store:
 
 
 def live_envs_of(user_id: Any) -> sa.Select[Any]:
-    """The query for the sub-environments of a user's open fleets."""
+    """Return the query for the sub-environments of a user's open fleets."""
     total = sa.func.coalesce(sa.func.sum(FleetRow.num_envs), 0)
     return sa.select(total).where(FleetRow.user_id == user_id, FleetRow.closed_at.is_(None))
 
 
 def today() -> int:
-    """The day's number since 1970, UTC."""
+    """Return the day's number since 1970, UTC."""
     return int(time.time() // 86_400)
 
 

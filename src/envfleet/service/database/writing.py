@@ -75,7 +75,7 @@ class Writer:
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Transaction]:
-        """A transaction, which is committed at the end and undone by any exception.
+        """Open a transaction, which is committed at the end and undone by any exception.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError: The database refuses, or is gone (`connection_invalidated`): then it may
@@ -104,11 +104,11 @@ class Writer:
         return self._connection
 
     def _errors(self) -> Any:
-        """What the driver raises; it is loaded by now."""
+        """Return what the driver raises; it is loaded by now."""
         return self._engine.dialect.loaded_dbapi.Error
 
     def _as_sqlalchemys(self, error: Any, *, is_gone: bool) -> sa.exc.DBAPIError:
-        """An error of the driver as SQLAlchemy's, without what was to be written."""
+        """Return an error of the driver as SQLAlchemy's, without what was to be written."""
         known: sa.exc.DBAPIError = sa.exc.DBAPIError.instance(
             None,
             None,
@@ -121,7 +121,7 @@ class Writer:
         return known
 
     def _undo(self, connection: PoolProxiedConnection) -> bool:
-        """Whether the connection still stands."""
+        """Return whether the connection still stands."""
         try:
             connection.rollback()
         except Exception:  # noqa: BLE001 - it is gone, and the transaction with it

@@ -36,7 +36,7 @@ def find_episode_offer(offers: Iterable[Offer], name: str | None = None) -> tupl
 
 
 def episode_fleet_config(offer: Offer, protocol: EpisodeProtocol, num_envs: int, max_steps: int) -> FleetConfig:
-    """What to make for episodes of the episode protocol.
+    """Return what to make for episodes of the episode protocol.
 
     Args:
         offer: The environment's.
@@ -91,15 +91,15 @@ class EpisodeFleet(HostedFleet):
     # ------------------------------------------------------------------ what its episodes are
 
     def latest(self, row: int) -> Any:
-        """The last row of a row's last observation."""
+        """Return the last row of a row's last observation."""
         return self.fleet.engine.observe(np.array([row]))[0, -1]
 
     def number(self, row: int) -> int:
-        """How many episodes of a row were stepped and reset: part of the running one's id."""
+        """Return how many episodes of a row were stepped and reset: part of the running one's id."""
         return int(self.fleet.episode_ids[row]) // self.config.num_envs
 
     def is_over(self, row: int) -> bool:
-        """Whether the row's episode has ended."""
+        """Return whether the row's episode has ended."""
         return not self.meter.columns["is_running"][row]
 
     def length(self, row: int) -> int:
@@ -107,5 +107,5 @@ class EpisodeFleet(HostedFleet):
         return int(self.meter.columns[self.meter.hosting.unit][row])
 
     def is_truncated(self, row: int) -> bool:
-        """Whether the row's episode ended at the limit of its length."""
+        """Return whether the row's episode ended at the limit of its length."""
         return self.is_over(row) and not self.fleet.get_attr("reason")[row]

@@ -51,13 +51,13 @@ class Fleets:
         return sum(fleet.config.num_envs for fleet in self._memory.all())
 
     def held(self, fleet_id: str) -> HostedFleet | None:
-        """A fleet, if it is in memory."""
+        """Return a fleet, if it is in memory."""
         return self._memory.get(fleet_id)
 
     # ------------------------------------------------------------------ making and finding
 
     def find_made(self, user_id: int, key: str) -> str | None:
-        """The id of the fleet that a call of this user's with this key has made, if there was one."""
+        """Return the id of the fleet that a call of this user's with this key has made, if there was one."""
         return self._store.find_by_key(_stored_key(user_id, key))
 
     def create(self, user_id: int, config: FleetConfig, key: str, *, most_live_envs: int | None = None) -> str:
@@ -106,7 +106,7 @@ class Fleets:
         return self._memory.put(hosted).fleet_id
 
     def find(self, user_id: int, fleet_id: str) -> HostedFleet:
-        """A fleet of this user's, brought back from the database where it is not in memory.
+        """Return a fleet of this user's, brought back from the database where it is not in memory.
 
         Raises:
             NotFound: There is none, or it is somebody else's.
@@ -119,7 +119,7 @@ class Fleets:
         return hosted
 
     def build_copy(self, fleet_id: str, user_id: int, config: FleetConfig) -> HostedFleet:
-        """A fleet that only the caller knows and closes, and that is never stored.
+        """Return a fleet that only the caller knows and closes, and that is never stored.
 
         Args:
             fleet_id: Of which it is a copy.
@@ -136,7 +136,7 @@ class Fleets:
 
     @contextlib.contextmanager
     def use(self, user_id: int, fleet_id: str, *, is_counted: bool = False) -> Iterator[HostedFleet]:
-        """A fleet of this user's, for this thread alone.
+        """Lend this thread alone one of this user's fleets.
 
         Args:
             user_id: The user.
@@ -364,6 +364,6 @@ def _stored_key(user_id: int, key: str) -> str:
 
 
 def _closing(fleet_id: str, seq: int, at: float, episodes: list[dict[str, Any]]) -> JournalEntry:
-    """What closes a fleet: as an event it takes the place of a call, so that no process can make one after it."""
+    """Return the event that closes a fleet: it takes the place of a call, so that no process can make one later."""
     event = {"fleet_id": fleet_id, "seq": seq, "key": b"", "body": pack({"do": CLOSE, "at": at})}
     return JournalEntry(events=[event], episodes=episodes, closed={fleet_id: at})

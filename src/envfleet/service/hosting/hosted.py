@@ -107,7 +107,7 @@ class HostedFleet:
         self._saved = SavedStates(config.num_envs)
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
-        """An event as it is stored: with its time, and with the seeds that the service draws.
+        """Return an event as it is stored: with its time, and with the seeds that the service draws.
 
         Args:
             event: `{"do": "reset", "rows", "seeds"}`, `{"do": "step", "actions"}` of all or with the `"rows"` of some,
@@ -199,7 +199,7 @@ class HostedFleet:
         return {"fleet_id": self.fleet_id, "user_id": self.user_id, "env": self.config.env}
 
     def count_running(self, rows: Any) -> int:
-        """How many of some sub-environments, or of all, are in an episode: a step of the others is only their reset."""
+        """Count those of some sub-environments, or of all, that are in an episode; a step only resets the others."""
         return int(np.count_nonzero(self.meter.columns["is_running"][self._chosen(rows)]))
 
     def abandon(self, at: float) -> list[dict[str, Any]]:
@@ -229,7 +229,7 @@ class HostedFleet:
     # ------------------------------------------------------------------ snapshots, of kernels
 
     def save(self) -> bytes:
-        """The state as bytes."""
+        """Return the state as bytes."""
         plain = state_to_plain(self.fleet.get_state())
         return pack({**plain, "meter": self.meter.columns, "saved": self._saved.to_plain()})
 

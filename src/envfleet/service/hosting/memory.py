@@ -41,15 +41,15 @@ class Memory:
         self._room = ProcessRoom(settings, self._drop_unused)
 
     def __len__(self) -> int:
-        """How many."""
+        """Return how many."""
         return len(self._held)
 
     def get(self, fleet_id: str) -> HostedFleet | None:
-        """A fleet, if it is in memory."""
+        """Return a fleet, if it is in memory."""
         return self._held.get(fleet_id)
 
     def all(self) -> list[HostedFleet]:
-        """Those of this moment."""
+        """Return those of this moment."""
         with self._lock:
             return list(self._held.values())
 
@@ -62,7 +62,7 @@ class Memory:
         return known
 
     def bring(self, user_id: int | None, fleet_id: str) -> HostedFleet:
-        """A fleet, built again if it is not in memory; threads that want the same one wait for the first to do so.
+        """Bring a fleet to memory, built again if it is not there; threads that want the same one wait for the first.
 
         Raises:
             NotFound: There is none, or it is somebody else's.
@@ -98,7 +98,7 @@ class Memory:
             lock.release()
 
     def build(self, fleet_id: str, user_id: int, config: FleetConfig) -> HostedFleet:
-        """A new fleet, which is not in memory yet.
+        """Return a new fleet, which is not in memory yet.
 
         Raises:
             InvalidArgument: It cannot be made.
@@ -144,7 +144,7 @@ class Memory:
         return self.put(hosted)
 
     def _rebuild(self, stored: StoredFleet) -> HostedFleet:
-        """A fleet as of its last snapshot, or its beginning; whoever uses it makes the events since."""
+        """Return a fleet as of its last snapshot, or its beginning; whoever uses it makes the events since."""
         config = FleetConfig.model_validate(stored.row["config"])
         offer = find_offer(self._settings.offers, config.env)
         if offer.version() != config.version:
@@ -222,10 +222,10 @@ class Memory:
 
 
 def unknown(fleet_id: str) -> NotFound:
-    """The refusal of a fleet that there is not, or that is somebody else's."""
+    """Return the refusal of a fleet that there is not, or that is somebody else's."""
     return NotFound(f"there is no fleet {fleet_id[:80]!r}")
 
 
 def closed(fleet_id: str) -> Closed:
-    """The refusal of a fleet that is no more."""
+    """Return the refusal of a fleet that is no more."""
     return Closed(f"fleet {fleet_id!r} was closed, or reaped after it lay idle: create a new one")

@@ -27,7 +27,7 @@ class Saved(NamedTuple):
         return len(self.columns["is_running"])
 
     def pick(self, places: NDArray[np.int64]) -> Any:
-        """The states of some of them."""
+        """Return the states of some of them."""
         if isinstance(self.states, list):
             return [self.states[place] for place in places.tolist()]
         return self.states[places]
@@ -100,11 +100,11 @@ class SavedStates:
     # ------------------------------------------------------------------ in snapshots, of kernels
 
     def to_plain(self) -> dict[str, Any]:
-        """All of them as values that `pack` takes."""
+        """Return all of them as values that `pack` takes."""
         return {str(number): [state_to_plain(each.states), each.columns] for number, each in self._kept.items()}
 
     def load_plain(self, plain: Mapping[str, Any], forms: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse of `to_plain`; `forms` are arrays like those of a state."""
+        """Undo `to_plain`; `forms` are arrays like those of a state."""
         self._kept = {
             int(number): Saved(state_from_plain(state, forms), dict(columns))
             for number, (state, columns) in plain.items()
@@ -112,12 +112,12 @@ class SavedStates:
 
 
 def state_to_plain(state: BatchState) -> dict[str, Any]:
-    """A state of a kernel's fleet as values that `pack` takes."""
+    """Return a state of a kernel's fleet as values that `pack` takes."""
     return {"arrays": {name: _plain_bytes(each) for name, each in state.arrays.items()}, "params": dict(state.params)}
 
 
 def state_from_plain(plain: Mapping[str, Any], forms: Mapping[str, NDArray[Any]]) -> BatchState:
-    """The inverse of `state_to_plain`; `forms` are arrays like those of the state, of any number of rows."""
+    """Return the inverse of `state_to_plain`; `forms` are arrays like those of the state, of any number of rows."""
     arrays = {
         name: array.view(forms[name].dtype).reshape(-1, *forms[name].shape[1:])
         for name, array in plain["arrays"].items()

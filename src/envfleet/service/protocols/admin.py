@@ -20,7 +20,7 @@ _TokenId = Annotated[int, Path(ge=1, lt=2**31)]
 
 @router.get("/tokens")
 async def list_tokens(request: Request) -> dict[str, Any]:
-    """All tokens, by their first characters."""
+    """Return all tokens, by their first characters."""
     service = await _administered(request)
     return {"tokens": await service.in_thread(service.tokens.list)}
 
@@ -62,13 +62,13 @@ async def _administered(request: Request) -> Service:
 
 @operations.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process answers."""
+    """Report that the process answers."""
     return {"status": "ok"}
 
 
 @operations.get("/readyz")
 async def readyz(request: Request) -> dict[str, str]:
-    """The process takes calls, and its database answers."""
+    """Report that the process takes calls, and its database answers."""
     service = service_of(request)
     try:
         await service.in_thread(service.store.check)

@@ -47,12 +47,12 @@ class EpisodeCalls:
     # ------------------------------------------------------------------ creating
 
     def create_one(self, asked: EpisodeConfig) -> Reply:
-        """One episode."""
+        """Return one episode."""
         fleet_id, observations = self._create(asked, 1)
         return {"episode_id": f"{fleet_id}-0-0", "initial_observation": observations[0]}
 
     def create_many(self, asked: CreateEpisodes) -> Reply:
-        """A group of them."""
+        """Return a group of them."""
         fleet_id, observations = self._create(asked.env_config, asked.num_envs)
         ids = [f"{fleet_id}-{row}-0" for row in range(asked.num_envs)]
         return {"episode_ids": ids, "vectorized_group_id": fleet_id, "initial_observations": observations}
@@ -90,7 +90,7 @@ class EpisodeCalls:
     # ------------------------------------------------------------------ looking
 
     def info(self, episode_id: str) -> Reply:
-        """What an episode amounts to."""
+        """Return what an episode amounts to."""
         fleet_id, row = _parse(episode_id)
         with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
             fleet = _checked(hosted, row)
@@ -98,7 +98,7 @@ class EpisodeCalls:
             return {"episode_id": _episode_id(fleet, row), "total_reward": total, **_flags(fleet, row)}
 
     def latest(self, episode_id: str) -> Reply:
-        """The last observation."""
+        """Return the last observation."""
         fleet_id, row = _parse(episode_id)
         with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
             fleet = _checked(hosted, row)

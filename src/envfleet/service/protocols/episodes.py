@@ -28,13 +28,13 @@ Reply = dict[str, Any]
 
 @router.get("/version")
 async def version() -> Reply:
-    """The protocol's version."""
+    """Return the protocol's version."""
     return {"latest_version": VERSION}
 
 
 @router.post("/session/create")
 async def create_session(request: Request, user_token: UserToken = None) -> Reply:
-    """A name for a visit; nothing depends on it."""
+    """Return a name for a visit; nothing depends on it."""
     await service_of(request).identify(user_token)
     return {"session_id": secrets.token_hex(12)}
 
@@ -60,13 +60,13 @@ async def create_episodes(asked: CreateEpisodes, request: Request, user_token: U
 
 @router.get("/episode/{episode_id}")
 async def get_episode(episode_id: str, request: Request, user_token: UserToken = None) -> Reply:
-    """What an episode amounts to so far."""
+    """Return what an episode amounts to so far."""
     return await _run(request, user_token, EpisodeCalls.info, episode_id)
 
 
 @router.get("/episode/{episode_id}/state/latest")
 async def get_latest_state(episode_id: str, request: Request, user_token: UserToken = None) -> Reply:
-    """What was seen of an episode last."""
+    """Return what was seen of an episode last."""
     return await _run(request, user_token, EpisodeCalls.latest, episode_id)
 
 
@@ -96,7 +96,7 @@ async def step_episodes(request: Request, user_token: UserToken = None) -> Reply
 
 @router.get("/user/{token}/score")
 async def score(token: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Reply:
-    """A user's score."""
+    """Return a user's score."""
     service = service_of(request)
     identity = await service.identify(token)
     env = find_episode_offer(service.settings.offers)[0].env

@@ -43,7 +43,7 @@ async def create_fleet(request: Request) -> Response:
 
 @router.get("/fleets", response_class=Response)
 async def list_fleets(request: Request) -> Response:
-    """The open fleets of the token's user."""
+    """Return the open fleets of the token's user."""
     service, identity = await caller(request)
     rows = await service.in_thread(lambda: service.store.open_fleets(identity.user_id))
     shown = [{"fleet": row["id"], **FleetConfig.model_validate(row["config"]).model_dump()} for row in rows]
@@ -52,7 +52,7 @@ async def list_fleets(request: Request) -> Response:
 
 @router.get("/fleets/{fleet}", response_class=Response)
 async def get_fleet(fleet: str, request: Request) -> Response:
-    """A fleet as it stands."""
+    """Return a fleet as it stands."""
     service, identity = await caller(request)
 
     def work() -> bytes:
@@ -127,7 +127,7 @@ async def close_fleet(fleet: str, request: Request) -> Response:
 
 @router.get("/me", response_class=Response)
 async def me(request: Request) -> Response:
-    """Who the token belongs to, and what is used of the quotas."""
+    """Return who the token belongs to, and what is used of the quotas."""
     service, identity = await caller(request)
     quota = await service.in_thread(lambda: service.quotas.used(identity))
     return reply_with(pack({"user": identity.name, "role": identity.role, "quota": quota}))
@@ -135,7 +135,7 @@ async def me(request: Request) -> Response:
 
 @router.get("/envs", response_class=Response)
 async def envs(request: Request) -> Response:
-    """The environments that can be had."""
+    """Return the environments that can be had."""
     service, _ = await caller(request)
     shown = {
         offer.env: {
@@ -151,7 +151,7 @@ async def envs(request: Request) -> Response:
 
 @scores_router.get("/scores/{env:path}")
 async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = COUNTED) -> dict[str, Any]:
-    """The leaderboard of an environment."""
+    """Return the leaderboard of an environment."""
     service = service_of(request)
     if not service.settings.has_public_scores:
         await caller(request)

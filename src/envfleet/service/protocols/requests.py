@@ -29,7 +29,7 @@ def json_of(schema: type[Schema]) -> dict[str, Any]:
 
 
 def bearer(request: Request) -> str | None:
-    """The token of a request."""
+    """Return the token of a request."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
@@ -45,7 +45,7 @@ async def caller(request: Request) -> tuple[Service, Identity]:
 
 
 def service_of(request: Request) -> Service:
-    """The service that answers a request."""
+    """Return the service that answers a request."""
     service: Service = request.app.state.service
     return service
 
@@ -69,7 +69,7 @@ def describe(errors: Any) -> str:
 
 
 def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:
-    """A packed answer.
+    """Return a packed answer.
 
     Args:
         body: The answer.
@@ -103,7 +103,7 @@ class BinaryRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler."""
+        """Return the handler."""
         endpoint = self.endpoint
 
         async def answer(request: Request) -> Response:

@@ -20,13 +20,13 @@ _MOST_PICTURES = 256  # of a call; how large they are is known only once they ar
 
 @router.get("/fleets/{fleet}/attributes/{name}", response_class=Response)
 async def get_attribute(fleet: str, name: str, request: Request) -> Response:
-    """An attribute of every sub-environment, if it is one that participants may know."""
+    """Return an attribute of every sub-environment, if it is one that participants may know."""
     return await _look(fleet, request, "attribute", lambda hosted: {"values": _attribute(hosted, name)})
 
 
 @router.get("/fleets/{fleet}/frames", response_class=Response)
 async def get_frames(fleet: str, request: Request) -> Response:
-    """A picture of every sub-environment, of a fleet made with `render_mode`."""
+    """Return a picture of every sub-environment, of a fleet made with `render_mode`."""
     return await _look(fleet, request, "frames", lambda hosted: {"frames": _frames(hosted)})
 
 

@@ -60,12 +60,12 @@ class Tokens:
         self._remembered: dict[str, tuple[float, Identity]] = {}
 
     def remembered(self, token: str) -> Identity | None:
-        """Who a token belongs to, if that was checked moments ago."""
+        """Return who a token belongs to, if that was checked moments ago."""
         found = self._remembered.get(digest_of(token))
         return found[1] if found is not None and found[0] > time.monotonic() else None
 
     def check(self, token: str) -> Identity:
-        """Who a token belongs to.
+        """Return who a token belongs to.
 
         Raises:
             Unauthorized: To nobody, or it was revoked: there is no difference.
@@ -162,7 +162,7 @@ class Tokens:
         return token
 
     def list(self) -> list[dict[str, Any]]:
-        """All tokens: `id`, `user`, `role`, `prefix`, `created_at`, `revoked_at`."""
+        """Return all tokens: `id`, `user`, `role`, `prefix`, `created_at`, `revoked_at`."""
         query = sa.select(
             Token.id, User.name.label("user"), User.role, Token.prefix, Token.created_at, Token.revoked_at
         )
@@ -171,7 +171,7 @@ class Tokens:
             return [dict(row) for row in rows]
 
     def has_any(self) -> bool:
-        """Whether there is a token at all."""
+        """Return whether there is a token at all."""
         with self._engine.connect() as connection:
             return connection.execute(sa.select(Token.id).limit(1)).first() is not None
 

@@ -70,7 +70,7 @@ async def sign_out(request: Request, csrf: _FormText = "") -> RedirectResponse:
 
 @router.get("/me")
 async def own_page(request: Request, before: _Before = None) -> HTMLResponse:
-    """The visitor's own page."""
+    """Return the visitor's own page."""
     visitor = await require_visitor(request)
     return await _show_account(site_of(request), visitor, visitor.identity, before)
 
@@ -111,7 +111,7 @@ async def _show_account(site: Site, visitor: Visitor, of: Identity, before: int 
 
 
 def _find_last(site: Site, episodes: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, Pictures | None]:
-    """The newest episode that has something to show at a glance, with that if it can be shown quickly."""
+    """Return the newest episode that has something to show at a glance, with that if it can be shown quickly."""
     found = next((episode for episode in episodes if find_hosting(episode["env"]).glance), None)
     if found is None:
         return None, None
@@ -132,7 +132,7 @@ def _place(site: Site, env: str, name: str) -> dict[str, Any] | None:
 
 @router.get("/episodes/{episode_id}")
 async def episode_page(episode_id: _Id, request: Request) -> HTMLResponse:
-    """An episode, step by step: the visitor's own, or anybody's for an administrator."""
+    """Return an episode, step by step: the visitor's own, or anybody's for an administrator."""
     visitor, site = await require_visitor(request), site_of(request)
     whose = None if visitor.is_admin else visitor.identity.user_id
 

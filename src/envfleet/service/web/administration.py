@@ -21,14 +21,14 @@ _Limit = Annotated[str, Form(max_length=20)]
 
 @router.get("/admin")
 async def administration(request: Request) -> HTMLResponse:
-    """Everything at a glance."""
+    """Return everything at a glance."""
     return await _show(request, await require_admin(request))
 
 
 @router.get("/admin/tokens")
 @router.get("/admin/tokens/{token_id}/rotate")
 async def go_back(request: Request) -> RedirectResponse:
-    """What showed a token cannot be shown again."""
+    """Leave a page that showed a token, which cannot be shown again."""
     await require_admin(request)
     return RedirectResponse("/admin", 303)
 

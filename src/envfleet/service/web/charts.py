@@ -90,7 +90,7 @@ class _Plane:
         return self.frame[3] - (value - low) / (high - low) * (self.frame[3] - self.frame[1])
 
     def line(self, places: list[float], values: list[float]) -> str:
-        """A path through the points, interrupted where they are not finite."""
+        """Return a path through the points, interrupted where they are not finite."""
         parts, pen = [], "M"
         for place, value in zip(places, values, strict=True):
             if math.isfinite(value):
@@ -99,13 +99,13 @@ class _Plane:
         return "".join(parts)
 
     def bars(self, places: list[float], values: list[float]) -> str:
-        """A path of bars from zero."""
+        """Return a path of bars from zero."""
         pairs = zip(places, values, strict=True)
         zero = f"{self.y(0.0):.1f}"
         return "".join(f"M{self.x(x):.1f} {zero}V{self.y(y):.1f}" for x, y in pairs if math.isfinite(y))
 
     def dots(self, places: list[float], values: list[float]) -> str:
-        """A path of points, which round ends make visible."""
+        """Return a path of points, which round ends make visible."""
         pairs = zip(places, values, strict=True)
         return "".join(f"M{self.x(x):.1f} {self.y(y):.1f}h0" for x, y in pairs if math.isfinite(y))
 
@@ -175,7 +175,7 @@ def _ticks(low: float, high: float, count: int, *, is_whole: bool = False) -> li
 
 
 def _text(value: float, step: float) -> str:
-    """A tick's number with as many digits as its axis needs.
+    """Return a tick's number with as many digits as its axis needs.
 
     >>> _text(1_368_500.0, 500.0), _text(-0.5, 0.25), _text(40.0, 20.0)
     ('1,368.5k', '−0.50', '40')

@@ -13,7 +13,7 @@ from envfleet.registry import find_hosting
 
 
 def figure(value: float | None, decimals: int = 0) -> str:
-    """A number for people.
+    """Return a number for people.
 
     Args:
         value: The number; `None` for one that there is not.
@@ -29,7 +29,7 @@ def figure(value: float | None, decimals: int = 0) -> str:
 
 
 def moment(at: float | None) -> str:
-    """A time, UTC.
+    """Return a time, UTC.
 
     >>> moment(1_700_000_000.0), moment(None)
     ('14 Nov 2023, 22:13', '–')
@@ -38,7 +38,7 @@ def moment(at: float | None) -> str:
 
 
 def short(env: str) -> str:
-    """An environment's id, without our namespace where nobody else's has that name.
+    """Return an environment's id, without our namespace where nobody else's has that name.
 
     >>> short("envfleet/GridWorld-v0"), short("envfleet/CartPole-v1")
     ('GridWorld-v0', 'envfleet/CartPole-v1')
@@ -54,13 +54,13 @@ def duration(episode: Mapping[str, Any]) -> int:
 
 
 def ending(episode: Mapping[str, Any]) -> tuple[str, str]:
-    """How an episode ended: a word and its tone."""
+    """Return how an episode ended: a word and its tone."""
     told: tuple[str, str] = find_hosting(episode["env"]).ending(episode["outcome"], episode["details"])
     return told
 
 
 def iso(at: float) -> str:
-    """A time for machines, UTC.
+    """Return a time for machines, UTC.
 
     >>> iso(1_700_000_000.0)
     '2023-11-14T22:13:20+00:00'

@@ -18,7 +18,7 @@ _Env = Annotated[str | None, Query(max_length=200)]
 
 @router.get("/")
 async def leaderboard(request: Request, env: _Env = None) -> HTMLResponse:
-    """The leaderboard of an environment."""
+    """Return the leaderboard of an environment."""
     visitor, table = await _read(request, env)
     offers = site_of(request).service.settings.offers
     return show("leaderboard.html", visitor, offers=offers, **table)

@@ -24,7 +24,7 @@ class Reading:
         self._store, self._engine, self._scores = store, store.engine, scores
 
     def user(self, user_id: int) -> dict[str, Any]:
-        """A user, all columns.
+        """Return a user, all columns.
 
         Raises:
             NotFound: There is none.
@@ -36,7 +36,7 @@ class Reading:
         return dict(row)
 
     def users(self) -> list[dict[str, Any]]:
-        """All users by name: `id`, `name`, `role`, `live_envs`, `steps_today`, `episodes`, `last_at`, and limits."""
+        """Read users by name: `id`, `name`, `role`, `live_envs`, `steps_today`, `episodes`, `last_at`, and limits."""
         live = (
             sa.select(FleetRow.user_id, sa.func.sum(FleetRow.num_envs).label("live_envs"))
             .where(FleetRow.closed_at.is_(None))
@@ -67,7 +67,7 @@ class Reading:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def episode(self, user_id: int | None, episode_id: int) -> dict[str, Any]:
-        """An episode that is over, all columns.
+        """Return an episode that is over, all columns.
 
         Args:
             user_id: Whose it must be; `None` for anybody's.
@@ -108,7 +108,7 @@ class Reading:
             return sorted(connection.execute(query).scalars())
 
     def account(self, user_id: int, before_id: int | None, page: int) -> dict[str, Any]:
-        """A user's `episodes` (one more than `page` if there are others), open `fleets`, and `histories` of scores."""
+        """Read a user's `episodes` (`page` + 1 if there are others), open `fleets`, and `histories` of scores."""
         return {
             "episodes": self._scores.episodes(user_id, limit=page + 1, before_id=before_id),
             "fleets": self._store.open_fleets(user_id),

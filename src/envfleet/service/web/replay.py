@@ -108,7 +108,7 @@ class Replays:
             hosted.close()
 
     def _build(self, episode: Mapping[str, Any]) -> tuple[HostedFleet, int]:
-        """A fleet of one like the episode's, which nobody else uses; and how many that one has."""
+        """Return a fleet of one like the episode's, which nobody else uses; and how many that one has."""
         with self._engine.connect() as connection:
             stored = connection.execute(sa.select(FleetRow.config).where(FleetRow.id == episode["fleet_id"])).scalar()
         if stored is None:
@@ -155,12 +155,12 @@ def _check_time(deadline: float) -> None:
 
 
 def _is_seeded(event: Mapping[str, Any]) -> bool:
-    """Whether the sub-environment begins here as if it were new."""
+    """Return whether the sub-environment begins here as if it were new."""
     return event["do"] == "reset" and event["seeds"] is not None and event["seeds"][0] is not None
 
 
 def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, layout: SpaceLayout) -> dict[str, Any] | None:
-    """An event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
+    """Return an event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
     rows = event.get("rows")
     if event["do"] == "save":
         return None

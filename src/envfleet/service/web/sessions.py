@@ -65,7 +65,7 @@ class Sessions:
         return session_id
 
     def find(self, session_id: str) -> Visitor | None:
-        """Who a session belongs to; `None` if it ended or its token was revoked."""
+        """Return who a session belongs to; `None` if it ended or its token was revoked."""
         if not session_id or len(session_id) > _MOST_CHARACTERS:
             return None
         query = (
@@ -88,5 +88,5 @@ class Sessions:
 
 
 def _csrf(session_id: str) -> str:
-    """A secret of the session's that does not tell its id."""
+    """Return a secret of the session's that does not tell its id."""
     return hmac.new(session_id.encode("utf-8", "surrogateescape"), b"csrf", "sha256").hexdigest()

@@ -68,7 +68,7 @@ class PageRoute(APIRoute):
     """A route whose refusals are pages, too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, with headers, refusals and the way to sign in."""
+        """Return the handler, with headers, refusals and the way to sign in."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -89,7 +89,7 @@ class PageRoute(APIRoute):
 
 
 def site_of(request: Request) -> Site:
-    """The site that answers a request."""
+    """Return the site that answers a request."""
     site: Site = request.app.state.site
     return site
 
@@ -98,7 +98,7 @@ def site_of(request: Request) -> Site:
 
 
 async def visitor_of(request: Request) -> Visitor | None:
-    """Who visits, if somebody signed in."""
+    """Return who visits, if somebody signed in."""
     session_id = request.cookies.get(COOKIE)
     if not session_id:
         return None
@@ -107,7 +107,7 @@ async def visitor_of(request: Request) -> Visitor | None:
 
 
 async def require_visitor(request: Request) -> Visitor:
-    """Who visits.
+    """Return who visits.
 
     Raises:
         SignInNeeded: Nobody signed in.
@@ -157,7 +157,7 @@ def remember(request: Request, response: Response, session_id: str) -> None:
 
 
 def path_after_sign_in(asked: str) -> str:
-    """Where to go, if that is one of our pages; else a participant's own.
+    """Return where to go, if that is one of our pages; else a participant's own.
 
     >>> path_after_sign_in("/episodes/7"), path_after_sign_in("//elsewhere.example")
     ('/episodes/7', '/me')
@@ -190,7 +190,7 @@ def render(name: str, **values: Any) -> str:
 
 
 def show(name: str, visitor: Visitor | None, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page.
+    """Return a page.
 
     Args:
         name: Of its template.

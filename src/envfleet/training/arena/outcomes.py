@@ -43,13 +43,13 @@ class ArenaStep:
 
 
 def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """A number of the last moment of episodes that ended, one for each of `rows`; 0 where there is none."""
+    """Return a number of the last moment of episodes that ended, one for each of `rows`; 0 where there is none."""
     last = infos.get("final_info", {})
     return np.asarray(last[name])[rows] if name in last else np.zeros(len(rows), np.int64)
 
 
 def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A number of all sub-environments as it was in the step; where one `ended`, `infos` are of the next episode.
+    """Read a number of all sub-environments as of the step; where one `ended`, `infos` are of the next episode.
 
     Raises:
         InvalidArgument: The environment does not tell that number.

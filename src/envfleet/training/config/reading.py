@@ -104,7 +104,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a file, of which JSON would keep the last of several values of one key."""
+    """Return an object of a file, of which JSON would keep the last of several values of one key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

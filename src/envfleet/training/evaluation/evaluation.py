@@ -76,7 +76,7 @@ class Score:
         return wilson(self.losses, self.games)
 
     def figures(self) -> dict[str, float]:
-        """All numbers by name, for records."""
+        """Return all numbers by name, for records."""
         low, high = self.win_interval
         return {
             "games": float(self.games),
@@ -118,7 +118,7 @@ class Evaluation:
     mean_length: float
 
     def figures(self) -> dict[str, float]:
-        """All numbers by name, for records."""
+        """Return all numbers by name, for records."""
         means = {"mean_return": self.mean_return, "mean_length": self.mean_length}
         return self.score.figures() | means | {f"win_rate_{side}": score.win_rate for side, score in self.sides.items()}
 
@@ -245,7 +245,7 @@ class MeanReturn:
     mean_length: float
 
     def figures(self) -> dict[str, float]:
-        """All numbers by name, for records."""
+        """Return all numbers by name, for records."""
         return {
             "games": float(self.episodes),
             "mean_return": self.mean,

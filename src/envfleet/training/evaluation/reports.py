@@ -50,7 +50,7 @@ def show_tournament(tournament: Tournament, console: Console) -> None:
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
-    """All of an evaluation, for `json.dumps`."""
+    """Return all of an evaluation, for `json.dumps`."""
     return {
         "player": evaluation.player,
         "opponent": evaluation.opponent,
@@ -64,7 +64,7 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def tournament_json(tournament: Tournament) -> dict[str, Any]:
-    """All of a tournament, for `json.dumps`."""
+    """Return all of a tournament, for `json.dumps`."""
     return {
         "games": tournament.games,
         "ratings": [dataclasses.asdict(rating) for rating in tournament.ratings],

@@ -44,7 +44,7 @@ class Tournament:
         return tuple(rating.name for rating in self.ratings)
 
     def score(self, row: int) -> Score:
-        """All games of a player."""
+        """Return all games of a player."""
         return Score(int(self.wins[row].sum()), int(self.draws[row].sum()), int(self.wins[:, row].sum()))
 
 
@@ -82,7 +82,7 @@ def _name_in(root: Path, path: Path) -> str:
 
 
 def _fingerprint(agent: Agent[Any]) -> str:
-    """Of all that decides how an agent plays; equal for those that play alike."""
+    """Hash all that decides how an agent plays; equal for those that play alike."""
     form = (agent.name, agent.config, saving.encode_space(agent.action_space))
     digest = hashlib.sha256(repr(form).encode())
     for network, tensors in agent.weights().items():

@@ -106,7 +106,7 @@ class CurriculumProgress:
         self._winners.extend(state["winners"])
 
     def _window(self) -> collections.deque[int]:
-        """For the latest games that the phase looks at."""
+        """Make room for the latest games that the phase looks at."""
         promotion = None if self.is_finished else self.phase.promote_at
         return collections.deque(maxlen=promotion.games if promotion else 0)
 

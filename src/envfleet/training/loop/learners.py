@@ -238,7 +238,7 @@ def _transitions(writer: TransitionWriter, actions: NDArray[Any], step: ArenaSte
 
 
 def _without_idle(slab: Slab) -> Slab:
-    """A slab without the seats that the learner never had while it was played."""
+    """Return a slab without the seats that the learner never had while it was played."""
     is_used = ~slab.is_reset.all(axis=0)
     if is_used.all():
         return slab

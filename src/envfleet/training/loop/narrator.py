@@ -52,7 +52,7 @@ class Narrator:
         self._worked_s, self._transitions, self._speed = 0.0, 0, 0.0
 
     def began(self, run_name: str, arena: Arena, folder: Path | None) -> None:
-        """The run begins, or goes on."""
+        """Report that the run begins, or goes on."""
         event = events.Began(
             run_name=run_name,
             agent=self._agent.name,
@@ -65,7 +65,7 @@ class Narrator:
         self.tell(event)
 
     def phase_began(self) -> None:
-        """A phase begins."""
+        """Report that a phase begins."""
         index, tally = self._curriculum.index, self._tally
         self.tell(events.PhaseBegan(index, self._curriculum.phase.name, tally.transitions, tally.episodes))
 
@@ -89,7 +89,7 @@ class Narrator:
             self.tell(events.Learned(figures, self._agent.num_updates, self._tally.transitions, self._phase_index))
 
     def progressed(self) -> None:
-        """The run goes on."""
+        """Report how far the run is."""
         curriculum, index, transitions = self._curriculum, self._phase_index, self._tally.transitions
         times = self._watch.times
         event = events.Progress(
@@ -105,7 +105,7 @@ class Narrator:
         self.tell(event)
 
     def evaluated(self, found: Examination, is_best: bool) -> None:
-        """The learner was evaluated."""
+        """Report that the learner was evaluated."""
         event = events.Evaluated(
             results=found.results,
             phase=self._phase_index,
@@ -117,11 +117,11 @@ class Narrator:
         self.tell(event)
 
     def saved(self, path: Path, *, is_best: bool) -> None:
-        """A checkpoint is on the disk."""
+        """Report that a checkpoint is on the disk."""
         self.tell(events.Saved(path, self._tally.transitions, is_best=is_best))
 
     def ended(self, reason: str) -> None:
-        """The run is over."""
+        """Report that the run is over."""
         event = events.Ended(reason=reason, elapsed_s=self._budget.elapsed_s, times=self._watch.times, **self._counts())
         self.tell(event)
 
@@ -167,7 +167,7 @@ class Narrator:
         return self._speed
 
     def state_dict(self) -> dict[str, Any]:
-        """Of those observers that have a state, by the names of their classes and their places among those of one."""
+        """Return the states of observers that have one, by their classes' names and their places among those of one."""
         states = {name: observer.state_dict() for name, observer in self._named()}
         return {name: state for name, state in states.items() if state}
 

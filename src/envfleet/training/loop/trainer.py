@@ -126,7 +126,7 @@ class Trainer:
         return self._budget.spent(self.transitions) or ("interrupted" if should_stop() else None)
 
     def round(self) -> None:
-        """One step of all sub-environments, and what is learned meanwhile."""
+        """Step all sub-environments once, and learn meanwhile."""
         watch, arena = self._watch, self._stage.arena
         watch.start()
         actions = self._act(arena)
@@ -186,7 +186,7 @@ class Trainer:
     # ------------------------------------------------------------------ phases
 
     def begin(self) -> None:
-        """What `run` does before its first round; needed only by those who call `round` themselves."""
+        """Prepare the first round; needed only by those who call `round` themselves."""
         self._budget.begin()
         self._narrator.began(self._name, self._stage.arena, self._folder)
         if not self._has_begun:
@@ -201,7 +201,7 @@ class Trainer:
         self._narrator.phase_began()
 
     def _end_phase(self) -> None:
-        """All sub-environments are reset together; running episodes are closed as if time had ended them."""
+        """Reset all sub-environments together; running episodes are closed as if time had ended them."""
         self._tally.add_figures(self._learner.end_phase())
         self._narrator.learned()
         self._watch.lap("update")
@@ -250,7 +250,7 @@ class Trainer:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on to the last bit, on a CPU with one thread."""
+        """Return all that `load_state_dict` needs to go on to the last bit, on a CPU with one thread."""
         return {
             "config": self.config.model_dump_json(),
             "num_envs": self._stage.arena.num_envs,

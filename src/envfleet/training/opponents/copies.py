@@ -26,7 +26,7 @@ def experienced(config: Config) -> Config:
 
 
 def as_player(agent: Agent[Any], *, num_envs: int, seed: int, shares_weights: bool = False) -> Agent[Any]:
-    """A copy of an agent that only plays: it has no memory, and its exploration is that of a trained one.
+    """Copy an agent that only plays: it has no memory, and its exploration is that of a trained one.
 
     Args:
         agent: Whose form and weights it takes over.
@@ -46,7 +46,7 @@ def as_player(agent: Agent[Any], *, num_envs: int, seed: int, shares_weights: bo
 
 
 def _replace(config: Config, changes: dict[str, Any]) -> Config:
-    """A configuration with those of the changes that agents of its kind have."""
+    """Return a configuration with those of the changes that agents of its kind have."""
     names = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]  # all are dataclasses
     changed: Any = dataclasses.replace(config, **{name: changes[name] for name in changes.keys() & names})  # type: ignore[type-var]
     return changed  # type: ignore[no-any-return]

@@ -54,7 +54,7 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
 
 
 def move_rate(rate: float, scores: NDArray[np.float64]) -> float:
-    """A running score after more games, 1 for a win, 0.5 for a draw, 0 for a loss, in their order.
+    """Return a running score after more games, 1 for a win, 0.5 for a draw, 0 for a loss, in their order.
 
     >>> move_rate(0.5, np.array([1.0]))
     0.525

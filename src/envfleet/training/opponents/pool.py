@@ -78,11 +78,11 @@ class SnapshotPool:
         self._all = {name: snapshot for name, snapshot in self._all.items() if name in kept}
 
     def weights(self, name: str) -> dict[str, dict[str, Tensor]]:
-        """Of a snapshot."""
+        """Read the weights of a snapshot."""
         return self._all[name].weights
 
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
-        """A player with the weights of a snapshot; its draws derive from `seed`."""
+        """Return a player with the weights of a snapshot; its draws derive from `seed`."""
         player = as_player(self._learner, num_envs=self._learner.num_envs, seed=seed)
         player.set_weights(self.weights(name))
         return player

@@ -80,7 +80,7 @@ class Myself(Scripted):
         self._opponent = Opponent(_MYSELF, key=_MYSELF)
 
     def load(self, key: str, seed: int) -> Agent[Any]:  # there is one
-        """A player that shares the learner's weights."""
+        """Return a player that shares the learner's weights."""
         return as_player(self._learner, num_envs=self._learner.num_envs, seed=seed, shares_weights=True)
 
 
@@ -104,7 +104,7 @@ class Snapshots(Scripted):
         return [Opponent(snapshots[place].name, key=snapshots[place].name) for place in drawn]
 
     def load(self, key: str, seed: int) -> Agent[Any]:
-        """A player with the weights of a snapshot."""
+        """Return a player with the weights of a snapshot."""
         return self._pool.player(key, seed)
 
     def report(self, key: str, scores: NDArray[np.float64]) -> None:

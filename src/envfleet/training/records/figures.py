@@ -175,7 +175,7 @@ def draw_speed(histories: Histories) -> Figure | None:
 
 
 def _draw_shares(panel: Axes, histories: Histories) -> None:
-    """A bar per run, of what its time went to."""
+    """Draw a bar per run, of what its time went to."""
     last = [history.speed.row(-1, named=True) for history in histories]
     totals = [sum(row[column] for column in _SECONDS) or 1.0 for row in last]
     lefts = [0.0] * len(histories)
@@ -207,13 +207,13 @@ def _has_games(history: RunHistory) -> bool:
 
 
 def _win_rates(history: RunHistory) -> pl.DataFrame:
-    """A row per evaluation and opponent, with a column per figure; none without `win_rate`."""
+    """Return a row per evaluation and opponent, with a column per figure; none without `win_rate`."""
     table = history.evaluations.filter(pl.col("figure").str.starts_with("win_rate"))
     return table.pivot("figure", index=["transitions", "opponent"], values="value", aggregate_function="last")
 
 
 def _ratings(history: RunHistory) -> pl.DataFrame:
-    """A row per evaluation that rated the learner: `transitions`, `rating`, `rating_sd`."""
+    """Return a row per evaluation that rated the learner: `transitions`, `rating`, `rating_sd`."""
     table = history.evaluations.filter(opponent=LEARNER).pivot(
         "figure", index="transitions", values="value", aggregate_function="last"
     )

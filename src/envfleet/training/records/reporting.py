@@ -28,5 +28,5 @@ class Reporter(Observer):
 
 
 def records_of(folder: RunFolder) -> list[Observer]:
-    """All that write into the folder of a run, in the order in which they are to be told."""
+    """Return all that write into the folder of a run, in the order in which they are to be told."""
     return [TableWriter(folder), TensorBoardWriter(folder), Reporter(folder)]

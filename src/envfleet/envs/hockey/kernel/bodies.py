@@ -117,7 +117,7 @@ def turn(state: Any, body: int) -> None:
 
 
 def origin(state: Any, body: int) -> tuple[np.float32, np.float32]:
-    """Where the origin is, from the centre of mass."""
+    """Return where the origin is, from the centre of mass."""
     cosine, sine = state.cosine[body], state.sine[body]
     x = state.centre_x[body] - (cosine * CENTRE_X[body] - sine * CENTRE_Y[body])
     y = state.centre_y[body] - (sine * CENTRE_X[body] + cosine * CENTRE_Y[body])
@@ -213,7 +213,7 @@ def _store_box(
 def _box(
     fixture: int, x: np.float32, y: np.float32, cosine: np.float32, sine: np.float32
 ) -> tuple[np.float32, np.float32, np.float32, np.float32]:
-    """The tight box around a fixture, skin included."""
+    """Return the tight box around a fixture, skin included."""
     radius = RADIUS[fixture]
     if fixture == PUCK_FIXTURE:
         return x - radius, y - radius, x + radius, y + radius

@@ -50,7 +50,7 @@ def update_contacts(state: Any) -> None:
 
 
 def are_apart(state: Any, a: int, b: int, gap: Any) -> bool:
-    """Whether two bodies stay apart by more than a gap (m) over the present sweep, judging by tight boxes."""
+    """Return whether two bodies stay apart by more than a gap (m) over the present sweep, judging by tight boxes."""
     return bool(
         state.near_low_x[b] - state.near_high_x[a] > gap
         or state.near_low_y[b] - state.near_high_y[a] > gap
@@ -115,7 +115,7 @@ def _is_in_goal(state: Any, pair: int) -> bool:
 
 
 def _referee(state: Any, pair: int) -> None:
-    """The puck begins to touch something: goals and catches."""
+    """Judge what the puck begins to touch: goals and catches."""
     if IS_SENSOR[pair]:
         state.winner = -1 if PAIR_A[pair] == LEFT_SENSOR else 1
         return

@@ -36,7 +36,7 @@ _EPSILON_SQUARED = EPSILON * EPSILON
 
 
 def support(fixture: int, x: np.float32, y: np.float32) -> int:
-    """The vertex that is farthest in a direction, in the frame of the fixture."""
+    """Return the vertex that is farthest in a direction, in the frame of the fixture."""
     most, found = VERTEX_X[fixture, 0] * x + VERTEX_Y[fixture, 0] * y, 0
     for k in range(1, VERTEX_COUNT[fixture]):
         reach = VERTEX_X[fixture, k] * x + VERTEX_Y[fixture, k] * y
@@ -132,7 +132,7 @@ def _metric(state: Any) -> np.float32:
 
 
 def _direction(state: Any) -> tuple[np.float32, np.float32]:
-    """Where the origin is, seen from the simplex."""
+    """Return where the origin is, seen from the simplex."""
     x, y = state.simplex_x, state.simplex_y
     if state.simplex_size == 1:
         return -x[0], -y[0]

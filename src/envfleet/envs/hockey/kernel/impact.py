@@ -109,7 +109,7 @@ def _push_back(
 
 
 def _standing(state: Any, a: int, time: np.float32) -> tuple[np.float32, np.float32]:
-    """Where the body that stands is, rounded as for one that moves."""
+    """Return where the body that stands is, rounded as for one that moves."""
     body, left = BODY_OF[a], ONE - time
     x = left * state.start_x[body] + time * state.centre_x[body]
     y = left * state.start_y[body] + time * state.centre_y[body]
@@ -131,7 +131,7 @@ def _pose(state: Any, motion: Motion, time: np.float32) -> Pose:
 
 
 def _find_axis(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pose: Pose) -> Axis:
-    """The axis between the closest features: its kind, direction, and a point on the face that it belongs to."""
+    """Return the axis between the closest features: its kind, direction, and a point on the face that it belongs to."""
     b_x, b_y, cosine, sine = pose
     one, two = state.simplex_a[0], state.simplex_b[0]
     a_point_x, a_point_y = VERTEX_X[a, one] + a_x, VERTEX_Y[a, one] + a_y
@@ -171,7 +171,7 @@ def _normalised(x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
 
 @outlined
 def _deepest(state: Any, a: int, b: int, motion: Motion, axis: Axis, time: np.float32) -> tuple[np.float32, int, int]:
-    """The least separation along an axis at a time, and the vertices it is taken at."""
+    """Return the least separation along an axis at a time, and the vertices it is taken at."""
     kind, x, y, _, _ = axis
     _, _, cosine, sine = _pose(state, motion, time)
     on_a, on_b = 0, 0
@@ -188,7 +188,7 @@ def _deepest(state: Any, a: int, b: int, motion: Motion, axis: Axis, time: np.fl
 def _separation(
     state: Any, a: int, b: int, motion: Motion, axis: Axis, on_a: int, on_b: int, time: np.float32
 ) -> np.float32:
-    """How far two vertices, or a vertex and a face, are apart along an axis at a time."""
+    """Return how far two vertices, or a vertex and a face, are apart along an axis at a time."""
     kind, x, y, middle_x, middle_y = axis
     a_x, a_y = _standing(state, a, time)
     b_x, b_y, cosine, sine = _pose(state, motion, time)

@@ -122,7 +122,7 @@ def _rotated_back(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[
 
 @outlined
 def _edge_separation(state: Any, one: int, edge: int, two: int) -> np.float32:
-    """How far the second polygon is in front of an edge of the first."""
+    """Return how far the second polygon is in front of an edge of the first."""
     a, b = BODY_OF[one], BODY_OF[two]
     world_x, world_y = _rotated(state, a, NORMAL_X[one, edge], NORMAL_Y[one, edge])
     x, y = _rotated_back(state, b, world_x, world_y)
@@ -140,7 +140,7 @@ def _edge_separation(state: Any, one: int, edge: int, two: int) -> np.float32:
 
 @outlined
 def _largest_separation(state: Any, one: int, two: int) -> tuple[np.float32, int]:
-    """The largest separation over the edges of the first polygon, and its edge."""
+    """Return the largest separation over the edges of the first polygon, and its edge."""
     a, b = BODY_OF[one], BODY_OF[two]
     count = VERTEX_COUNT[one]
     from_x, from_y = _rotated(state, a, CENTROID_X[one], CENTROID_Y[one])

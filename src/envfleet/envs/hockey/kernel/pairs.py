@@ -32,7 +32,7 @@ def fixtures(state: Any, pair: int) -> tuple[int, int]:
 
 
 def have_boxes_met(state: Any, a: int, b: int) -> bool:
-    """Whether the stored boxes of two bodies overlap."""
+    """Return whether the stored boxes of two bodies overlap."""
     return not (
         state.box_low_x[b] - state.box_high_x[a] > ZERO
         or state.box_low_y[b] - state.box_high_y[a] > ZERO

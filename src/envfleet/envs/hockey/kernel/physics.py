@@ -168,7 +168,7 @@ def _accelerate(state: Any, body: int) -> None:
 
 
 def _rest(state: Any, body: int) -> np.float32:
-    """How long the body has been still (s)."""
+    """Return how long the body has been still (s)."""
     x, y, spin = state.velocity_x[body], state.velocity_y[body], state.spin[body]
     if spin * spin > _STILL_SPIN_SQUARED or x * x + y * y > _STILL_SPEED_SQUARED:
         state.still_s[body] = ZERO

@@ -100,7 +100,7 @@ def command(state: Any, player: int, number: int, action: np.float32) -> None:
 
 
 def see(state: Any, player: int, number: int) -> float:
-    """One of the 18 numbers that a player sees."""
+    """Return one of the 18 numbers that a player sees."""
     sign = -1.0 if player else 1.0
     body = (player if number < 6 else 1 - player) if number < 12 else PUCK
     quantity = number % 6

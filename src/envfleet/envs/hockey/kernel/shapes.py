@@ -92,7 +92,7 @@ CENTRE_Y = np.array([-1.094953461233672e-09, 4.804951991843609e-09, 0.0, *_STAND
 
 
 def _pairs() -> list[tuple[int, int]]:
-    """All pairs of fixtures that ever meet, in the order in which contacts of one moment are made."""
+    """Return all pairs of fixtures that ever meet, in the order in which contacts of one moment are made."""
     barriers = range(6)
     with_rackets = [(fixture, racket) for fixture in (*barriers, 7, 9) for racket in (10, 11)]
     with_puck = [(fixture, PUCK_FIXTURE) for fixture in (*barriers, LEFT_SENSOR, RIGHT_SENSOR)]
@@ -100,7 +100,7 @@ def _pairs() -> list[tuple[int, int]]:
 
 
 def _reversed_order() -> NDArray[np.int64]:
-    """The order of the pairs in a game whose fixtures were made the other way round."""
+    """Return the order of the pairs in a game whose fixtures were made the other way round."""
     rank = {fixture: k for k, fixture in enumerate((5, 4, 3, 2, 1, 0, 8, 9, 6, 7, 12, 11, 10))}
     keys = [tuple(sorted((rank[a], rank[b]))) for a, b in _PAIRS]
     return np.array(sorted(range(len(_PAIRS)), key=lambda k: keys[k]))

@@ -63,7 +63,7 @@ def prepare(state: Any, count: int, is_warm: bool) -> None:
 
 
 def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
-    """The normal, and where the points are, seen from both centres of mass."""
+    """Find the normal, and where the points are, seen from both centres of mass."""
     a, b = state.c_a[k], state.c_b[k]
     reach_a, reach_b = state.c_reach_a[k], state.c_reach_b[k]
     face, other = (b, a) if state.is_face_b[pair] else (a, b)
@@ -111,7 +111,7 @@ def _prepare_point(state: Any, k: int, point: int) -> None:
 
 
 def _prepare_block(state: Any, k: int) -> None:
-    """The matrix by which two points act on each other; the second is left out where it cannot be inverted."""
+    """Prepare the matrix by which two points act on each other; the second is left out where it cannot be inverted."""
     a, b, one, two = state.c_a[k], state.c_b[k], 2 * k, 2 * k + 1
     normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
     inertia_a, inertia_b = INVERSE_INERTIA[a], INVERSE_INERTIA[b]
@@ -178,7 +178,7 @@ def store_impulses(state: Any, count: int) -> None:
 
 @outlined
 def _solve_contact(state: Any, k: int) -> bool:
-    """One contact in one sweep: friction first, then the normal; returns whether any impulse changed."""
+    """Return one contact in one sweep: friction first, then the normal; returns whether any impulse changed."""
     a, b, first = state.c_a[k], state.c_b[k], 2 * k
     speeds: Speeds = (
         state.velocity_x[a],
@@ -218,7 +218,7 @@ def _approach(state: Any, point: int, speeds: Speeds) -> tuple[np.float32, np.fl
 
 
 def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, push_y: np.float32) -> Speeds:
-    """The velocities after an impulse at a point."""
+    """Return the velocities after an impulse at a point."""
     a, b = state.c_a[k], state.c_b[k]
     turn_a = state.c_arm_ax[point] * push_y - state.c_arm_ay[point] * push_x
     turn_b = state.c_arm_bx[point] * push_y - state.c_arm_by[point] * push_x
@@ -245,7 +245,7 @@ def _rub(state: Any, k: int, point: int, speeds: Speeds) -> tuple[Speeds, bool]:
 
 
 def _block(state: Any, k: int, speeds: Speeds) -> tuple[Speeds, bool]:
-    """The normal impulses of two points at once."""
+    """Return the normal impulses of two points at once."""
     a, b, one, two = state.c_a[k], state.c_b[k], 2 * k, 2 * k + 1
     normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
     old_1, old_2 = state.c_normal_impulse[one], state.c_normal_impulse[two]
