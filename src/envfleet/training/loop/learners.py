@@ -216,7 +216,7 @@ def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, floa
         raise TrainingDiverged(
             f"{broken[0]} is {figures[broken[0]]} after {agent.num_updates:,} updates of {agent.name}, expected a "
             "finite number: lower the learning rate or reward_scale, set max_grad_norm, or look for NaN in the "
-            "environment's rewards; the last checkpoint was made before and is good"
+            "environment's rewards"
         )
     return figures
 

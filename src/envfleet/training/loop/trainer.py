@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage
@@ -111,12 +111,18 @@ class Trainer:
             Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"` or `"interrupted"`.
 
         Raises:
-            TrainingDiverged: A loss is no number; the last checkpoint is from before.
+            TrainingDiverged: A loss is not finite; the message says which checkpoint is from before.
+            ObservationError: A sub-environment returned an observation that is not finite.
             SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
         """
         self.begin()
-        while (reason := self._why_stop(should_stop)) is None:
-            self.round()
+        try:
+            while (reason := self._why_stop(should_stop)) is None:
+                self.round()
+        except TrainingDiverged as error:
+            latest = None if self._checkpoints is None else self._checkpoints.latest
+            found = "there is no checkpoint yet" if latest is None else f"the checkpoint {latest} is from before"
+            raise TrainingDiverged(f"{error}; {found}") from None
         self._end(reason)
         return reason
 
@@ -140,6 +146,7 @@ class Trainer:
         self._tally.add_figures(self._learner.take(actions, step))
         watch.lap("update")
         self._observations = step.observations
+        _check_finite(step.observations, arena.num_envs)
         before = self.transitions
         self._count(len(step.seats), step.results)
         self._do_what_is_due(before)
@@ -339,3 +346,18 @@ class Trainer:
 
 def _int_of(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1)[0])
+
+
+def _check_finite(observations: NDArray[Any], num_envs: int) -> None:
+    """Check the observations of all seats.
+
+    Raises:
+        ObservationError: One is not finite; the message names its sub-environment.
+    """
+    if np.isfinite(observations).all():
+        return
+    seat, *place = np.argwhere(~np.isfinite(observations))[0].tolist()
+    raise ObservationError(
+        f"sub-environment {seat % num_envs} returned an observation with {observations[(seat, *place)]} at {place}, "
+        "expected finite numbers: mend the environment, or clip what it divides by"
+    )

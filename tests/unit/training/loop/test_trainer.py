@@ -15,7 +15,7 @@ from gymnasium import spaces
 from tests.unit.training.watching import Watcher
 
 from envfleet.agents import DDDQN, PPO, Transitions, load_agent
-from envfleet.errors import InvalidArgument, SubEnvError, TrainingDiverged
+from envfleet.errors import InvalidArgument, ObservationError, SubEnvError, TrainingDiverged
 from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
@@ -62,6 +62,18 @@ def breaking() -> Cliff:
 
 def unsound() -> Cliff:
     return Cliff(nan_at=40)
+
+
+class Blur(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Sees nothing of the angle after a while."""
+
+    def observation(self, observation: Any) -> Any:
+        self.count = getattr(self, "count", 0) + 1
+        return np.where(np.arange(4) == 2, np.nan, observation) if self.count > 30 else observation
+
+
+def blurred() -> Any:
+    return Blur(gymnasium.make("CartPole-v1"))
 
 
 def config_of(
@@ -187,12 +199,24 @@ def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
 
 def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     config = config_of({"transitions": 400}, env=f"{HERE}:unsound", warmup_steps=20, checkpoint_frequency=30)
-    with pytest.raises(TrainingDiverged, match=r"loss is nan after .* lower the learning rate"):
+    with pytest.raises(TrainingDiverged, match=r"loss is nan after .* lower .* the checkpoint .*\.pt is from before"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
     saved = sorted((tmp_path / "a" / "checkpoints").glob("*.pt"))
     assert [path.stem for path in saved][:1] == ["000000000030"]
     weights = load_agent(saved[-1]).weights()
     assert all(tensor.isfinite().all() for network in weights.values() for tensor in network.values())
+
+
+def test_divergence_before_the_first_checkpoint_names_none(tmp_path: Path) -> None:
+    config = config_of({"transitions": 400}, env=f"{HERE}:unsound", warmup_steps=20)
+    with pytest.raises(TrainingDiverged, match="there is no checkpoint yet"):
+        train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
+
+
+def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: Path) -> None:
+    config = config_of({"transitions": 400}, env=f"{HERE}:blurred", warmup_steps=20)
+    with pytest.raises(ObservationError, match=r"sub-environment 0 returned an observation with nan at \[2\]"):
+        train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
 def test_a_failing_sub_env_does_not_end_training_if_restarts_were_asked_for() -> None:
