@@ -183,7 +183,7 @@ def test_a_kernels_seed_leaves_room_for_those_of_the_others(seed: int) -> None:
     [
         ("CartPole-v1", "did you mean 'envfleet/CartPole-v1'?"),
         (gym.spec("CartPole-v1"), "did you mean 'envfleet/CartPole-v1'?"),
-        ("FrozenLake-v1", "or choose another backend"),
+        ("BipedalWalker-v3", "or choose another backend"),
     ],
 )
 def test_what_is_no_kernel_is_told_the_kernel_of_that_name(source: Any, advice: str) -> None:
