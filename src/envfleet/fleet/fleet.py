@@ -105,8 +105,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         request = self._read_reset(seed, options)
         call = "reset()" if request.rows is None else "reset() with a mask"
-        infos = self._reset(call, request, _READY)
-        return (self.engine.observe(), infos) if request.rows is None else self._show_reset(request, infos)
+        return self._show_reset(request, self._reset(call, request, _READY))
 
     def _read_reset(self, seed: Any, options: Any) -> Reset:
         if options is not None:

@@ -16,8 +16,6 @@ from envfleet.kernels.kernel import find_kernel, read_kernel
 from envfleet.kernels.plain import PlainEnv
 from envfleet.registry import ENVIRONMENTS
 
-pytest.importorskip("minigrid")
-
 KERNELS = {
     env_id.removeprefix("envfleet/"): find_kernel(environment.target)
     for env_id, environment in ENVIRONMENTS.items()

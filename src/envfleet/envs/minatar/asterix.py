@@ -53,7 +53,7 @@ class Asterix(MinAtarGame):
         ramp_index: int
 
     class Params(MinAtarGame.Params):
-        """And whether the game becomes faster."""
+        """Sticky actions, and whether the game becomes faster."""
 
         difficulty_ramping: bool = True
 

@@ -76,7 +76,7 @@ class Seaquest(MinAtarGame):
         enemy_bullets: NDArray[np.int8] = array((48, 3), np.int8)
 
     class Params(MinAtarGame.Params):
-        """And whether the game becomes faster."""
+        """Sticky actions, and whether the game becomes faster."""
 
         difficulty_ramping: bool = True
 

@@ -42,7 +42,7 @@ class SpaceInvaders(MinAtarGame):
         move_timer: int
 
     class Params(MinAtarGame.Params):
-        """And whether the waves become faster."""
+        """Sticky actions, and whether the waves become faster."""
 
         difficulty_ramping: bool = True
 

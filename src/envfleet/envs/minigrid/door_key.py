@@ -52,7 +52,7 @@ class DoorKey5x5(DoorKey):
     """`MiniGrid-DoorKey-5x5-v0`."""
 
     class State(MiniGrid.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((5, 5), np.uint8)
 
@@ -66,7 +66,7 @@ class DoorKey6x6(DoorKey):
     """`MiniGrid-DoorKey-6x6-v0`."""
 
     class State(MiniGrid.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((6, 6), np.uint8)
 
@@ -80,7 +80,7 @@ class DoorKey16x16(DoorKey):
     """`MiniGrid-DoorKey-16x16-v0`."""
 
     class State(MiniGrid.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((16, 16), np.uint8)
 

@@ -41,12 +41,12 @@ class Empty5x5(Empty):
     """`MiniGrid-Empty-5x5-v0`."""
 
     class State(MiniGrid.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((5, 5), np.uint8)
 
     class Params(Empty.Params):
-        """As of `Empty`."""
+        """Those of `Empty`."""
 
         max_steps: int = 100
 
@@ -55,7 +55,7 @@ class EmptyRandom5x5(Empty5x5):
     """`MiniGrid-Empty-Random-5x5-v0`: start and direction are drawn."""
 
     class Params(Empty5x5.Params):
-        """As of `Empty`."""
+        """Those of `Empty`."""
 
         has_random_start: bool = True
 
@@ -64,12 +64,12 @@ class Empty6x6(Empty):
     """`MiniGrid-Empty-6x6-v0`."""
 
     class State(MiniGrid.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((6, 6), np.uint8)
 
     class Params(Empty.Params):
-        """As of `Empty`."""
+        """Those of `Empty`."""
 
         max_steps: int = 144
 
@@ -78,7 +78,7 @@ class EmptyRandom6x6(Empty6x6):
     """`MiniGrid-Empty-Random-6x6-v0`: start and direction are drawn."""
 
     class Params(Empty6x6.Params):
-        """As of `Empty`."""
+        """Those of `Empty`."""
 
         has_random_start: bool = True
 
@@ -87,11 +87,11 @@ class Empty16x16(Empty):
     """`MiniGrid-Empty-16x16-v0`."""
 
     class State(MiniGrid.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((16, 16), np.uint8)
 
     class Params(Empty.Params):
-        """As of `Empty`."""
+        """Those of `Empty`."""
 
         max_steps: int = 1024

@@ -18,7 +18,7 @@ class FourRooms(MiniGrid):
     """
 
     class State(MiniGrid.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((_SIZE, _SIZE), np.uint8)
 

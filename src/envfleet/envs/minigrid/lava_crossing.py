@@ -63,7 +63,7 @@ class LavaCrossingS9N2(LavaCrossing):
     """`MiniGrid-LavaCrossingS9N2-v0`."""
 
     class Params(LavaCrossing.Params):
-        """As of `LavaCrossing`."""
+        """Those of `LavaCrossing`."""
 
         num_crossings: int = 2
 
@@ -72,7 +72,7 @@ class LavaCrossingS9N3(LavaCrossing):
     """`MiniGrid-LavaCrossingS9N3-v0`."""
 
     class Params(LavaCrossing.Params):
-        """As of `LavaCrossing`."""
+        """Those of `LavaCrossing`."""
 
         num_crossings: int = 3
 
@@ -81,13 +81,13 @@ class LavaCrossingS11N5(LavaCrossing):
     """`MiniGrid-LavaCrossingS11N5-v0`."""
 
     class State(LavaCrossing.State):
-        """Of this size."""
+        """The state for this size."""
 
         cells: NDArray[np.uint8] = array((11, 11), np.uint8)
         order: NDArray[np.uint8] = array(8, np.uint8)
 
     class Params(LavaCrossing.Params):
-        """As of `LavaCrossing`."""
+        """Those of `LavaCrossing`."""
 
         max_steps: int = 484
         num_crossings: int = 5

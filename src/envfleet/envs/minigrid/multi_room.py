@@ -91,7 +91,7 @@ class MultiRoomN2S4(MultiRoom):
     """`MiniGrid-MultiRoom-N2-S4-v0`: two rooms of 4 × 4 cells."""
 
     class Params(MultiRoom.Params):
-        """As of `MultiRoom`."""
+        """Those of `MultiRoom`."""
 
         max_steps: int = 40
         num_rooms: int = 2
@@ -102,7 +102,7 @@ class MultiRoomN4S5(MultiRoom):
     """`MiniGrid-MultiRoom-N4-S5-v0`: six rooms, as there and in spite of the name, of at most 5 × 5 cells."""
 
     class Params(MultiRoom.Params):
-        """As of `MultiRoom`."""
+        """Those of `MultiRoom`."""
 
         max_room_size: int = 5
 

@@ -354,7 +354,7 @@ def _check_finite(observations: NDArray[Any], num_envs: int) -> None:
     Raises:
         ObservationError: One is not finite; the message names its sub-environment.
     """
-    if np.isfinite(observations).all():
+    if observations.dtype.kind != "f" or np.isfinite(observations).all():
         return
     seat, *place = np.argwhere(~np.isfinite(observations))[0].tolist()
     raise ObservationError(

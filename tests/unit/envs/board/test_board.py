@@ -6,26 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.envs.plain import begin
 
 import envfleet
 from envfleet.envs.board import ConnectFour, ConnectFourOne, Play2048
 from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import Kernel
-from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
 
 KERNELS = (ConnectFour, ConnectFourOne, Play2048)
-
-
-def begin(kernel: type[Kernel], seed: int = 0, **params: float) -> PlainEnv:
-    spec = read_kernel(kernel)
-    values = spec.params.default_record()
-    for name, value in params.items():
-        values[name] = value
-    env = PlainEnv(spec, values)
-    env.reset(seed)
-    return env
 
 
 def play(env: PlainEnv, columns: str) -> tuple[float, bool]:

@@ -10,13 +10,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
+from tests.unit.envs.plain import begin
 
 import envfleet
 from envfleet.envs.gridworld import GridWorld, GridWorldPixels
 from envfleet.envs.gridworld.layout import FLOOR, GOAL, LAVA, WALL
 from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
 from envfleet.kernels import Kernel, array
-from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
 
 MOVES = {0: (-1, 0), 1: (0, 1), 2: (1, 0), 3: (0, -1)}
@@ -41,16 +41,6 @@ class WidePixels(GridWorldPixels):
 
     class State(Wide.State):
         """As above."""
-
-
-def begin(kernel: type[Kernel], seed: int, **params: float) -> PlainEnv:
-    spec = read_kernel(kernel)
-    values = spec.params.default_record()
-    for name, value in params.items():
-        values[name] = value
-    env = PlainEnv(spec, values)
-    env.reset(seed)
-    return env
 
 
 def place(env: PlainEnv) -> tuple[int, int]:

@@ -6,24 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.envs.plain import begin
 
 from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
 from envfleet.envs.minigrid import DoorKey5x5, LavaCrossing, MultiRoom
 from envfleet.envs.minigrid.world import EMPTY, GREEN_GOAL, GREY_WALL, LAVA, WALL
 from envfleet.errors import InvalidArgument
-from envfleet.kernels import Kernel
-from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.plain import PlainEnv
-
-
-def begin(kernel: type[Kernel], seed: int, **params: float) -> PlainEnv:
-    spec = read_kernel(kernel)
-    values = spec.params.default_record()
-    for name, value in params.items():
-        values[name] = value
-    env = PlainEnv(spec, values)
-    env.reset(seed)
-    return env
 
 
 def test_frames_show_the_world() -> None:

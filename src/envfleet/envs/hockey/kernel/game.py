@@ -249,7 +249,7 @@ class HockeyOne(Hockey):
     action_space: ClassVar[Any] = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
     class Params(Hockey.Params):
-        """As of `Hockey`."""
+        """Those of `Hockey`."""
 
         player_two: int = STRONG
 
