@@ -86,6 +86,8 @@ class OffPolicyConfig(AdamConfig):
         hidden: Widths of the hidden layers of every network.
         target_tau: How far targets move towards their networks in one update.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
+        compiled: Whether updates are compiled by numba, not made by torch; `None` if they can be: with networks of
+            dense layers on the CPU, where numba and SciPy are installed.
     """
 
     gamma: float = 0.99
@@ -96,6 +98,7 @@ class OffPolicyConfig(AdamConfig):
     hidden: tuple[int, ...] = (256, 256)
     target_tau: float = 0.005
     max_grad_norm: float | None = None
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,14 +17,19 @@ class Means:
 
     def __init__(self) -> None:
         self.count = 0
-        self._figures: dict[str, list[Tensor]] = {}
+        self._figures: dict[str, list[Tensor | float]] = {}
 
-    def add(self, figures: Mapping[str, Tensor]) -> None:
+    def add(self, figures: Mapping[str, Tensor | float]) -> None:
         """Add the figures of one update; not every update has to have every figure."""
         self.count += 1
         for name, value in figures.items():
-            self._figures.setdefault(name, []).append(value.detach())
+            self._figures.setdefault(name, []).append(value.detach() if isinstance(value, Tensor) else value)
 
     def result(self) -> dict[str, float]:
         """Return the mean of every figure."""
-        return {name: float(torch.stack(values).mean()) for name, values in self._figures.items()}
+        return {name: _mean(values) for name, values in self._figures.items()}
+
+
+def _mean(values: list[Tensor | float]) -> float:
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return float(torch.stack(tensors).mean()) if tensors else sum(values) / len(values)

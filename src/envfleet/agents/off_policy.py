@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,9 +13,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from envfleet.agents import compiled
 from envfleet.agents.actions import ActionTable, Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.descent import Adam
+from envfleet.agents.flat import is_flat
 from envfleet.agents.hyperparameters import OffPolicyConfig
 from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
@@ -23,6 +25,7 @@ from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.randomness import initialising
 from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
+from envfleet.errors import InvalidArgument
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
 
@@ -43,9 +46,11 @@ class OffPolicyAgent(Agent[Config]):
 
     Attributes:
         replay: The buffer.
+        is_compiled: Whether updates are compiled, not made by torch.
     """
 
     replay: ReplayBuffer
+    is_compiled: bool
 
     def __init__(
         self,
@@ -61,6 +66,10 @@ class OffPolicyAgent(Agent[Config]):
         super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
         with initialising(self._weights_seed):
             self._build()
+        self.is_compiled = self._can_compile()
+        if self.is_compiled:
+            compiled.use_one_thread()
+        self._learn_once = self._compile() if self.is_compiled else self._learn
         self._n_step = NStep(num_envs, self.config.num_steps, self.config.gamma)
         self.replay = self._make_replay(replay_device)
         self._memories = {"replay": self.replay, "n_step": self._n_step}
@@ -107,7 +116,7 @@ class OffPolicyAgent(Agent[Config]):
         self._set_learning_rate()
         means = Means()
         for batch in self._batches(num_updates):
-            means.add(self._learn(batch.to(self.device)))
+            means.add(self._learn_once(batch.to(self.device)))
             self.num_updates += 1
         return means.result()
 
@@ -120,6 +129,30 @@ class OffPolicyAgent(Agent[Config]):
     @abc.abstractmethod
     def _build(self) -> None:
         """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
+
+    def _can_compile(self) -> bool:
+        """Return whether updates are to be compiled.
+
+        Raises:
+            InvalidArgument: They must be, by the configuration, and cannot.
+        """
+        reason, kind = "", type(self)
+        odd = [name for name, network in self._networks.items() if not is_flat(network)]
+        if self.config.compiled is False:
+            reason = "not wanted"
+        elif "_compile" not in vars(kind):  # what a child changes of its parent is not known to compiled code
+            reason = f"{kind.__name__} has no compiled update"
+        elif not compiled.is_available():
+            reason = "numba or SciPy is not installed"
+        elif odd:
+            reason = f"its network {odd[0]!r} has more than dense layers with ReLU, or is not on the CPU in float32"
+        if reason and self.config.compiled:
+            raise InvalidArgument(f"{kind.__name__} with compiled=True, but {reason}: leave it out to learn by torch")
+        return not reason
+
+    def _compile(self) -> Callable[[Batch], Mapping[str, float]]:
+        """Make what compiled updates need; return a function that makes one, as `_learn` does."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer: ...

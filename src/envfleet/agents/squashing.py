@@ -11,13 +11,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 LOG_STD_RANGE = (-5.0, 2.0)
-_CENTRE, _REACH = sum(LOG_STD_RANGE) / 2, (LOG_STD_RANGE[1] - LOG_STD_RANGE[0]) / 2
+CENTRE, REACH = sum(LOG_STD_RANGE) / 2, (LOG_STD_RANGE[1] - LOG_STD_RANGE[0]) / 2
 
 
 def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Means and logarithms of standard deviations, `(N, size)` each, of a network's outputs, `(N, 2 * size)`."""
     means, raw = outputs.chunk(2, dim=1)
-    return means, _CENTRE + _REACH * torch.tanh(raw)
+    return means, CENTRE + REACH * torch.tanh(raw)
 
 
 def propose(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ class _Proposal(torch.autograd.Function):
     def forward(context: Any, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         means, raw = outputs.chunk(2, dim=1)
         squashed = torch.tanh(raw)
-        log_stds = squashed * _REACH + _CENTRE
+        log_stds = squashed * REACH + CENTRE
         spread = log_stds.exp() * noise
         free = means + spread
         actions = torch.tanh(free)
@@ -60,5 +60,5 @@ class _Proposal(torch.autograd.Function):
         # The logarithm of the slope of tanh has the slope -2 tanh(x).
         of_means = torch.ops.aten.tanh_backward(of_actions, actions).addcmul_(actions, of_log_probs, value=2)
         of_log_stds = torch.addcmul(-of_log_probs, of_means, spread)
-        of_raw = torch.ops.aten.tanh_backward(of_log_stds, squashed).mul_(_REACH)
+        of_raw = torch.ops.aten.tanh_backward(of_log_stds, squashed).mul_(REACH)
         return torch.cat([of_means, of_raw], dim=1), None

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from envfleet.agents import compiled
+from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
+from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
 from envfleet.agents.networks import Perceptron, TwinCritics, encode, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
@@ -94,3 +102,75 @@ class TD3(ContinuousAgent[TD3Config]):
         self._actor_follower.step(config.target_tau)
         self._critic_follower.step(config.target_tau)
         return {**figures, "actor_loss": actor_loss}
+
+    # ------------------------------------------------------------------ the same, compiled
+
+    def _compile(self) -> Callable[[Batch], dict[str, float]]:
+        config = self.config
+        actor, critics = Flat(self._actor, self._actor_optimiser), Flat(self._critics, self._critic_optimiser)
+        target_actor, target_critics = Flat(self._target_actor), Flat(self._target_critics)
+        noise = (config.target_noise, config.target_noise_clip)
+        settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
+        work = workspace(config.batch_size, actor, critics)
+
+        def learn(batch: Batch) -> dict[str, float]:
+            sample, targets = arrays_of(batch), (target_actor.values, target_critics.values)
+            noise = self.random.normal(batch.actions).numpy()
+            parts = (critics.next_step(), actor.layers[0], *targets, settings, work)
+            critic_loss, value = _fit_critics(sample, noise, *parts)
+            figures = {"critic_loss": critic_loss, "value": value}
+            if (self.num_updates + 1) % config.policy_delay:
+                return figures
+            policy = (actor.next_step(), critics.values, critics.layers[0])
+            return {**figures, "actor_loss": _fit_actor(sample.observations, *policy, *targets, settings, work)}
+
+        return learn
+
+
+class _Settings(NamedTuple):
+    tau: float
+    noise: float
+    noise_clip: float
+    penalty: float
+    max_norm: float
+
+
+@compiled.compiled
+def _fit_critics(
+    sample: Sample, noise: F32, critics: Learned, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
+    settings: _Settings, work: Workspace,
+) -> tuple[float, float]:  # fmt: skip
+    free = compiled.forward(target_actor, layers, sample.next_observations, work.passes[0])
+    shift = np.clip(noise * np.float32(settings.noise), -settings.noise_clip, settings.noise_clip)
+    next_actions = np.clip(np.tanh(free) + shift, -1.0, 1.0).astype(np.float32)
+    inputs = compiled.join(sample.next_observations, next_actions)
+    next_values, _ = compiled.judge(target_critics, critics.layers, inputs, work)
+    goals = sample.rewards + sample.discounts * next_values
+    inputs = compiled.join(sample.observations, sample.actions)
+    return compiled.fit_critics(critics, inputs, goals, settings.max_norm, work)
+
+
+@compiled.compiled
+def _fit_actor(
+    observations: F32, actor: Learned, critics: F32, critic: NDArray[np.int64], target_actor: F32, target_critics: F32,
+    settings: _Settings, work: Workspace,
+) -> float:  # fmt: skip
+    free = compiled.forward(actor.values, actor.layers[0], observations, work.passes[0])
+    actions, (count, size) = np.tanh(free), free.shape
+    inputs = compiled.join(observations, actions)
+    values = compiled.forward(critics, critic, inputs, work.passes[1])
+    of_values, slopes = np.full((count, 1), np.float32(-1.0 / count)), np.empty((count, size), np.float32)
+    compiled.backward(critics, critic, inputs, work.passes[1], of_values, actor.gradients[:0], slopes, work.slopes)
+    weight, squares = 2 * settings.penalty / (count * size), 0.0
+    for row in range(count):
+        for column in range(size):
+            squares += free[row, column] ** 2
+            slopes[row, column] *= 1 - actions[row, column] ** 2
+            slopes[row, column] += weight * free[row, column]
+    nothing = np.empty((0, 0), np.float32)
+    compiled.backward(actor.values, actor.layers[0], observations, work.passes[0], slopes, actor.gradients, nothing,
+                      work.slopes)  # fmt: skip
+    compiled.descend(actor, settings.max_norm)
+    compiled.follow(target_actor, actor.values, settings.tau)
+    compiled.follow(target_critics, critics, settings.tau)
+    return settings.penalty * squares / (count * size) - values.mean()
