@@ -119,13 +119,15 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
     rows, columns = result.shape
     inner = left.shape[0] if is_left_turned else left.shape[1]
     # Fortran sees every matrix transposed: it multiplies right by left.
-    turned = np.array([84 if is_right_turned else 78, 84 if is_left_turned else 78], np.uint8)  # T, N
-    sizes = np.array([columns, rows, inner], np.int32)
-    apart = np.array([right.strides[0] // 4, left.strides[0] // 4, result.strides[0] // 4], np.int32)
-    factors = np.array([1.0, 0.0], np.float32)
+    turned, numbers, factors = np.empty(2, np.uint8), np.empty(6, np.int32), np.empty(2, np.float32)
+    turned[0], turned[1] = 84 if is_right_turned else 78, 84 if is_left_turned else 78  # T, N
+    numbers[0], numbers[1], numbers[2] = columns, rows, inner
+    numbers[3], numbers[4], numbers[5] = right.strides[0] // 4, left.strides[0] // 4, result.strides[0] // 4
+    factors[0], factors[1] = 1.0, 0.0
     _sgemm(
-        turned.ctypes, turned[1:].ctypes, sizes.ctypes, sizes[1:].ctypes, sizes[2:].ctypes, factors.ctypes,
-        right.ctypes, apart.ctypes, left.ctypes, apart[1:].ctypes, factors[1:].ctypes, result.ctypes, apart[2:].ctypes,
+        turned.ctypes, turned[1:].ctypes, numbers.ctypes, numbers[1:].ctypes, numbers[2:].ctypes, factors.ctypes,
+        right.ctypes, numbers[3:].ctypes, left.ctypes, numbers[4:].ctypes, factors[1:].ctypes, result.ctypes,
+        numbers[5:].ctypes,
     )  # fmt: skip
 
 
@@ -174,6 +176,12 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
 
 
 @compiled
+def outputs_of(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
+    """Return what a network gives, `(N, outputs)`; see `forward`."""
+    return forward(values, layers, rows, np.empty(len(rows) * layers[:, 1].sum(), np.float32))
+
+
+@compiled
 def backward(
     values: F32, layers: NDArray[np.int64], rows: F32, results: F32, slopes: F32, gradients: F32, of_rows: F32,
     memory: F32,
@@ -197,41 +205,45 @@ def backward(
         inputs, outputs, weight, bias, is_turned = layers[number]
         place -= count * inputs * (number > 0)
         given = matrix(results, place, count, inputs) if number else rows
-        if gradients.size:
-            _learn_layer(given, slopes, gradients[weight : weight + inputs * outputs], gradients[bias : bias + outputs],
-                         is_turned)  # fmt: skip
         weights = values[weight : weight + inputs * outputs]
-        if not number:
-            if of_rows.size and is_turned:
-                _multiply(slopes, weights.reshape(outputs, inputs)[:, inputs - of_rows.shape[1] :], of_rows, False, False)
-            elif of_rows.size:
-                _multiply(slopes, weights.reshape(inputs, outputs)[inputs - of_rows.shape[1] :], of_rows, False, True)
-            return
-        before = matrix(memory[number % 2], 0, count, inputs)
-        if outputs == 1:
+        if gradients.size:
+            of_weights = gradients[weight : weight + inputs * outputs]
+            _learn_layer(given, slopes, of_weights, gradients[bias : bias + outputs], is_turned)
+        if number:
+            before = matrix(memory[number % 2], 0, count, inputs)
+            _go_back(slopes, weights, is_turned, inputs, before)
             for row in range(count):
                 for column in range(inputs):
-                    before[row, column] = slopes[row, 0] * weights[column]
-        elif is_turned:
-            _multiply(slopes, weights.reshape(outputs, inputs), before, False, False)
-        else:
-            _multiply(slopes, weights.reshape(inputs, outputs), before, False, True)
+                    before[row, column] = before[row, column] if given[row, column] > 0 else np.float32(0)
+            slopes = before
+        elif of_rows.size:
+            _go_back(slopes, weights, is_turned, inputs, of_rows)
+
+
+@compiled
+def _go_back(slopes: F32, weights: F32, is_turned: int, inputs: int, of_rows: F32) -> None:
+    """Write the gradients of the last columns of what a layer was given by those of what it gave."""
+    (count, outputs), first = slopes.shape, inputs - of_rows.shape[1]
+    if outputs == 1:
         for row in range(count):
-            for column in range(inputs):
-                before[row, column] = before[row, column] if given[row, column] > 0 else np.float32(0)
-        slopes = before
+            for column in range(of_rows.shape[1]):
+                of_rows[row, column] = slopes[row, 0] * weights[first + column]
+    elif is_turned:
+        _multiply(slopes, weights.reshape(outputs, inputs)[:, first:], of_rows, False, False)
+    else:
+        _multiply(slopes, weights.reshape(inputs, outputs)[first:], of_rows, False, True)
 
 
 @compiled
 def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32, is_turned: int) -> None:
     """Write the gradients of a layer's weight and bias by those of what it gave."""
     (count, inputs), outputs = given.shape, slopes.shape[1]
-    biases[:] = 0
+    biases.fill(0)
     for row in range(count):
         for column in range(outputs):
             biases[column] += slopes[row, column]
     if outputs == 1:
-        weights[:] = 0
+        weights.fill(0)
         for row in range(count):
             for column in range(inputs):
                 weights[column] += slopes[row, 0] * given[row, column]
@@ -273,26 +285,29 @@ def follow(targets: F32, values: F32, tau: float) -> None:
 @compiled
 def join(observations: F32, actions: F32) -> F32:
     """Return both side by side: what critics read."""
-    inputs = np.empty((observations.shape[0], observations.shape[1] + actions.shape[1]), np.float32)
-    inputs[:, : observations.shape[1]] = observations
-    inputs[:, observations.shape[1] :] = actions
+    count, first, size = observations.shape[0], observations.shape[1], actions.shape[1]
+    inputs = np.empty((count, first + size), np.float32)
+    for row in range(count):
+        for column in range(first):
+            inputs[row, column] = observations[row, column]
+        for column in range(size):
+            inputs[row, first + column] = actions[row, column]
     return inputs
 
 
 @compiled
-def judge(
-    values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace
-) -> tuple[F32, NDArray[np.bool_]]:
-    """Return the lesser of what two critics say, `(N,)`, and whether the first one says it."""
-    first = forward(values, layers[0], inputs, work.passes[0])[:, 0]
-    second = forward(values, layers[1], inputs, work.passes[1])[:, 0]
-    return np.minimum(first, second), first <= second
+def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) -> F32:
+    """Return the lesser of what two critics say, `(N,)`."""
+    first = forward(values, layers[0], inputs, work.passes[0])
+    second = forward(values, layers[1], inputs, work.passes[1])
+    lesser = np.empty(len(inputs), np.float32)
+    for row in range(len(inputs)):
+        lesser[row] = min(first[row, 0], second[row, 0])
+    return lesser
 
 
 @compiled
-def fit_critics(
-    critics: Learned, inputs: F32, goals: F32, max_norm: float, work: Workspace
-) -> tuple[float, float]:
+def fit_critics(critics: Learned, inputs: F32, goals: F32, max_norm: float, work: Workspace) -> tuple[float, float]:
     """Move two critics towards goals, `(N,)`; return the mean square of what was missing, and their mean value."""
     count, missing, value = len(inputs), 0.0, 0.0
     slopes = np.empty((count, 1), np.float32)

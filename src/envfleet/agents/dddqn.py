@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, encode, target_of
-from envfleet.agents.off_policy import OffPolicyAgent
+from envfleet.agents.off_policy import Choose, Learn, OffPolicyAgent
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 
 
@@ -82,13 +82,17 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+        indices = self._choose(inputs, None)
         if not deterministic:
             rng = self.random.numpy
             epsilon = self.epsilon if self.is_warm else 1.0
             is_random = rng.random(len(indices)) < epsilon
             indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
         return self._choices.take(indices)
+
+    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
+        indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+        return indices
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._choices.indices(actions)
@@ -127,7 +131,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Callable[[Batch], dict[str, float]]:
+    def _compile(self) -> tuple[Learn, Choose]:
         config = self.config
         network, target = Flat(self._network, self._optimiser), Flat(self._target)
         work = workspace(config.batch_size, network)
@@ -140,7 +144,11 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
                 self.replay.set_errors(batch.indices, errors)
             return {"loss": loss, "value": value}
 
-        return learn
+        def choose(inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
+            outputs = compiled.outputs_of(network.values, network.layers[0], inputs.numpy())
+            return outputs[:, 1:].argmax(axis=1)
+
+        return learn, choose
 
 
 class _Settings(NamedTuple):
@@ -160,16 +168,21 @@ def _learn(
     slopes, errors = np.empty_like(found), np.empty(count, np.float32)
     loss, total = 0.0, 0.0
     for row in range(count):
-        best = 1 + np.argmax(ours[row, 1:])  # chosen by one network, valued by the other
-        next_value = theirs[row, 0] + theirs[row, best] - theirs[row, 1:].mean()
+        best, mean, next_mean = 1, 0.0, 0.0
+        for column in range(1, number + 1):
+            best = column if ours[row, column] > ours[row, best] else best  # chosen by one network, valued by the other
+            next_mean += theirs[row, column] / number
+            mean += found[row, column] / number
+        next_value = theirs[row, 0] + theirs[row, best] - next_mean
         taken, weight = 1 + sample.actions[row], sample.weights[row]
-        value = found[row, 0] + found[row, taken] - found[row, 1:].mean()
+        value = found[row, 0] + found[row, taken] - mean
         error = sample.rewards[row] + sample.discounts[row] * next_value - value
         errors[row], total = error, total + value
         loss += weight * (0.5 * error * error if abs(error) < 1 else abs(error) - 0.5)  # Huber's
         slope = -weight * min(max(error, -1.0), 1.0) / count
         slopes[row, 0] = slope
-        slopes[row, 1:] = -slope / number
+        for column in range(1, number + 1):
+            slopes[row, column] = -slope / number
         slopes[row, taken] += slope
     nothing = np.empty((0, 0), np.float32)
     compiled.backward(network.values, layers, sample.observations, work.passes[2], slopes, network.gradients, nothing,

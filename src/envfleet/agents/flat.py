@@ -110,7 +110,11 @@ def _layout(network: nn.Module) -> tuple[list[Tensor], NDArray[np.int64]]:
     heads = [linear.pop(), linear.pop()][::-1] if isinstance(network, DuelingNetwork) else [linear.pop()]
     parameters = [parameter for layer in linear for parameter in (layer.weight, layer.bias)]
     parameters += [head.weight for head in heads] + [head.bias for head in heads]  # as one layer
-    widths = [linear[0].in_features, *(layer.out_features for layer in linear), sum(head.out_features for head in heads)]
+    widths = [
+        linear[0].in_features,
+        *(layer.out_features for layer in linear),
+        sum(head.out_features for head in heads),
+    ]
     table, place = [], 0
     for inputs, outputs in itertools.pairwise(widths):
         table.append((inputs, outputs, place, place + inputs * outputs, 1))

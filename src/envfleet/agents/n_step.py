@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class NStep:
                 for name, array in given.items()
             }
         rows = transitions.env_indices
-        _store(rows, self._counts, *map(_in_rows, given.values()), *self._in_rows())
+        _store(rows, self._counts, _Columns(*map(_in_rows, given.values())), self._in_rows())
         return self._leave(rows, transitions.terminated, transitions.ended)
 
     def cut(self, env_indices: NDArray[Any]) -> Discounted | None:
@@ -80,7 +80,7 @@ class NStep:
         return self._leave(rows, np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_))
 
     def _leave(self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_]) -> Discounted:
-        columns = _leave(rows, terminated, ended, self._counts, self._powers, *self._in_rows())
+        columns = _leave(rows, terminated, ended, self._counts, self._powers, self._in_rows())
         shapes = {name: column.shape[2:] for name, column in self._columns.items()}
         observations, actions, rewards, discounts, next_observations = columns
         return Discounted(
@@ -91,9 +91,11 @@ class NStep:
             next_observations.reshape(-1, *shapes["next_observations"]),
         )
 
-    def _in_rows(self) -> tuple[NDArray[Any], ...]:
+    def _in_rows(self) -> _Columns:
         """Return all columns with what belongs to a transition in one axis, (n, N, …) -> (n, N, size)."""
-        return tuple(column.reshape(*column.shape[:2], _size(column.shape[2:])) for column in self._columns.values())
+        return _Columns(
+            *(column.reshape(*column.shape[:2], _size(column.shape[2:])) for column in self._columns.values())
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
@@ -105,7 +107,14 @@ class NStep:
         self._columns = {name: as_array(state["columns"][name]) for name in _NAMES if name in state["columns"]}
 
 
-_NAMES = ("observations", "actions", "rewards", "next_observations")
+class _Columns(NamedTuple):
+    observations: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[np.float64]
+    next_observations: NDArray[Any]
+
+
+_NAMES = _Columns._fields
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -117,28 +126,23 @@ def _in_rows(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @compiled
-def _store(
-    rows: NDArray[np.int64], counts: NDArray[np.int64],
-    given_observations: NDArray[Any], given_actions: NDArray[Any], given_rewards: NDArray[np.float64],
-    given_next: NDArray[Any],
-    observations: NDArray[Any], actions: NDArray[Any], rewards: NDArray[np.float64], last: NDArray[Any],
-) -> None:  # fmt: skip
+def _store(rows: NDArray[np.int64], counts: NDArray[np.int64], given: _Columns, kept: _Columns) -> None:
     for place, row in enumerate(rows):
         count = counts[row]
-        observations[count, row] = given_observations[place]
-        actions[count, row] = given_actions[place]
-        rewards[count, row] = given_rewards[place]
-        last[0, row] = given_next[place]
+        kept.observations[count, row] = given.observations[place]
+        kept.actions[count, row] = given.actions[place]
+        kept.rewards[count, row] = given.rewards[place]
+        kept.next_observations[0, row] = given.next_observations[place]
         counts[row] = count + 1
 
 
 @compiled
 def _leave(
     rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_], counts: NDArray[np.int64],
-    powers: NDArray[np.float64],
-    observations: NDArray[Any], actions: NDArray[Any], rewards: NDArray[np.float64], last: NDArray[Any],
+    powers: NDArray[np.float64], kept: _Columns,
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Take out the oldest of each row that is full, and all of those that ended, the oldest of all rows first."""
+    observations, actions, rewards, last = kept
     num_steps, total = len(observations), 0
     for place, row in enumerate(rows):
         total += counts[row] if ended[place] else int(counts[row] == num_steps)

@@ -28,6 +28,8 @@ from envfleet.agents.transitions import Transitions
 from envfleet.errors import InvalidArgument
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
+Learn = Callable[[Batch], Mapping[str, Any]]
+Choose = Callable[[Tensor, NDArray[np.float32] | None], NDArray[Any]]
 
 
 class OffPolicyAgent(Agent[Config]):
@@ -51,6 +53,8 @@ class OffPolicyAgent(Agent[Config]):
 
     replay: ReplayBuffer
     is_compiled: bool
+    _learn_once: Learn
+    _choose: Choose
 
     def __init__(
         self,
@@ -69,7 +73,9 @@ class OffPolicyAgent(Agent[Config]):
         self.is_compiled = self._can_compile()
         if self.is_compiled:
             compiled.use_one_thread()
-        self._learn_once = self._compile() if self.is_compiled else self._learn
+            self._learn_once, self._choose = self._compile()
+        else:
+            self._learn_once, self._choose = self._learn, self._choose_by_torch
         self._n_step = NStep(num_envs, self.config.num_steps, self.config.gamma)
         self.replay = self._make_replay(replay_device)
         self._memories = {"replay": self.replay, "n_step": self._n_step}
@@ -130,6 +136,10 @@ class OffPolicyAgent(Agent[Config]):
     def _build(self) -> None:
         """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
 
+    @abc.abstractmethod
+    def _choose_by_torch(self, inputs: Tensor, noise: NDArray[np.float32] | None) -> NDArray[Any]:
+        """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
+
     def _can_compile(self) -> bool:
         """Return whether updates are to be compiled.
 
@@ -150,8 +160,8 @@ class OffPolicyAgent(Agent[Config]):
             raise InvalidArgument(f"{kind.__name__} with compiled=True, but {reason}: leave it out to learn by torch")
         return not reason
 
-    def _compile(self) -> Callable[[Batch], Mapping[str, float]]:
-        """Make what compiled updates need; return a function that makes one, as `_learn` does."""
+    def _compile(self) -> tuple[Learn, Choose]:
+        """Make what compiled code needs; return functions that do what `_learn` and `_choose_by_torch` do."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -214,18 +224,12 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         if not deterministic and not self.is_warm:
             return self._bounds.take(self.random.numpy.uniform(-1.0, 1.0, (len(inputs), self._bounds.size)))
         noise = None if deterministic else self._draw(rows)
-        return self._bounds.take(self._units(inputs, noise).cpu().numpy())
+        return self._bounds.take(self._choose(inputs, noise))
 
-    def _draw(self, rows: NDArray[np.int64]) -> Tensor:
+    def _draw(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         if self._noise is None:
-            drawn = self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
-        else:
-            drawn = self._noise.draw(rows)
-        return torch.from_numpy(drawn).to(self.device)
-
-    @abc.abstractmethod
-    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
-        """Actions in [-1, 1], `(N, size)`, with standard normal noise or without any."""
+            return self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
+        return self._noise.draw(rows)
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
         if self._noise is not None:

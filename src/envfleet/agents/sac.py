@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents import compiled
@@ -17,7 +17,7 @@ from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above
 from envfleet.agents.networks import GaussianActor, TwinCritics, encode, target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 from envfleet.agents.squashing import CENTRE, REACH, propose
 
@@ -78,9 +78,12 @@ class SAC(ContinuousAgent[SACConfig]):
             "temperature_optimiser": self._temperature_optimiser,
         }
 
-    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
-        means, log_stds = self._actor(inputs)
-        return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
+    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
+        free, log_stds = self._actor(inputs)
+        if noise is not None:
+            free = free + log_stds.exp() * torch.from_numpy(noise).to(self.device)
+        units: F32 = torch.tanh(free).cpu().numpy()
+        return units
 
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
@@ -117,7 +120,7 @@ class SAC(ContinuousAgent[SACConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Callable[[Batch], dict[str, float]]:
+    def _compile(self) -> tuple[Learn, Choose]:
         config = self.config
         actor, critics = Flat(self._actor, self._actor_optimiser), Flat(self._critics, self._critic_optimiser)
         targets, temperature = Flat(self._targets), Flat(self._temperature, self._temperature_optimiser)
@@ -130,7 +133,12 @@ class SAC(ContinuousAgent[SACConfig]):
             figures = _learn(arrays_of(batch), noises, *parts, settings, work)
             return dict(zip(_FIGURES, figures, strict=True))
 
-        return learn
+        def choose(inputs: Tensor, noise: F32 | None) -> F32:
+            rows = inputs.numpy()
+            noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
+            return _act(actor.values, actor.layers[0], rows, noise)
+
+        return learn, choose
 
 
 _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")
@@ -160,8 +168,10 @@ def _learn(
     outputs = compiled.forward(actor.values, actor.layers[0], sample.next_observations, work.passes[0])
     following = _propose(outputs, noises[0])
     inputs = compiled.join(sample.next_observations, following.actions)
-    next_values, _ = compiled.judge(targets, critics.layers, inputs, work)
-    goals = sample.rewards + sample.discounts * (next_values - alpha * following.log_probs)
+    goals = compiled.judge(targets, critics.layers, inputs, work)
+    for row in range(len(goals)):
+        next_value = goals[row] - alpha * following.log_probs[row]
+        goals[row] = sample.rewards[row] + sample.discounts[row] * next_value
     inputs = compiled.join(sample.observations, sample.actions)
     critic_loss, value = compiled.fit_critics(critics, inputs, goals, settings.max_norm, work)
 
@@ -182,13 +192,19 @@ def _fit_actor(
     outputs = compiled.forward(actor.values, actor.layers[0], observations, work.passes[2])
     made = _propose(outputs, noise)
     inputs = compiled.join(observations, made.actions)
-    values, is_first = compiled.judge(critics.values, critics.layers, inputs, work)
-    loss = np.mean(alpha * made.log_probs - values)
-    of_values, of_actions = np.empty((count, 1), np.float32), np.empty((2, count, size), np.float32)
+    first = compiled.forward(critics.values, critics.layers[0], inputs, work.passes[0])
+    second = compiled.forward(critics.values, critics.layers[1], inputs, work.passes[1])
+    loss, entropy = 0.0, 0.0
+    of_first, of_second = np.zeros((count, 1), np.float32), np.zeros((count, 1), np.float32)
+    for row in range(count):
+        lesser = of_first if first[row, 0] <= second[row, 0] else of_second
+        lesser[row, 0] = -1.0 / count
+        loss += alpha * made.log_probs[row] - min(first[row, 0], second[row, 0])
+        entropy -= made.log_probs[row]
+    of_actions, still = np.empty((2, count, size), np.float32), critics.gradients[:0]
     for number in range(2):
-        results, layers = work.passes[number], critics.layers[number]
-        of_values[:, 0] = np.where(is_first == (number == 0), np.float32(-1.0 / count), np.float32(0))
-        compiled.backward(critics.values, layers, inputs, results, of_values, critics.gradients[:0], of_actions[number],
+        layers, slopes = critics.layers[number], of_second if number else of_first
+        compiled.backward(critics.values, layers, inputs, work.passes[number], slopes, still, of_actions[number],
                           work.slopes)  # fmt: skip
     share = np.float32(alpha / count)
     slopes = np.empty((count, 2 * size), np.float32)
@@ -203,7 +219,12 @@ def _fit_actor(
     nothing = np.empty((0, 0), np.float32)
     compiled.backward(actor.values, actor.layers[0], observations, work.passes[2], slopes, actor.gradients, nothing,
                       work.slopes)  # fmt: skip
-    return loss, -np.mean(made.log_probs)
+    return loss / count, entropy / count
+
+
+@compiled.compiled
+def _act(values: F32, layers: NDArray[np.int64], rows: F32, noise: F32) -> F32:
+    return _propose(compiled.outputs_of(values, layers, rows), noise).actions
 
 
 @compiled.compiled

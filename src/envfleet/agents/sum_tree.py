@@ -66,8 +66,8 @@ def _set(nodes: NDArray[np.float64], places: NDArray[np.int64], values: NDArray[
 @compiled
 def _find(nodes: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.int64]:
     found = np.empty(len(sums), np.int64)
-    for number, rest in enumerate(sums):
-        place = 1
+    for number in range(len(sums)):
+        rest, place = sums[number], 1
         while 2 * place < len(nodes):
             left = nodes[2 * place]
             place *= 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
 from envfleet.agents.networks import Perceptron, TwinCritics, encode, target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 
 
@@ -73,9 +72,12 @@ class TD3(ContinuousAgent[TD3Config]):
         }
         self._learners |= {"actor_optimiser": self._actor_optimiser, "critic_optimiser": self._critic_optimiser}
 
-    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
-        actions = torch.tanh(self._actor(inputs))
-        return actions if noise is None else (actions + self.config.exploration_noise * noise).clamp(-1.0, 1.0)
+    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
+        units: F32 = torch.tanh(self._actor(inputs)).cpu().numpy()
+        return self._explore(units, noise)
+
+    def _explore(self, units: F32, noise: F32 | None) -> F32:
+        return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
@@ -105,7 +107,7 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> Callable[[Batch], dict[str, float]]:
+    def _compile(self) -> tuple[Learn, Choose]:
         config = self.config
         actor, critics = Flat(self._actor, self._actor_optimiser), Flat(self._critics, self._critic_optimiser)
         target_actor, target_critics = Flat(self._target_actor), Flat(self._target_critics)
@@ -124,7 +126,10 @@ class TD3(ContinuousAgent[TD3Config]):
             policy = (actor.next_step(), critics.values, critics.layers[0])
             return {**figures, "actor_loss": _fit_actor(sample.observations, *policy, *targets, settings, work)}
 
-        return learn
+        def choose(inputs: Tensor, noise: F32 | None) -> F32:
+            return self._explore(np.tanh(compiled.outputs_of(actor.values, actor.layers[0], inputs.numpy())), noise)
+
+        return learn, choose
 
 
 class _Settings(NamedTuple):
@@ -141,11 +146,15 @@ def _fit_critics(
     settings: _Settings, work: Workspace,
 ) -> tuple[float, float]:  # fmt: skip
     free = compiled.forward(target_actor, layers, sample.next_observations, work.passes[0])
-    shift = np.clip(noise * np.float32(settings.noise), -settings.noise_clip, settings.noise_clip)
-    next_actions = np.clip(np.tanh(free) + shift, -1.0, 1.0).astype(np.float32)
+    next_actions = np.empty_like(noise)
+    for row in range(len(noise)):
+        for column in range(noise.shape[1]):
+            shift = min(max(settings.noise * noise[row, column], -settings.noise_clip), settings.noise_clip)
+            next_actions[row, column] = min(max(math.tanh(free[row, column]) + shift, -1.0), 1.0)
     inputs = compiled.join(sample.next_observations, next_actions)
-    next_values, _ = compiled.judge(target_critics, critics.layers, inputs, work)
-    goals = sample.rewards + sample.discounts * next_values
+    goals = compiled.judge(target_critics, critics.layers, inputs, work)
+    for row in range(len(goals)):
+        goals[row] = sample.rewards[row] + sample.discounts[row] * goals[row]
     inputs = compiled.join(sample.observations, sample.actions)
     return compiled.fit_critics(critics, inputs, goals, settings.max_norm, work)
 
@@ -156,21 +165,26 @@ def _fit_actor(
     settings: _Settings, work: Workspace,
 ) -> float:  # fmt: skip
     free = compiled.forward(actor.values, actor.layers[0], observations, work.passes[0])
-    actions, (count, size) = np.tanh(free), free.shape
-    inputs = compiled.join(observations, actions)
-    values = compiled.forward(critics, critic, inputs, work.passes[1])
-    of_values, slopes = np.full((count, 1), np.float32(-1.0 / count)), np.empty((count, size), np.float32)
-    compiled.backward(critics, critic, inputs, work.passes[1], of_values, actor.gradients[:0], slopes, work.slopes)
-    weight, squares = 2 * settings.penalty / (count * size), 0.0
+    (count, size), loss = free.shape, 0.0
+    actions, of_values = np.empty((count, size), np.float32), np.empty((count, 1), np.float32)
     for row in range(count):
+        of_values[row, 0] = -1.0 / count
         for column in range(size):
-            squares += free[row, column] ** 2
-            slopes[row, column] *= 1 - actions[row, column] ** 2
-            slopes[row, column] += weight * free[row, column]
+            actions[row, column] = math.tanh(free[row, column])
+    inputs, slopes = compiled.join(observations, actions), np.empty((count, size), np.float32)
+    values = compiled.forward(critics, critic, inputs, work.passes[1])
+    compiled.backward(critics, critic, inputs, work.passes[1], of_values, actor.gradients[:0], slopes, work.slopes)
+    weight = settings.penalty / (count * size)
+    for row in range(count):
+        loss -= values[row, 0] / count
+        for column in range(size):
+            saturation, action = free[row, column], actions[row, column]
+            loss += weight * saturation * saturation
+            slopes[row, column] = slopes[row, column] * (1 - action * action) + 2 * weight * saturation
     nothing = np.empty((0, 0), np.float32)
     compiled.backward(actor.values, actor.layers[0], observations, work.passes[0], slopes, actor.gradients, nothing,
                       work.slopes)  # fmt: skip
     compiled.descend(actor, settings.max_norm)
     compiled.follow(target_actor, actor.values, settings.tau)
     compiled.follow(target_critics, critics, settings.tau)
-    return settings.penalty * squares / (count * size) - values.mean()
+    return loss
