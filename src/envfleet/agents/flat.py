@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam
-from envfleet.agents.networks import DuelingNetwork, GaussianActor, TwinCritics, encode
+from envfleet.agents.networks import DuelingNetwork, GaussianActor, TwinCritics
+from envfleet.agents.packing import encode
 from envfleet.agents.replay import Batch
 
 _PASSES = 3

@@ -38,7 +38,7 @@ class OffPolicyAgent(Agent[Config]):
     A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`.
 
     Args:
-        observation_space: Of one sub-environment: a Box (floats, or images as uint8) or MultiBinary.
+        observation_space: Of one sub-environment, as `Agent` takes it.
         action_space: Of one sub-environment.
         config: Hyperparameters.
         num_envs: Sub-environments it acts for.
@@ -214,7 +214,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
 
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
         return ReplayBuffer(
-            self.config.capacity, self.observation_space, (self._bounds.size,), rng=self.random.numpy, device=device
+            self.config.capacity, self.packing.space, (self._bounds.size,), rng=self.random.numpy, device=device
         )
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:

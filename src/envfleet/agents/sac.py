@@ -16,7 +16,7 @@ from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above
-from envfleet.agents.networks import GaussianActor, TwinCritics, encode, target_of
+from envfleet.agents.networks import GaussianActor, critics_of, target_of
 from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 from envfleet.agents.squashing import CENTRE, REACH, propose
@@ -56,9 +56,9 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def _build(self) -> None:
         super()._build()
-        config, inputs, size = self.config, self._input_size, self._bounds.size
-        self._actor = GaussianActor(inputs, config.hidden, size).to(self.device)
-        self._critics = TwinCritics(inputs + size, config.hidden).to(self.device)
+        config, size = self.config, self._bounds.size
+        self._actor = GaussianActor(self.packing, config, size).to(self.device)
+        self._critics = critics_of(self.packing, config, size).to(self.device)
         self._targets = target_of(self._critics)
         self._follower = Follower(self._targets, self._critics)
         self._temperature = Temperature(config.initial_temperature).to(self.device)
@@ -92,7 +92,7 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
-        observations, following = encode(batch.observations), encode(batch.next_observations)
+        observations, following = (self.packing.rows(part) for part in (batch.observations, batch.next_observations))
         alpha = self._temperature.log_alpha.detach().exp()
 
         with torch.no_grad():
