@@ -4,11 +4,11 @@
     python benchmarks/updates.py OUT --first /tmp/first    # all: about four minutes
     python benchmarks/updates.py OUT --hidden 256 256 --algorithms SAC
 
-Writes OUT/updates.json. All sides learn from equal batches with the same widths, and are interleaved in one run: a round
-is a slice of each, and ratios are medians over rounds, so that other load hits all alike. `plain` is the update written
-out in torch with its own optimisers, as single-file implementations do; `numpy` is DDDQN by hand with products into
-arrays that are kept. With `--first`, the folder of a checkout, its agents are measured in a process of their own that
-takes turns with this one. Torch and BLAS have one thread.
+Writes OUT/updates.json. All sides learn from equal batches with the same widths, and take turns in one run: a round is
+a slice of each, and ratios are medians over rounds, so other load hits all alike. `plain` is the update written out
+in torch with its own optimisers, as single-file implementations do; `numpy` is DDDQN by hand with products into arrays
+that are kept. With `--first`, the folder of a checkout, its agents are measured in a process of their own that takes
+turns with this one. Torch and BLAS have one thread.
 """
 
 from __future__ import annotations

@@ -215,6 +215,11 @@ class Agent(abc.ABC, Generic[Config]):
             raise InvalidArgument(f"{path} holds a {payload['agent']}, this is a {self.name}: use load_agent({path!r})")
         self.load_state_dict(payload["state"])
 
+    @property
+    def learns_by(self) -> str:
+        """Return what makes its updates, in a few words."""
+        return f"updates by torch on {self.device}"
+
     def __repr__(self) -> str:
         return (
             f"<{self.name} for {self.num_envs} sub-environments: {self.num_transitions:,} transitions, "

@@ -114,6 +114,12 @@ class Sample(NamedTuple):
 
 
 @compiled
+def _apart(rows: F32) -> int:
+    """Return how many elements lie from a row to the next; NumPy's stride of a single row means nothing."""
+    return rows.strides[0] // 4 if rows.shape[0] > 1 else rows.shape[1]
+
+
+@compiled
 def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
     """`result = left @ right`, each transposed if that is said; rows may lie apart."""
     rows, columns = result.shape
@@ -122,7 +128,7 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
     turned, numbers, factors = np.empty(2, np.uint8), np.empty(6, np.int32), np.empty(2, np.float32)
     turned[0], turned[1] = 84 if is_right_turned else 78, 84 if is_left_turned else 78  # T, N
     numbers[0], numbers[1], numbers[2] = columns, rows, inner
-    numbers[3], numbers[4], numbers[5] = right.strides[0] // 4, left.strides[0] // 4, result.strides[0] // 4
+    numbers[3], numbers[4], numbers[5] = _apart(right), _apart(left), _apart(result)
     factors[0], factors[1] = 1.0, 0.0
     _sgemm(
         turned.ctypes, turned[1:].ctypes, numbers.ctypes, numbers[1:].ctypes, numbers[2:].ctypes, factors.ctypes,
