@@ -68,7 +68,7 @@ class Learned(NamedTuple):
         squares: Likewise.
         layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the weight, place of the bias, and 1
             if the weight is `(outputs, inputs)`, 0 if `(inputs, outputs)`.
-        count: Steps of Adam, with the next one.
+        steps: Of Adam, with the next one.
         rate: Of learning.
     """
 
@@ -77,7 +77,7 @@ class Learned(NamedTuple):
     means: F32
     squares: F32
     layers: NDArray[np.int64]
-    count: int
+    steps: int
     rate: float
 
 
@@ -114,6 +114,12 @@ class Sample(NamedTuple):
 
 
 @compiled
+def _apart(rows: F32) -> int:
+    """Return how many elements lie from a row to the next; NumPy's stride of a single row means nothing."""
+    return rows.strides[0] // 4 if rows.shape[0] > 1 else rows.shape[1]
+
+
+@compiled
 def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
     """`result = left @ right`, each transposed if that is said; rows may lie apart."""
     rows, columns = result.shape
@@ -122,7 +128,7 @@ def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right
     turned, numbers, factors = np.empty(2, np.uint8), np.empty(6, np.int32), np.empty(2, np.float32)
     turned[0], turned[1] = 84 if is_right_turned else 78, 84 if is_left_turned else 78  # T, N
     numbers[0], numbers[1], numbers[2] = columns, rows, inner
-    numbers[3], numbers[4], numbers[5] = right.strides[0] // 4, left.strides[0] // 4, result.strides[0] // 4
+    numbers[3], numbers[4], numbers[5] = _apart(right), _apart(left), _apart(result)
     factors[0], factors[1] = 1.0, 0.0
     _sgemm(
         turned.ctypes, turned[1:].ctypes, numbers.ctypes, numbers[1:].ctypes, numbers[2:].ctypes, factors.ctypes,
@@ -256,15 +262,15 @@ def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32, is_turned: 
 @compiled
 def descend(learned: Learned, max_norm: float) -> None:
     """Take a step of Adam; gradients longer than `max_norm` are shortened to it, unless it is 0."""
-    values, gradients, means, squares, _, count, rate = learned
+    values, gradients, means, squares, _, steps, rate = learned
     scale = np.float32(1)
     if max_norm > 0:
         total = np.float32(0)
         for number in range(gradients.size):
             total += gradients[number] * gradients[number]
         scale = np.float32(min(max_norm / (math.sqrt(total) + 1e-6), 1.0))
-    step = np.float32(rate / (1 - 0.9**count))
-    spread = np.float32(1 / math.sqrt(1 - 0.999**count))
+    step = np.float32(rate / (1 - 0.9**steps))
+    spread = np.float32(1 / math.sqrt(1 - 0.999**steps))
     tenth, kept, new, epsilon = np.float32(0.1), np.float32(0.999), np.float32(0.001), np.float32(1e-8)
     for number in range(values.size):
         gradient = gradients[number] * scale

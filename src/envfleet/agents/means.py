@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,5 +32,6 @@ class Means:
 
 
 def _mean(values: list[Tensor | float]) -> float:
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    return float(torch.stack(tensors).mean()) if tensors else sum(values) / len(values)
+    if isinstance(values[0], float):
+        return float(np.mean(values))
+    return float(torch.stack([torch.as_tensor(value) for value in values]).mean())

@@ -81,6 +81,11 @@ class OffPolicyAgent(Agent[Config]):
         self._memories = {"replay": self.replay, "n_step": self._n_step}
 
     @property
+    def learns_by(self) -> str:
+        """Return what makes its updates, in a few words."""
+        return "compiled updates" if self.is_compiled else super().learns_by
+
+    @property
     def is_warm(self) -> bool:
         """Return whether uniform actions have given way to its own."""
         return self.num_transitions >= self.config.warmup
