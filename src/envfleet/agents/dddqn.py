@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from envfleet.agents.actions import choices_of
+from envfleet.agents.actions import BestChoice, choices_of
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, target_of
@@ -86,6 +86,10 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             is_random = rng.random(len(indices)) < epsilon
             indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
         return self._choices.take(indices)
+
+    def best_actions(self) -> nn.Module:
+        """Return the action with the highest value as a module."""
+        return nn.Sequential(self._network, BestChoice(self._choices))
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._choices.indices(actions)

@@ -76,6 +76,9 @@ class SAC(ContinuousAgent[SACConfig]):
         means, log_stds = self._actor(inputs)
         return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
 
+    def _outputs(self) -> nn.Module:
+        return self._actor.body  # means come first
+
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
         outputs = self._actor.body(inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import check_above, check_between
@@ -68,6 +68,9 @@ class TD3(ContinuousAgent[TD3Config]):
     def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
         actions = torch.tanh(self._actor(inputs))
         return actions if noise is None else (actions + self.config.exploration_noise * noise).clamp(-1.0, 1.0)
+
+    def _outputs(self) -> nn.Module:
+        return self._actor
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
