@@ -10,6 +10,7 @@ except ImportError as error:
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.agent import Agent, SlabAgent
 from envfleet.agents.dddqn import DDDQN, DDDQNConfig
+from envfleet.agents.export import export_policy
 from envfleet.agents.hyperparameters import AdamConfig, NetworkConfig, OffPolicyConfig
 from envfleet.agents.loading import load_agent
 from envfleet.agents.networks import network_of
@@ -47,6 +48,7 @@ __all__ = [
     "TD3Config",
     "TransitionWriter",
     "Transitions",
+    "export_policy",
     "initialising",
     "load_agent",
     "network_of",

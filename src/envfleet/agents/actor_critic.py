@@ -49,7 +49,7 @@ class ActorCritic(nn.Module):
         self.value_moments = RunningMoments(1)
         fuse_dense_layers(self)
 
-    def choose(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Return what the policy is made of, `(B, outputs)`."""
         features = self.observation_moments.normalise(inputs)
         outputs: Tensor = self.actor(features if self.actor_encoder is None else self.actor_encoder(features))

@@ -143,6 +143,17 @@ class Agent(abc.ABC, Generic[Config]):
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Choose actions, `(N, …)`, for inputs of networks, `(N, size)`."""
 
+    def best_actions(self) -> nn.Module:
+        """Return what `act_batch` does without exploration as a module, from rows of observations to actions.
+
+        Raises:
+            InvalidArgument: The agent does not say.
+        """
+        raise InvalidArgument(
+            f"{self.name} cannot be exported, as it has no best_actions(): define it to return a torch.nn.Module from "
+            "rows of observations, (N, inputs), to actions"
+        )
+
     def _inputs(self, observations: NDArray[Any]) -> Tensor:
         array = np.require(observations, None, ["C", "W"])  # torch warns of arrays that it could not write to
         return self.packing.rows(torch.from_numpy(array).to(self.device))

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from envfleet.agents import compiled
-from envfleet.agents.actions import choices_of
+from envfleet.agents.actions import BestChoice, choices_of
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
@@ -93,6 +93,10 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
         indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
         return indices
+
+    def best_actions(self) -> nn.Module:
+        """Return the action with the highest value as a module."""
+        return nn.Sequential(self._network, BestChoice(self._choices))
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._choices.indices(actions)

@@ -58,7 +58,7 @@ def export_policy(agent: Agent[Any], path: str | Path) -> None:
     if path.suffix not in _SUFFIXES:
         raise InvalidArgument(f"path={str(path)!r}, expected a name that ends in {' or '.join(_SUFFIXES)}: change it")
     policy, examples = Policy(agent), _examples(agent.packing)
-    with warnings.catch_warnings(), replacing(path) as unfinished:
+    with warnings.catch_warnings(), torch.no_grad(), replacing(path) as unfinished:
         # Both are said to have successors: torch.export, whose files only PyTorch reads, and an exporter on top of it,
         # which needs onnxscript besides.
         warnings.simplefilter("ignore")
@@ -72,7 +72,9 @@ def _write_onnx(policy: Policy, examples: tuple[Tensor, ...], path: Path) -> Non
     try:
         import onnx  # noqa: F401  # so that what is missing is said before torch fails
     except ImportError as error:
-        raise MissingDependency("ONNX files need onnx, which is not installed: pip install 'envfleet[export]'") from error
+        raise MissingDependency(
+            "ONNX files need onnx, which is not installed: pip install 'envfleet[export]'"
+        ) from error
     names = [part.name for part in policy._packing.parts]  # noqa: SLF001  # of the class above
     torch.onnx.export(
         policy,
@@ -87,5 +89,8 @@ def _write_onnx(policy: Policy, examples: tuple[Tensor, ...], path: Path) -> Non
 
 def _examples(packing: Packing) -> tuple[Tensor, ...]:
     """Return a batch of 2 observations; files take batches of any size."""
-    arrays = (np.zeros((2, *part.shape), part.space.dtype) for part in packing.parts)
-    return tuple(torch.from_numpy(array) for array in arrays)
+    firsts = (getattr(part.space, "start", 0) for part in packing.parts)
+    arrays = (
+        np.full((2, *part.shape), first, part.space.dtype) for part, first in zip(packing.parts, firsts, strict=True)
+    )
+    return tuple(map(torch.from_numpy, arrays))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from envfleet.agents import compiled
-from envfleet.agents.actions import ActionTable, Bounds
+from envfleet.agents.actions import ActionTable, BestInBounds, Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.descent import Adam
 from envfleet.agents.flat import is_flat
@@ -235,6 +235,14 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         if self._noise is None:
             return self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
         return self._noise.draw(rows)
+
+    def best_actions(self) -> nn.Module:
+        """Return the actor without noise as a module."""
+        return nn.Sequential(self._outputs(), BestInBounds(cast(spaces.Box, self.action_space)))
+
+    @abc.abstractmethod
+    def _outputs(self) -> nn.Module:
+        """Return the network whose outputs, squashed by a tanh, are the best actions; further ones may follow."""
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
         if self._noise is not None:

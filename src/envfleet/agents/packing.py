@@ -19,7 +19,7 @@ _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete
 
 def encode(observations: Tensor) -> Tensor:
     """Return arrays, `(N, …)`, as float32 rows, `(N, size)`, images in uint8 scaled to [0, 1]."""
-    rows = observations.reshape(len(observations), -1)
+    rows = observations.flatten(start_dim=1) if observations.dim() > 1 else observations[:, None]
     return rows.float() / 255.0 if rows.dtype == torch.uint8 else rows.float()
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from envfleet.agents.actions import BestChoice, BestInBounds, choices_of
 from envfleet.agents.actor_critic import ActorCritic, ActorPolicy, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import SlabAgent
 from envfleet.agents.descent import Adam, descend
@@ -127,10 +128,16 @@ class PPO(SlabAgent[PPOConfig]):
         self._learners["optimiser"] = self._optimiser
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        outputs = self._network.choose(inputs)
+        outputs = self._network(inputs)
         if deterministic:
             return self._policy.best(outputs)
         return self._policy.draw(outputs, self._network.log_std, self.random)
+
+    def best_actions(self) -> nn.Module:
+        """Return the likeliest action as a module."""
+        space: Any = self.action_space
+        is_discrete = isinstance(space, spaces.Discrete)
+        return nn.Sequential(self._network, BestChoice(choices_of(space)) if is_discrete else BestInBounds(space))
 
     def export_policy(self, deterministic: bool = False) -> MLP | None:
         """Return the policy as a network that rollouts of kernels compile; it normalises observations itself.
@@ -231,7 +238,7 @@ class PPO(SlabAgent[PPOConfig]):
 
     def _log_probs(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         with self._products():
-            outputs = self._network.choose(inputs)
+            outputs = self._network(inputs)
         return self._policy.log_probs(outputs.float(), self._network.log_std, targets)
 
     def _raw_values(self, inputs: Tensor) -> Tensor:

@@ -85,6 +85,9 @@ class SAC(ContinuousAgent[SACConfig]):
         units: F32 = torch.tanh(free).cpu().numpy()
         return units
 
+    def _outputs(self) -> nn.Module:
+        return self._actor.body  # means come first
+
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
         outputs = self._actor.body(inputs)

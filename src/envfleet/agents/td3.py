@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
@@ -78,6 +78,9 @@ class TD3(ContinuousAgent[TD3Config]):
 
     def _explore(self, units: F32, noise: F32 | None) -> F32:
         return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
+
+    def _outputs(self) -> nn.Module:
+        return self._actor
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
