@@ -22,7 +22,7 @@ from envfleet.agents.randomness import Random
 from envfleet.kernels.rollouts.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
-_MOST = math.atanh(_MOST_UNIT)
+MOST = math.atanh(_MOST_UNIT)
 
 
 class ActorCritic(nn.Module):
@@ -169,7 +169,7 @@ class SquashedPolicy:
 
         Means beyond the outermost action count as that one, or what is drawn around them would look unlikely.
         """
-        scaled = (targets - outputs.clamp(-_MOST, _MOST)) * (-log_std).exp()
+        scaled = (targets - outputs.clamp(-MOST, MOST)) * (-log_std).exp()
         logs = -0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)
         entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
         return logs.sum(dim=1), entropy.expand(len(outputs))

@@ -62,10 +62,12 @@ class Agent(abc.ABC, Generic[Config]):
         packing: How observations are held and given to networks.
         num_transitions: Transitions it was given.
         num_updates: Gradient updates it made.
+        is_compiled: Whether updates are compiled, not made by torch.
     """
 
     name: ClassVar[str]
     config_class: ClassVar[type[Any]]
+    is_compiled = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -254,7 +256,7 @@ class Agent(abc.ABC, Generic[Config]):
     @property
     def learns_by(self) -> str:
         """Return what makes its updates, in a few words."""
-        return f"updates by torch on {self.device}"
+        return "compiled updates" if self.is_compiled else f"updates by torch on {self.device}"
 
     def __repr__(self) -> str:
         return (

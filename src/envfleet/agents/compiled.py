@@ -20,6 +20,8 @@ try:
     import numba
     from numba.extending import get_cython_function_address
     from scipy.linalg import cython_blas
+
+    from envfleet.kernels.rollouts.vectors import TANH_MOST, TANH_P, TANH_Q
 except ImportError:
     numba = None
 
@@ -28,6 +30,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
 _SGEMM = "envfleet_sgemm"
+_PART = 1024  # rows, whose way through a network stays in the cache
+
+LINEAR, RELU, TANH = range(3)
+"""What a layer does to its products."""
 
 
 def is_available() -> bool:
@@ -53,6 +59,7 @@ def use_one_thread() -> None:
 
 
 if numba is not None:
+    _P, _Q = (tuple(np.float32(factor) for factor in factors) for factors in (TANH_P, TANH_Q))
     # A symbol can be cached, an address cannot.
     llvmlite.binding.add_symbol(_SGEMM, get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
     _sgemm = numba.types.ExternalFunction(_SGEMM, numba.types.void(*[numba.types.voidptr] * 13))
@@ -66,10 +73,11 @@ class Learned(NamedTuple):
         gradients: `(P,)`.
         means: Of Adam, `(P,)`.
         squares: Likewise.
-        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the weight, place of the bias, and 1
-            if the weight is `(outputs, inputs)`, 0 if `(inputs, outputs)`.
+        layers: Of each of E networks, int64 `(E, L, 6)`: inputs, outputs, place of the weight, place of the bias, 1 if
+            the weight is `(outputs, inputs)`, 0 if `(inputs, outputs)`, and `LINEAR`, `RELU` or `TANH`.
         steps: Of Adam, with the next one.
         rate: Of learning.
+        epsilon: Of Adam.
     """
 
     values: F32
@@ -79,6 +87,7 @@ class Learned(NamedTuple):
     layers: NDArray[np.int64]
     steps: int
     rate: float
+    epsilon: float
 
 
 class Workspace(NamedTuple):
@@ -149,16 +158,16 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
 
     Args:
         values: Parameters.
-        layers: `(L, 5)`, as in `Learned`.
+        layers: `(L, 6)`, as in `Learned`.
         rows: `(N, inputs)`.
         results: Gets what the layers give, one after another.
 
     Returns:
         What the last one gives, `(N, outputs)`, a part of `results`.
     """
-    given, count, place, last = rows, rows.shape[0], 0, layers.shape[0] - 1
-    for number in range(last + 1):
-        inputs, outputs, weight, bias, is_turned = layers[number]
+    given, count, place = rows, rows.shape[0], 0
+    for number in range(layers.shape[0]):
+        inputs, outputs, weight, bias, is_turned, activation = layers[number]
         made = matrix(results, place, count, outputs)
         place += count * outputs
         biases = values[bias : bias + outputs]
@@ -173,18 +182,57 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
             _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
         else:
             _multiply(given, matrix(values, weight, inputs, outputs), made, False, False)
-        for row in range(count):
-            for column in range(outputs):
-                value = made[row, column] + (biases[column] if outputs > 1 else np.float32(0))
-                made[row, column] = value if number == last or value > 0 else np.float32(0)
+        if outputs > 1:
+            _add(made, biases)
+        _activate(made.ravel(), activation)
         given = made
     return given
 
 
 @compiled
+def _add(rows: F32, biases: F32) -> None:
+    for row in range(rows.shape[0]):
+        for column in range(rows.shape[1]):
+            rows[row, column] += biases[column]
+
+
+@compiled
+def _activate(numbers: F32, activation: int) -> None:
+    if activation == RELU:
+        for place in range(numbers.size):
+            numbers[place] = numbers[place] if not numbers[place] <= 0 else np.float32(0)
+    elif activation == TANH:
+        most = np.float32(TANH_MOST)
+        for place in range(numbers.size):
+            value = numbers[place]
+            value = most if value > most else -most if value < -most else value  # noqa: FURB136 (max drops NaN)
+            square = value * value
+            above = ((_P[3] * square + _P[2]) * square + _P[1]) * square + _P[0]
+            below = (((_Q[4] * square + _Q[3]) * square + _Q[2]) * square + _Q[1]) * square + _Q[0]
+            numbers[place] = value * above / below
+
+
+@compiled
+def _slope_back(slopes: F32, given: F32, activation: int) -> None:
+    """Multiply slopes by those of an activation, whose results are `given`."""
+    if activation == RELU:
+        for place in range(slopes.size):
+            slopes[place] = slopes[place] if given[place] > 0 else np.float32(0)
+    elif activation == TANH:
+        for place in range(slopes.size):
+            slopes[place] *= np.float32(1) - given[place] * given[place]
+
+
+@compiled
 def outputs_of(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
     """Return what a network gives, `(N, outputs)`; see `forward`."""
-    return forward(values, layers, rows, np.empty(len(rows) * layers[:, 1].sum(), np.float32))
+    memory = np.empty(min(len(rows), _PART) * layers[:, 1].sum(), np.float32)
+    if len(rows) <= _PART:
+        return forward(values, layers, rows, memory)
+    outputs = np.empty((len(rows), layers[-1, 1]), np.float32)
+    for start in range(0, len(rows), _PART):
+        outputs[start : start + _PART] = forward(values, layers, rows[start : start + _PART], memory)
+    return outputs
 
 
 @compiled
@@ -208,7 +256,7 @@ def backward(
     for number in range(layers.shape[0] - 1):
         place += count * layers[number, 1]
     for number in range(layers.shape[0] - 1, -1, -1):
-        inputs, outputs, weight, bias, is_turned = layers[number]
+        inputs, outputs, weight, bias, is_turned, _ = layers[number]
         place -= count * inputs * (number > 0)
         given = matrix(results, place, count, inputs) if number else rows
         weights = values[weight : weight + inputs * outputs]
@@ -218,9 +266,7 @@ def backward(
         if number:
             before = matrix(memory[number % 2], 0, count, inputs)
             _go_back(slopes, weights, is_turned, inputs, before)
-            for row in range(count):
-                for column in range(inputs):
-                    before[row, column] = before[row, column] if given[row, column] > 0 else np.float32(0)
+            _slope_back(before.ravel(), given.ravel(), layers[number - 1, 5])
             slopes = before
         elif of_rows.size:
             _go_back(slopes, weights, is_turned, inputs, of_rows)
@@ -262,7 +308,7 @@ def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32, is_turned: 
 @compiled
 def descend(learned: Learned, max_norm: float) -> None:
     """Take a step of Adam; gradients longer than `max_norm` are shortened to it, unless it is 0."""
-    values, gradients, means, squares, _, steps, rate = learned
+    values, gradients, means, squares, _, steps, rate, _ = learned
     scale = np.float32(1)
     if max_norm > 0:
         total = np.float32(0)
@@ -271,7 +317,8 @@ def descend(learned: Learned, max_norm: float) -> None:
         scale = np.float32(min(max_norm / (math.sqrt(total) + 1e-6), 1.0))
     step = np.float32(rate / (1 - 0.9**steps))
     spread = np.float32(1 / math.sqrt(1 - 0.999**steps))
-    tenth, kept, new, epsilon = np.float32(0.1), np.float32(0.999), np.float32(0.001), np.float32(1e-8)
+    tenth, kept, new = np.float32(0.1), np.float32(0.999), np.float32(0.001)
+    epsilon = np.float32(learned.epsilon)
     for number in range(values.size):
         gradient = gradients[number] * scale
         mean = means[number] + tenth * (gradient - means[number])

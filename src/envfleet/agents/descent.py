@@ -22,12 +22,13 @@ class Adam:
     Attributes:
         parameters: Those that are learned.
         learning_rate: Of the next step.
+        epsilon: Added to the root of the mean square.
         count: Steps that were taken.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, epsilon: float = 1e-8) -> None:
         self.parameters: list[Tensor] = [parameter for parameter in parameters if parameter.requires_grad]
-        self.learning_rate, self._epsilon = learning_rate, epsilon
+        self.learning_rate, self.epsilon = learning_rate, epsilon
         self._means = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
         self._squares = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
         self.count = 0
@@ -54,7 +55,7 @@ class Adam:
             beta1=0.9,
             beta2=0.999,
             weight_decay=0.0,
-            eps=self._epsilon,
+            eps=self.epsilon,
             amsgrad=False,
             maximize=False,
         )

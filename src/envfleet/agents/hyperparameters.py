@@ -87,12 +87,15 @@ class NetworkConfig(AdamConfig):
         network: `"module:name"` of what makes the encoder: a callable that takes the observation space and returns a
             `torch.nn.Module` from observations to features, `(N, size)`. `None`: vectors need none, images go through
             convolutions, choices become one-hot or learned vectors, parts of a Dict or Tuple are encoded one by one.
+        compiled: Whether updates are compiled by numba, not made by torch; `None` if they can be: with networks of
+            dense layers on the CPU, where numba and SciPy are installed.
     """
 
     hidden: tuple[int, ...] = (256, 256)
     activation: Activation = "relu"
     layer_norm: bool = False
     network: str | None = None
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,8 +121,6 @@ class OffPolicyConfig(NetworkConfig):
         num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
         target_tau: How far targets move towards their networks in one update.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
-        compiled: Whether updates are compiled by numba, not made by torch; `None` if they can be: with networks of
-            dense layers on the CPU, where numba and SciPy are installed.
     """
 
     gamma: float = 0.99
@@ -129,7 +130,6 @@ class OffPolicyConfig(NetworkConfig):
     num_steps: int = 1
     target_tau: float = 0.005
     max_grad_norm: float | None = None
-    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

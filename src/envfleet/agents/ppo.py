@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, BestInBounds, choices_of
-from envfleet.agents.actor_critic import ActorCritic, ActorPolicy, CategoricalPolicy, SquashedPolicy
+from envfleet.agents.actor_critic import MOST, ActorCritic, ActorPolicy, CategoricalPolicy, SquashedPolicy
 from envfleet.agents.agent import SlabAgent
+from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, descend
+from envfleet.agents.flat import Flat, can_compile, workspace
 from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
 from envfleet.agents.means import Means
@@ -28,6 +31,7 @@ from envfleet.kernels.rollouts.policies import MLP
 _PART = 1 << 16  # rows
 _FINITE_LOG_RATIO = 20.0  # what keeps its exponential, and a mean of many, finite
 _LARGEST_LOG_RATIO = math.log(3.0)  # dual-clip PPO (Ye et al. 2020, arXiv:1912.09729): else one such action is all
+_FIGURES = ("policy_loss", "value_loss", "entropy", "divergence", "clipped")
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -49,8 +53,9 @@ class PPOConfig(NetworkConfig):
         normalise_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
         normalise_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
         initial_log_std: Of continuous actions before the tanh.
-        precision: Of products of matrices while learning: `"float32"` or `"bfloat16"`, which takes half the time where
-            the processor has such products (AVX512-BF16, AMX, GPUs). Weights, losses and acting stay in float32.
+        precision: Of products of matrices while learning: `"float32"` or `"bfloat16"`, which takes half the time of
+            torch's where the processor has such products (AVX512-BF16, AMX, GPUs), but is not compiled. Weights, losses
+            and acting stay in float32.
     """
 
     gamma: float = 0.99
@@ -79,6 +84,28 @@ class PPOConfig(NetworkConfig):
                 check_above(self, 0, name)
         if self.precision not in ("float32", "bfloat16"):
             raise InvalidArgument(f"PPOConfig.precision={self.precision!r}: pass 'float32' or 'bfloat16'")
+
+
+class Lessons(NamedTuple):
+    """What there is to learn from in M steps.
+
+    Attributes:
+        observations: `(M, inputs)`.
+        targets: Actions as the policy takes them, `(M, size)` or `(M,)`.
+        log_probs: Of the actions when they were taken, `(M,)`.
+        advantages: `(M,)`.
+        goals: What the critic is to say, `(M,)`.
+    """
+
+    observations: Tensor
+    targets: Tensor
+    log_probs: Tensor
+    advantages: Tensor
+    goals: Tensor
+
+
+Pass = Callable[[Tensor], Tensor]
+Learn = Callable[[Lessons, Tensor], dict[str, float]]
 
 
 class PPO(SlabAgent[PPOConfig]):
@@ -126,9 +153,15 @@ class PPO(SlabAgent[PPOConfig]):
         self._optimiser = Adam(self._network.parameters(), config.learning_rate, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
+        obstacle = "" if config.precision == "float32" else f"its products are in {config.precision}"
+        self.is_compiled = can_compile(type(self), self._networks, config.compiled, obstacle)
+        if self.is_compiled:
+            self._outputs, self._raw_values, self._learn = self._compile()
+        else:
+            self._outputs, self._raw_values, self._learn = self._outputs_by_torch, self._values_by_torch, self._descend
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        outputs = self._network(inputs)
+        outputs = self._outputs(inputs)
         if deterministic:
             return self._policy.best(outputs)
         return self._policy.draw(outputs, self._network.log_std, self.random)
@@ -170,54 +203,23 @@ class PPO(SlabAgent[PPOConfig]):
         actions = slab.actions.reshape(-1, *slab.actions.shape[2:])
         targets = self._policy.targets(actions).to(self.device)
         with torch.no_grad():
-            old_log_probs = self._by_part(lambda part: self._log_probs(inputs[part], targets[part])[0], len(inputs))
+            outputs = self._by_part(self._outputs, inputs)
+            old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
             advantages, returns = self._judge(slab, inputs)
         if config.normalise_values:
             self._network.take_returns(returns[valid])
         kept = advantages[valid]
         advantages = (advantages - kept.mean()) / (kept.std(correction=0) + 1e-8)
+        goals = self._network.value_moments.normalise(returns)
 
         self._optimiser.learning_rate = config.learning_rate_after(self.num_transitions)
-        means = Means()
-        for part in self._minibatches(valid):
-            figures = self._descend(inputs[part], targets[part], old_log_probs[part], advantages[part], returns[part])
-            means.add(figures)
-            if config.target_kl is not None and float(figures["divergence"]) > config.target_kl:
-                break
+        count, random = len(valid), self.random.torch
+        orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
+        figures = self._learn(Lessons(inputs, targets, old_log_probs, advantages, goals), valid[torch.stack(orders)])
         if config.normalise_observations:  # only now: what played the slab is what was compared with
             self._network.observation_moments.update(inputs[valid])
-        self.num_updates += means.count
-        self.num_transitions += len(valid)
-        return means.result()
-
-    def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
-        for _ in range(self.config.num_epochs):
-            order = torch.randperm(len(rows), generator=self.random.torch, device=self.device)
-            yield from rows[order].tensor_split(min(self.config.num_minibatches, len(rows)))
-
-    def _descend(
-        self, inputs: Tensor, targets: Tensor, old_log_probs: Tensor, advantages: Tensor, returns: Tensor
-    ) -> dict[str, Tensor]:
-        config, network = self.config, self._network
-        log_probs, entropies = self._log_probs(inputs, targets)
-        log_ratios = (log_probs - old_log_probs).clamp(max=_FINITE_LOG_RATIO)
-        ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO).exp()
-        clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
-        policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()
-        value_loss = (self._raw_values(inputs) - network.value_moments.normalise(returns)).square().mean()
-        entropy = entropies.mean()
-        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-        descend(self._optimiser, loss, config.max_grad_norm)
-        with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
-            divergence = (log_ratios.expm1() - log_ratios).mean()
-            clipped_share = (ratios != clipped).float().mean()
-        return {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "divergence": divergence,
-            "clipped": clipped_share,
-        }
+        self.num_transitions += count
+        return figures
 
     def _judge(self, slab: Slab, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Advantages and returns of all steps, `(T * N,)` each."""
@@ -236,24 +238,237 @@ class PPO(SlabAgent[PPOConfig]):
         )  # fmt: skip
         return advantages.flatten(), (advantages + values).flatten()
 
-    def _log_probs(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        with self._products():
-            outputs = self._network(inputs)
-        return self._policy.log_probs(outputs.float(), self._network.log_std, targets)
+    def _values(self, inputs: Tensor) -> Tensor:
+        return self._network.value_moments.restore(self._by_part(self._raw_values, inputs))
 
-    def _raw_values(self, inputs: Tensor) -> Tensor:
+    @staticmethod
+    def _by_part(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+        """Apply a function to a large number of rows, a part at a time, so that layers do not fill the memory."""
+        return torch.cat([function(part) for part in inputs.split(_PART)])
+
+    def _descend(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
+        """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
+        means, most = Means(), self.config.target_kl
+        for part in self._minibatches(orders):
+            figures = self._descend_once(Lessons(*(column[part] for column in lessons)))
+            means.add(figures)
+            if most is not None and float(figures["divergence"]) > most:
+                break
+        self.num_updates += means.count
+        return means.result()
+
+    def _minibatches(self, orders: Tensor) -> Iterator[Tensor]:
+        for order in orders:
+            yield from order.tensor_split(min(self.config.num_minibatches, len(order)))
+
+    def _descend_once(self, lessons: Lessons) -> dict[str, Tensor]:
+        config, advantages = self.config, lessons.advantages
+        outputs = self._outputs_by_torch(lessons.observations)
+        log_probs, entropies = self._policy.log_probs(outputs, self._network.log_std, lessons.targets)
+        log_ratios = (log_probs - lessons.log_probs).clamp(max=_FINITE_LOG_RATIO)
+        ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO).exp()
+        clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
+        policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()
+        value_loss = (self._values_by_torch(lessons.observations) - lessons.goals).square().mean()
+        entropy = entropies.mean()
+        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
+        descend(self._optimiser, loss, config.max_grad_norm)
+        with torch.no_grad():  # the estimate that is never negative, http://joschu.net/blog/kl-approx.html
+            divergence = (log_ratios.expm1() - log_ratios).mean()
+            clipped_share = (ratios != clipped).float().mean()
+        return dict(zip(_FIGURES, (policy_loss, value_loss, entropy, divergence, clipped_share), strict=True))
+
+    def _outputs_by_torch(self, inputs: Tensor) -> Tensor:
+        with self._products():
+            outputs: Tensor = self._network(inputs)
+        return outputs.float()
+
+    def _values_by_torch(self, inputs: Tensor) -> Tensor:
         with self._products():
             return self._network.raw_values(inputs).float()
-
-    def _values(self, inputs: Tensor) -> Tensor:
-        moments = self._network.value_moments
-        return self._by_part(lambda part: moments.restore(self._raw_values(inputs[part])), len(inputs))
 
     def _products(self) -> torch.autocast:
         is_short = self.config.precision == "bfloat16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=is_short)
 
-    @staticmethod
-    def _by_part(function: Callable[[slice], Tensor], count: int) -> Tensor:
-        """Apply a function to a large number of rows, a part at a time, so that layers do not fill the memory."""
-        return torch.cat([function(slice(start, start + _PART)) for start in range(0, count, _PART)])
+    # ------------------------------------------------------------------ the same, compiled
+
+    def _compile(self) -> tuple[Pass, Pass, Learn]:
+        config, network = self.config, self._network
+        flat = Flat(network, self._optimiser)
+        is_discrete = isinstance(self._policy, CategoricalPolicy)
+        settings = _Settings(
+            is_discrete, config.clip, config.value_weight, config.entropy_weight, config.max_grad_norm or 0.0,
+            math.inf if config.target_kl is None else config.target_kl,
+        )  # fmt: skip
+
+        def normalised(inputs: Tensor) -> F32:
+            features: F32 = network.observation_moments.normalise(inputs).numpy()
+            return features
+
+        def outputs(inputs: Tensor) -> Tensor:
+            return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[0], normalised(inputs)))
+
+        def raw_values(inputs: Tensor) -> Tensor:
+            return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[1], normalised(inputs))).squeeze(1)
+
+        def learn(lessons: Lessons, orders: Tensor) -> dict[str, float]:
+            count = orders.shape[1]
+            num_parts = min(config.num_minibatches, count)
+            work = workspace(-(-count // num_parts), flat)
+            targets = lessons.targets.float().reshape(len(lessons.targets), -1)
+            columns = (normalised(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
+            learned = flat.next_step()
+            made, sums = _learn_slab(learned, _Columns(*columns), orders.numpy(), num_parts, settings, work)
+            self._optimiser.count += made - 1
+            self.num_updates += made
+            return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
+
+        return outputs, raw_values, learn
+
+
+class _Settings(NamedTuple):
+    is_discrete: bool
+    clip: float
+    value_weight: float
+    entropy_weight: float
+    max_norm: float
+    target_kl: float
+
+
+class _Columns(NamedTuple):
+    """`Lessons` as compiled code reads them: all of them float32."""
+
+    inputs: F32
+    targets: F32
+    log_probs: F32
+    advantages: F32
+    goals: F32
+
+
+@compiled.compiled
+def _learn_slab(
+    learned: Learned, columns: _Columns, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
+) -> tuple[int, NDArray[np.float64]]:
+    """Make all updates of a slab; return how many, and the sums of their figures."""
+    values, gradients, means, squares, layers, steps, rate, epsilon = learned
+    inputs, targets, log_probs, advantages, goals = columns
+    count, made = orders.shape[1], 0
+    sums, figures = np.zeros(5), np.zeros(5)
+    for order in orders:
+        stop = 0
+        for part in range(num_parts):
+            start = stop
+            stop += count // num_parts + (part < count % num_parts)
+            rows = order[start:stop]
+            batch = _Columns(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
+            this_step = Learned(values, gradients, means, squares, layers, steps + made, rate, epsilon)
+            _fit(this_step, batch, settings, work, figures)
+            made += 1
+            sums += figures
+            if figures[3] > settings.target_kl:
+                return made, sums
+    return made, sums
+
+
+@compiled.compiled
+def _fit(learned: Learned, batch: _Columns, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
+    """Make one update, and write its figures."""
+    values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.inputs)
+    nothing = np.empty((0, 0), np.float32)
+    found = compiled.forward(values, layers[1], batch.inputs, work.passes[1])
+    of_values, missing = np.empty((count, 1), np.float32), 0.0
+    for row in range(count):
+        error = found[row, 0] - batch.goals[row]
+        missing += error * error
+        of_values[row, 0] = 2 * settings.value_weight * error / count
+    compiled.backward(
+        values, layers[1], batch.inputs, work.passes[1], of_values, gradients, nothing, work.slopes
+    )  # fmt: skip
+    figures[1] = missing / count
+
+    outputs = compiled.forward(values, layers[0], batch.inputs, work.passes[0])
+    log_stds = gradients.size - (0 if settings.is_discrete else outputs.shape[1])  # where they begin
+    if settings.is_discrete:
+        slopes = _fit_choices(outputs, batch, settings, figures)
+    else:
+        slopes = _fit_normal(outputs, values[log_stds:], gradients[log_stds:], batch, settings, figures)
+    compiled.backward(values, layers[0], batch.inputs, work.passes[0], slopes, gradients, nothing, work.slopes)
+    compiled.descend(learned, settings.max_norm)
+
+
+@compiled.compiled
+def _fit_normal(
+    means: F32, log_stds: F32, of_stds: F32, batch: _Columns, settings: _Settings, figures: NDArray[np.float64]
+) -> F32:
+    """Return the gradients of means, and write those of the logarithms of standard deviations; see `log_probs`."""
+    count, size = means.shape
+    scaled, log_probs = np.empty((count, size), np.float32), np.empty(count, np.float32)
+    base, entropy, most = 0.0, 0.0, np.float32(MOST)
+    for column in range(size):
+        base -= log_stds[column] + 0.5 * math.log(2 * math.pi)
+        entropy += log_stds[column] + 0.5 * math.log(2 * math.pi * math.e)
+    scales = np.exp(-log_stds)
+    for row in range(count):
+        total = np.float32(0)
+        for column in range(size):
+            mean = means[row, column]
+            mean = most if mean > most else -most if mean < -most else mean  # noqa: FURB136 (max drops NaN)
+            scaled[row, column] = (batch.targets[row, column] - mean) * scales[column]
+            total += scaled[row, column] * scaled[row, column]
+        log_probs[row] = base - 0.5 * total
+    pushes = _push(log_probs, batch, settings, figures)
+    of_stds.fill(-settings.entropy_weight)
+    for row in range(count):
+        for column in range(size):
+            is_inside = abs(means[row, column]) <= most
+            of_stds[column] += pushes[row] * (scaled[row, column] * scaled[row, column] - 1)
+            scaled[row, column] *= pushes[row] * scales[column] if is_inside else np.float32(0)
+    figures[2] = entropy
+    return scaled
+
+
+@compiled.compiled
+def _fit_choices(logits: F32, batch: _Columns, settings: _Settings, figures: NDArray[np.float64]) -> F32:
+    """Return the gradients of logits."""
+    count, size = logits.shape
+    slopes, entropies = np.empty((count, size), np.float32), np.empty(count, np.float32)
+    logs, log_probs = np.empty((count, size), np.float32), np.empty(count, np.float32)
+    for row in range(count):
+        most, total, entropy = logits[row].max(), np.float32(0), np.float32(0)
+        for column in range(size):
+            total += math.exp(logits[row, column] - most)
+        shift = most + np.float32(math.log(total))
+        for column in range(size):
+            logs[row, column] = logits[row, column] - shift
+            entropy -= math.exp(logs[row, column]) * logs[row, column]
+        entropies[row], log_probs[row] = entropy, logs[row, int(batch.targets[row, 0])]
+    pushes, weight = _push(log_probs, batch, settings, figures), np.float32(settings.entropy_weight / count)
+    for row in range(count):
+        for column in range(size):
+            log = logs[row, column]
+            of_entropy = weight * (log + entropies[row])
+            slopes[row, column] = np.float32(math.exp(log)) * (of_entropy - pushes[row])
+        slopes[row, int(batch.targets[row, 0])] += pushes[row]
+    figures[2] = entropies.mean()
+    return slopes
+
+
+@compiled.compiled
+def _push(log_probs: F32, batch: _Columns, settings: _Settings, figures: NDArray[np.float64]) -> F32:
+    """Return the gradients of the logarithms of chances, `(M,)`, and write the figures of the policy."""
+    count, loss, divergence, clipped_share = len(log_probs), 0.0, 0.0, 0.0
+    pushes = np.empty(count, np.float32)
+    for row in range(count):
+        log_ratio, advantage = log_probs[row] - batch.log_probs[row], batch.advantages[row]
+        log_ratio = log_ratio if not log_ratio > _FINITE_LOG_RATIO else np.float32(_FINITE_LOG_RATIO)
+        is_far = log_ratio > _LARGEST_LOG_RATIO
+        ratio = math.exp(_LARGEST_LOG_RATIO if is_far else log_ratio)
+        clipped = min(max(ratio, 1 - settings.clip), 1 + settings.clip)
+        is_free = not clipped * advantage < ratio * advantage
+        loss -= (ratio if is_free else clipped) * advantage
+        pushes[row] = -ratio * advantage / count if is_free and not is_far else 0.0
+        divergence += math.expm1(log_ratio) - log_ratio
+        clipped_share += ratio != clipped
+    figures[0], figures[3], figures[4] = loss / count, divergence / count, clipped_share / count
+    return pushes

@@ -29,9 +29,9 @@ _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _VECTOR, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 
 # tanh(x) = x * P(x * x) / Q(x * x) on |x| <= 8, to 3.8e-7.
-_TANH_P = (4066341.5, 525601.6875, 11999.875, 46.47190475463867)
-_TANH_Q = (4066342.0, 1881044.25, 96842.203125, 970.5108032226562, 1.0)
-_TANH_MOST = 8.0
+TANH_P = (4066341.5, 525601.6875, 11999.875, 46.47190475463867)
+TANH_Q = (4066342.0, 1881044.25, 96842.203125, 970.5108032226562, 1.0)
+TANH_MOST = 8.0
 # Both interpolate at Chebyshev nodes: e**r - 1 - r over r**2 on |r| <= ln(2) / 2, to 8e-8 of the result, and
 # log(1 + t) - t + t**2 / 2 over t**3 for 1 + t from sqrt(1/2) to sqrt(2), to 3e-7.
 _EXP = (0.5, 0.1666666716337204, 0.041666463017463684, 0.00833331048488617, 0.0013933731243014336, 0.000198910798644647)
@@ -163,10 +163,10 @@ def softmax(choices: int) -> Any:
 
 def _tanh(builder: Any, x: Code) -> Code:
     """Take the hyperbolic tangent to 4e-7; NaN for NaN."""
-    for sign, bound in (("<", -_TANH_MOST), (">", _TANH_MOST)):
+    for sign, bound in (("<", -TANH_MOST), (">", TANH_MOST)):
         x = builder.select(builder.fcmp_ordered(sign, x, _numbers(bound)), _numbers(bound), x)
     z = builder.fmul(x, x)
-    above, below = (_polynomial(builder, z, coefficients) for coefficients in (_TANH_P, _TANH_Q))
+    above, below = (_polynomial(builder, z, coefficients) for coefficients in (TANH_P, TANH_Q))
     return builder.fdiv(builder.fmul(x, above), below)
 
 
