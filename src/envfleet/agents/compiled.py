@@ -200,7 +200,7 @@ def _add(rows: F32, biases: F32) -> None:
 def _activate(numbers: F32, activation: int) -> None:
     if activation == RELU:
         for place in range(numbers.size):
-            numbers[place] = numbers[place] if not numbers[place] <= 0 else np.float32(0)
+            numbers[place] *= np.float32(numbers[place] > 0)  # a product is vectorised, a choice is not
     elif activation == TANH:
         most = np.float32(TANH_MOST)
         for place in range(numbers.size):
@@ -217,7 +217,7 @@ def _slope_back(slopes: F32, given: F32, activation: int) -> None:
     """Multiply slopes by those of an activation, whose results are `given`."""
     if activation == RELU:
         for place in range(slopes.size):
-            slopes[place] = slopes[place] if given[place] > 0 else np.float32(0)
+            slopes[place] *= np.float32(given[place] > 0)
     elif activation == TANH:
         for place in range(slopes.size):
             slopes[place] *= np.float32(1) - given[place] * given[place]
