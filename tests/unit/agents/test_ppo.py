@@ -1,7 +1,8 @@
-"""PPO's own: the schedule of its learning rate, and products in bfloat16."""
+"""PPO's own: the schedule of its learning rate, products in bfloat16, and compiled updates."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from gymnasium import spaces
 
 from envfleet.agents import PPO, PPOConfig, Slab
 from envfleet.agents.actor_critic import SquashedPolicy
+from envfleet.agents.compiled import TANH, _activate
 from envfleet.agents.ppo import Precision
 from envfleet.agents.randomness import Random
 from envfleet.errors import InvalidArgument
@@ -44,7 +46,7 @@ def a_slab() -> Slab:
 
 
 def an_agent(**config: Any) -> PPO:
-    return PPO(SEEN, PUSH, PPOConfig(hidden=(16,), **config), num_envs=ENVS, seed=0)
+    return PPO(SEEN, PUSH, PPOConfig(**{"hidden": (16,), **config}), num_envs=ENVS, seed=0)
 
 
 def rate_of(agent: PPO) -> float:
@@ -87,19 +89,26 @@ def test_products_in_bfloat16_learn_the_same_but_for_rounding() -> None:
     assert np.abs(short_actions - exact_actions).max() < 0.01
 
 
-def test_an_action_that_has_become_far_likelier_does_not_undo_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ratio would be infinite, and infinity times an advantage of 0 is no number."""
-    agent, slab = an_agent(normalise_observations=False), a_slab()
-    log_probs, calls = agent._log_probs, []
+def shift_old_log_probs(agent: PPO, shifts: torch.Tensor | float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first `log_probs`, those of the old policy, differ from those of the new."""
+    log_probs, calls = agent._policy.log_probs, []
 
-    def as_if_unlikely_at_first(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def shifted(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         logs, entropies = log_probs(*inputs)
         calls.append(len(logs))
-        return (logs - 1000.0 if len(calls) == 1 else logs), entropies
+        return (logs + shifts if len(calls) == 1 else logs), entropies
 
-    monkeypatch.setattr(agent, "_log_probs", as_if_unlikely_at_first)
+    monkeypatch.setattr(agent._policy, "log_probs", shifted)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_action_that_has_become_far_likelier_does_not_undo_the_policy(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ratio would be infinite, and infinity times an advantage of 0 is no number."""
+    agent, slab = an_agent(compiled=compiled), a_slab()
+    shift_old_log_probs(agent, -1000.0, monkeypatch)
     figures = agent.update(slab)
-    assert len(calls) > 1
     assert all(math.isfinite(figure) for figure in figures.values())
     assert np.isfinite(agent.act_batch(slab.last_observations, deterministic=True)).all()
 
@@ -119,3 +128,95 @@ def test_means_beyond_the_outermost_action_make_what_is_drawn_no_less_likely() -
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"precision='half': pass 'float32' or 'bfloat16'"):
         PPOConfig(precision="half")  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- compiled, and by torch
+
+KINDS: dict[str, dict[str, Any]] = {
+    "relu": {"activation": "relu", "max_grad_norm": None},
+    "tanh, two layers": {"hidden": (24, 16), "max_grad_norm": 0.01},
+    "entropy": {"entropy_weight": 0.1, "value_weight": 2.0, "initial_log_std": -1.0},
+    "normalised": {"normalise_observations": True, "normalise_values": True},
+    "early end": {"learning_rate": 1e-2, "target_kl": 0.002},
+}
+
+
+def a_pair(kind: str, is_discrete: bool, **config: Any) -> tuple[PPO, PPO, Slab]:
+    """Two equal agents, of which one is compiled, and what they learn from; its parts are not of one size."""
+    slab, space = a_slab(), PUSH
+    if is_discrete:
+        choices = np.random.default_rng(1).integers(2, 5, (STEPS, ENVS))
+        slab, space = dataclasses.replace(slab, actions=choices), spaces.Discrete(3, start=2)
+    options = {"hidden": (16,), "num_epochs": 2, "num_minibatches": 3, **KINDS[kind], **config}
+    first, second = (
+        PPO(SEEN, space, PPOConfig(**options, compiled=compiled), num_envs=ENVS, seed=0) for compiled in (True, False)
+    )
+    assert first.is_compiled
+    assert not second.is_compiled
+    return first, second, slab
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+@pytest.mark.parametrize("is_discrete", [False, True], ids=["normal", "choices"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_a_minibatch_are_autograds(kind: str, is_discrete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where ratios are clipped on either side, and beyond the limit of dual clipping."""
+    first, second, slab = a_pair(kind, is_discrete, num_epochs=1, num_minibatches=1)
+    for agent in (first, second):
+        shifts = torch.randn(STEPS * ENVS, generator=torch.Generator().manual_seed(0))
+        shift_old_log_probs(agent, shifts, monkeypatch)
+    figures, expected = first.update(slab), second.update(slab)
+    assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert 0.1 < figures["clipped"] < 0.9
+    # The first means of Adam are a tenth of the gradients.
+    for found, wanted in zip(first._optimiser._means, second._optimiser._means, strict=True):
+        scale = max(float(wanted.abs().max()), 1e-6)
+        assert float((found - wanted).abs().max()) < 1e-5 * scale
+
+
+@pytest.mark.usefixtures("one_torch_thread")
+@pytest.mark.parametrize("is_discrete", [False, True], ids=["normal", "choices"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_updates_are_those_of_torch_but_for_rounding(kind: str, is_discrete: bool) -> None:
+    first, second, slab = a_pair(kind, is_discrete)
+    for _ in range(3):
+        assert first.update(slab) == pytest.approx(second.update(slab), rel=1e-4, abs=1e-5)
+        assert first.num_updates == second.num_updates
+        assert first._optimiser.count == second._optimiser.count
+    assert (first.num_updates < 18) == (kind == "early end")
+    theirs = second.weights()["network"]
+    for name, weights in first.weights()["network"].items():
+        torch.testing.assert_close(weights, theirs[name], rtol=1e-3, atol=1e-4)
+    ours, torchs = (agent.act_batch(slab.last_observations) for agent in (first, second))
+    np.testing.assert_allclose(ours, torchs, atol=1e-3)
+
+
+def test_a_restored_agent_makes_the_same_updates_to_the_last_bit() -> None:
+    first, _, slab = a_pair("normalised", is_discrete=False)
+    other, _, _ = a_pair("normalised", is_discrete=False)
+    first.update(slab)
+    other.load_state_dict(first.state_dict())
+    assert first.update(slab) == other.update(slab)
+    for name, weights in first.weights()["network"].items():
+        assert torch.equal(weights, other.weights()["network"][name]), name
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_not_finite_shows_in_the_figures(compiled: bool) -> None:
+    slab, agent = a_slab(), an_agent(compiled=compiled)
+    agent.update(dataclasses.replace(slab, rewards=np.full_like(slab.rewards, np.inf)))
+    assert not all(math.isfinite(figure) for figure in agent.update(slab).values())
+
+
+def test_what_cannot_be_compiled_is_learned_by_torch_or_refused() -> None:
+    assert not an_agent(precision="bfloat16").is_compiled
+    assert not an_agent(layer_norm=True).is_compiled
+    with pytest.raises(InvalidArgument, match="its products are in bfloat16: leave it out"):
+        an_agent(precision="bfloat16", compiled=True)
+
+
+def test_tanh_is_that_of_numpy() -> None:
+    numbers = np.concatenate([np.linspace(-12, 12, 10_001), [np.nan, np.inf, -np.inf]]).astype(np.float32)
+    found = numbers.copy()
+    _activate(found, TANH)
+    np.testing.assert_allclose(found, np.tanh(numbers), atol=6e-7)
