@@ -159,7 +159,7 @@ def _linear(network: nn.Module) -> list[nn.Linear]:
 
 def _table(widths: Sequence[int], place: int, activation: int) -> list[tuple[int, ...]]:
     """Return the layers of a network whose parameters begin at a place."""
-    table = []
+    table = list[tuple[int, ...]]()
     for number, (inputs, outputs) in enumerate(itertools.pairwise(widths), 2 - len(widths)):
         table.append((inputs, outputs, place, place + inputs * outputs, 1, activation if number else compiled.LINEAR))
         place += (inputs + 1) * outputs

@@ -244,7 +244,7 @@ class PPO(SlabAgent[PPOConfig]):
     @staticmethod
     def _by_part(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         """Apply a function to a large number of rows, a part at a time, so that layers do not fill the memory."""
-        return torch.cat([function(part) for part in inputs.split(_PART)])
+        return torch.cat([function(part) for part in torch.split(inputs, _PART)])
 
     def _descend(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
@@ -467,7 +467,7 @@ def _push(log_probs: F32, batch: _Columns, settings: _Settings, figures: NDArray
         clipped = min(max(ratio, 1 - settings.clip), 1 + settings.clip)
         is_free = not clipped * advantage < ratio * advantage
         loss -= (ratio if is_free else clipped) * advantage
-        pushes[row] = -ratio * advantage / count if is_free and not is_far else 0.0
+        pushes[row] = -ratio * advantage / count if is_free and not is_far else np.float32(0)
         divergence += math.expm1(log_ratio) - log_ratio
         clipped_share += ratio != clipped
     figures[0], figures[3], figures[4] = loss / count, divergence / count, clipped_share / count
