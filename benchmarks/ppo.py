@@ -2,8 +2,8 @@
 
     python benchmarks/ppo.py PYTHON     # an interpreter that has gymnax and JAX; two minutes
 
-Both train the same networks on CartPole by the same hyperparameters. Prints samples a second, learning included (medians of
-the turns), and the mean length of the episodes of the last turn, which says that both learn.
+Both train the same networks on CartPole by the same hyperparameters. Prints samples a second, learning included
+(medians of the turns), and the mean length of the episodes of the last turn, which says that both learn.
 """
 
 from __future__ import annotations
