@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
@@ -84,9 +84,7 @@ class RunFolder:
         Raises:
             InvalidArgument: Somebody else does.
         """
-        with self.environment.open("r+b") as file:  # NFS locks only what is open for writing
-            if os.name == "posix":  # elsewhere nothing is held
-                _lock(file, self.path)
+        with reserve(self.environment, f"the run in {self.path}"):
             yield
 
     def read_config(self) -> RunConfig:
@@ -159,18 +157,27 @@ class RunFolder:
         return self.path / "tensorboard"
 
 
-def _lock(file: IO[bytes], folder: Path) -> None:
-    import fcntl
+@contextlib.contextmanager
+def reserve(path: Path, what: str) -> Iterator[None]:
+    """Hold a file, so that nobody else does meanwhile; this ends with the process, however that ends.
 
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InvalidArgument(
-            f"the run in {folder} is under way in another process: wait for its end, or stop it there"
-        ) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+    Raises:
+        InvalidArgument: Somebody else holds it; the message says what that is.
+    """
+    with path.open("r+b") as file:  # NFS locks only what is open for writing
+        if os.name == "posix":  # elsewhere nothing is held
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InvalidArgument(
+                    f"{what} is under way in another process: wait for its end, or stop it there"
+                ) from error
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+        yield
 
 
 def _read_json(path: Path) -> dict[str, Any]:

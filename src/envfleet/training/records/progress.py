@@ -27,9 +27,11 @@ class ProgressBar(Observer):
 
     Args:
         console: Where to; `None` for standard error.
+        has_head: Whether the run and its folder are named when it begins.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, has_head: bool = True) -> None:
+        self._has_head = has_head
         self._console = Console(stderr=True, highlight=False) if console is None else console
         self._live: Live | None = None
         self._phases: tuple[str, ...] = ()
@@ -66,11 +68,12 @@ class ProgressBar(Observer):
 
     def _begin(self, event: Began) -> None:
         self._phases = event.phases
-        how = "goes on" if event.transitions else "begins"
-        name, plan = escape(event.run_name), escape(event.plan)
-        self._console.print(f"[bold]{name}[/bold] {how}: {event.agent}, {plan}", soft_wrap=True)
-        if event.folder is not None:
-            self._console.print(f"[dim]{escape(str(event.folder))}[/dim]", soft_wrap=True)
+        if self._has_head:
+            how = "goes on" if event.transitions else "begins"
+            name, plan = escape(event.run_name), escape(event.plan)
+            self._console.print(f"[bold]{name}[/bold] {how}: {event.agent}, {plan}")
+            if event.folder is not None:
+                self._console.print(f"[dim]{escape(str(event.folder))}[/dim]", soft_wrap=True)
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
