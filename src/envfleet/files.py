@@ -30,7 +30,7 @@ def naming(path: str | Path) -> Iterator[None]:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Have a file written under another name, which takes its place once it is complete and on the disk.
 
-
+    If anything is raised meanwhile, what was written is removed and the old file stays; an `OSError` names the file.
     Any number of processes may write the same file; the last one wins. Links are followed, permissions kept; what is no
     file, such as a device, is written to as it is.
 

@@ -33,7 +33,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.facecolor": "white",
 }
-_BINS = 150
+_BINS = 300
 _DPI = 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.6, 0.2, 0.35, 0.5  # inches, around all panels
 _BETWEEN, _UNDER = 0.75, 0.8  # inches, from panel to panel

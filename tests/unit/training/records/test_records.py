@@ -36,7 +36,7 @@ from envfleet.training.records import (
     records_of,
 )
 from envfleet.training.records import folder as folder_module
-from envfleet.training.records.figures import draw_evaluations, draw_win_rates
+from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
 from envfleet.training.records.files import Table
 from envfleet.training.records.folder import config_hash
 from envfleet.training.records.tables import TableWriter
@@ -256,6 +256,21 @@ def test_one_evaluation_alone_has_its_interval(run: RunFolder) -> None:
         (lines,) = [drawn for drawn in panel.collections if isinstance(drawn, LineCollection)]
         ((_, low), (_, high)) = lines.get_segments()[0]
         assert high > low
+
+
+def test_return_curves_are_smoothed_within_phases_with_the_raw_ones_pale_behind(run: RunFolder) -> None:
+    history = read_history(run.path)
+    jump = history.episodes.with_columns(pl.col("return") + 1000 * pl.col("phase"))
+    figure = draw_returns([dataclasses.replace(history, episodes=jump)])
+    assert figure is not None
+    raw, smooth = (np.asarray(line.get_ydata(), float) for line in figure.axes[0].lines[:2])
+    assert [line.get_alpha() for line in figure.axes[0].lines[:2]] == [0.3, None]
+    ends = jump["return"].to_numpy()
+    np.testing.assert_allclose(raw, ends.reshape(-1, len(ends) // len(raw)).mean(1))
+    assert np.abs(np.diff(smooth[: len(smooth) // 2])).mean() < 0.3 * np.abs(np.diff(raw[: len(raw) // 2])).mean()
+    assert ((smooth < 500) == (raw < 500)).all()  # nothing of one phase gets into another
+    smooth_mean, raw_mean = smooth.mean(), raw.mean()
+    assert smooth_mean == pytest.approx(raw_mean, abs=1.0)
 
 
 def test_a_run_that_has_just_begun_has_nothing_to_plot(tmp_path: Path) -> None:
