@@ -49,7 +49,7 @@ class Paid(gym.Env[Any, Any]):
         return np.zeros(2, np.float32), self._pay, self._left == 0, False, {}
 
 
-gym.register("Paid-v0", Paid)
+gym.register("Paid-v0", f"{__name__}:Paid")
 
 
 @pytest.fixture(autouse=True)

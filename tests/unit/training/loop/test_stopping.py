@@ -41,7 +41,7 @@ class Slow(gym.Env[Any, Any]):
         return np.zeros(2, np.float32), 1.0, False, False, {}
 
 
-gym.register("Slow-v0", Slow)
+gym.register("Slow-v0", f"{__name__}:Slow")
 
 
 def run(folder: str, seconds: float) -> None:
