@@ -55,7 +55,7 @@ gym.register("Paid-v0", f"{__name__}:Paid")
 @pytest.fixture(autouse=True)
 def _no_plots_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plots of runs have tests of their own, and take longer than these runs."""
-    monkeypatch.setattr("envfleet.training.records.reporting.plot_runs", lambda runs: [])
+    monkeypatch.setattr("envfleet.training.records.plots.plot_runs", lambda runs: [])
 
 
 def config(**hyperparameters: Any) -> dict[str, Any]:

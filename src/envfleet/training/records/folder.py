@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import errno
 import hashlib
@@ -22,15 +21,32 @@ from envfleet.training.records.surroundings import describe_surroundings
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
 
 
-@dataclasses.dataclass(frozen=True)
 class RunFolder:
     """Where the files of a run are.
 
-    Attributes:
+    Args:
         path: The folder; its name is the run's.
+
+    Attributes:
+        path: The folder.
+        name: Of the run.
+        config: The configuration.
+        environment: Options, versions, machine.
+        episodes: A row per episode.
+        updates: Losses and other figures.
+        evaluations: A row per evaluation and opponent.
+        speed: Steps per second, and where time went.
+        plots: Folder of figures.
+        checkpoints: Folder of saved agents.
+        tensorboard: Folder that `tensorboard --logdir` takes.
     """
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+        self.config, self.environment = path / "config.json", path / "environment.json"
+        self.episodes, self.updates = path / "episodes.csv", path / "updates.csv"
+        self.evaluations, self.speed = path / "evaluations.csv", path / "speed.csv"
+        self.plots, self.checkpoints, self.tensorboard = path / "plots", path / "checkpoints", path / "tensorboard"
 
     @classmethod
     def create(
@@ -105,56 +121,6 @@ class RunFolder:
         if not isinstance(options, dict):
             raise InvalidArgument(f"{self.environment} has no options: put the file back that belongs to the run")
         return options
-
-    @property
-    def name(self) -> str:
-        """Return the run's name."""
-        return self.path.name
-
-    @property
-    def config(self) -> Path:
-        """Return the configuration."""
-        return self.path / "config.json"
-
-    @property
-    def environment(self) -> Path:
-        """Options, versions, machine."""
-        return self.path / "environment.json"
-
-    @property
-    def episodes(self) -> Path:
-        """A row per episode."""
-        return self.path / "episodes.csv"
-
-    @property
-    def updates(self) -> Path:
-        """Losses and other figures."""
-        return self.path / "updates.csv"
-
-    @property
-    def evaluations(self) -> Path:
-        """A row per evaluation and opponent."""
-        return self.path / "evaluations.csv"
-
-    @property
-    def speed(self) -> Path:
-        """Steps per second, and where time went."""
-        return self.path / "speed.csv"
-
-    @property
-    def plots(self) -> Path:
-        """Folder of figures."""
-        return self.path / "plots"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of saved agents."""
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder that `tensorboard --logdir` takes."""
-        return self.path / "tensorboard"
 
 
 @contextlib.contextmanager
