@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import functools
+import itertools
 import json
 import re
 import shutil
@@ -102,7 +103,15 @@ def search(
     distributions = _check_space(given, base)
     definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
     with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
-        return _Search(base, distributions, folder, options, verbose, storage).run(trials)
+        console = Console(stderr=True, highlight=False, quiet=not verbose)
+        study = optuna.create_study(
+            storage=storage,
+            study_name="search",
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(),
+            load_if_exists=True,
+        )
+        return _Search(base, distributions, folder, options, console, storage, study).run(trials)
 
 
 def _define(folder: Path, content: dict[str, Any]) -> Path:
@@ -140,38 +149,27 @@ def _opened(path: Path) -> Iterator[optuna.storages.RDBStorage]:
         storage.engine.dispose()
 
 
+@dataclasses.dataclass(frozen=True)
 class _Search:
     """A search and its folder."""
 
-    def __init__(
-        self,
-        base: RunConfig,
-        space: dict[str, BaseDistribution],
-        folder: Path,
-        options: RunOptions,
-        verbose: bool,
-        storage: optuna.storages.RDBStorage,
-    ) -> None:
-        self._base, self._space, self._folder, self._options = base, space, folder, options
-        self._storage, self._verbose = storage, verbose
-        self._console = Console(stderr=True, highlight=False, quiet=not verbose)
-        self._study = optuna.create_study(
-            storage=storage,
-            study_name="search",
-            direction="maximize",
-            pruner=optuna.pruners.MedianPruner(),
-            load_if_exists=True,
-        )
+    base: RunConfig
+    space: Mapping[str, BaseDistribution]
+    folder: Path
+    options: RunOptions
+    console: Console
+    storage: optuna.storages.RDBStorage
+    study: optuna.Study
 
     def run(self, trials: int) -> SearchResult:
         """Make the trials that are missing."""
         for number in range(trials):
-            begun = self._study.get_trials(deepcopy=False)
+            begun = self.study.get_trials(deepcopy=False)
             if number < len(begun) and begun[number].state.is_finished():
                 continue
             trial = self._begin(number, is_new=number >= len(begun))
-            drawn = {path: _draw(trial, path, one) for path, one in self._space.items()}
-            self._console.print(f"Trial {number + 1} of {trials}: {describe(drawn)}", markup=False)
+            drawn = {path: _draw(trial, path, one) for path, one in self.space.items()}
+            self.console.print(f"Trial {number + 1} of {trials}: {describe(drawn)}", markup=False)
             try:
                 is_over = self._try(trial, drawn)
             finally:
@@ -183,11 +181,11 @@ class _Search:
     def _begin(self, number: int, *, is_new: bool) -> optuna.Trial:
         """Ask for a trial, or go on with one that was under way."""
         # A sampler for each, so that the proposals do not depend on how often the search was interrupted.
-        self._study.sampler = optuna.samplers.TPESampler(seed=self._base.seed + number)
+        self.study.sampler = optuna.samplers.TPESampler(seed=self.base.seed + number)
         if is_new:
-            return self._study.ask()
-        study_id = self._storage.get_study_id_from_name(self._study.study_name)
-        return optuna.Trial(self._study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
+            return self.study.ask()
+        study_id = self.storage.get_study_id_from_name(self.study.study_name)
+        return optuna.Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
     def _try(self, trial: optuna.Trial, drawn: Mapping[str, Any]) -> bool:
         """Run a trial to its end; return False if somebody interrupted it."""
@@ -195,51 +193,51 @@ class _Search:
             if self._train(trial, drawn) == "interrupted":
                 return False
         except (TrainingDiverged, optuna.TrialPruned) as error:
-            self._study.tell(trial, state=TrialState.PRUNED)
-            self._console.print(f"  ended early: {error}", markup=False)
+            self.study.tell(trial, state=TrialState.PRUNED)
+            self.console.print(f"  ended early: {error}", markup=False)
         else:
             score = trial.user_attrs[_SCORE]
-            self._study.tell(trial, score)
-            is_best = self._study.best_trial.number == trial.number
-            self._console.print(f"  score {score:.4g}{', the best so far' * is_best}")
+            self.study.tell(trial, score)
+            is_best = self.study.best_trial.number == trial.number
+            self.console.print(f"  score {score:.4g}{', the best so far' * is_best}")
         (self._run_dir(trial.number) / RESUME_FILE).unlink(missing_ok=True)  # it may hold a large replay buffer
         return True
 
     def _train(self, trial: optuna.Trial, drawn: Mapping[str, Any]) -> str:
         run_dir = self._run_dir(trial.number)
         try:
-            config = _changed(self._base, drawn, "the configuration of this trial")
+            config = _changed(self.base, drawn, "the configuration of this trial")
         except InvalidArgument as error:  # values that do not fit together
             raise optuna.TrialPruned(str(error)) from error
         observers: list[Observer] = [_Watch(trial, config.training.eval_frequency)]
-        if self._verbose:
+        if not self.console.quiet:
             observers.append(ProgressBar(has_head=False))
         watch: Any = {"verbose": False, "observers": observers}
         if (run_dir / RESUME_FILE).is_file():
-            limits = self._options.max_minutes, self._options.max_transitions
+            limits = self.options.max_minutes, self.options.max_transitions
             return resume(run_dir, max_minutes=limits[0], max_transitions=limits[1], **watch).reason
         shutil.rmtree(run_dir, ignore_errors=True)
         return train(
-            config, base_output_dir=run_dir.parent, run_name=run_dir.name, **dataclasses.asdict(self._options), **watch
+            config, base_output_dir=run_dir.parent, run_name=run_dir.name, **dataclasses.asdict(self.options), **watch
         ).reason
 
     def _run_dir(self, number: int) -> Path:
-        return self._folder / "runs" / f"trial-{number + 1:03}"
+        return self.folder / "runs" / f"trial-{number + 1:03}"
 
     def _show(self) -> None:
         """Write the best configuration and the plot."""
         found = self._result(is_complete=False)
         if found.best is not None and found.best_config is not None:
-            best = _changed(self._base, found.values[found.best], "the best configuration")
+            best = _changed(self.base, found.values[found.best], "the best configuration")
             write_whole(found.best_config, best.model_dump_json(indent=2) + "\n")
-        _plot(self._study.get_trials(deepcopy=False), self._space, self._folder / "search.png")
+        _plot(self.study.get_trials(deepcopy=False), self.space, self.folder / "search.png")
 
     def _result(self, *, is_complete: bool) -> SearchResult:
-        made = self._study.get_trials(deepcopy=False)
+        made = self.study.get_trials(deepcopy=False)
         scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in made]
         known = [score for score in scores if score is not None]
-        values = [{path: _decoded(self._space[path], value) for path, value in one.params.items()} for one in made]
-        return SearchResult(self._folder, scores, values, scores.index(max(known)) if known else None, is_complete)
+        values = [{path: _decoded(self.space[path], value) for path, value in one.params.items()} for one in made]
+        return SearchResult(self.folder, scores, values, scores.index(max(known)) if known else None, is_complete)
 
 
 class _Watch(Observer):
@@ -392,59 +390,47 @@ def _shown(value: Any) -> str:
 # ---------------------------------------------------------------------- the plot
 
 
-def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution], path: Path) -> Path | None:
+def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution], path: Path) -> None:
     """Draw the scores of all trials, over their numbers and over each key."""
+    from matplotlib.ticker import MaxNLocator
+
     scored = [trial for trial in trials if trial.value is not None]
     if not scored:
-        return None
+        return
     columns = min(len(space) + 1, 3)
     rows = -(-(len(space) + 1) // columns)
     with style():
-        figure, panels = new_figure(rows, columns, 3.8 * columns + 0.6, 2.6 * rows + 0.5)
-        _draw_trials(panels[0], scored)
-        for panel, (key, one) in zip(panels[1:], space.items(), strict=False):
-            _draw_key(panel, scored, key, one)
-        for panel in panels[len(space) + 1 :]:
+        figure, (first, *panels) = new_figure(rows, columns, 3.8 * columns + 0.6, 2.6 * rows + 0.5)
+        _draw_points(first, [trial.number + 1 for trial in scored], scored)
+        done = [trial for trial in scored if trial.state == TrialState.COMPLETE]
+        best = itertools.accumulate((trial.value or 0.0 for trial in done), max)
+        first.step([trial.number + 1 for trial in done], [*best], where="post", color=COLOURS[1], label="best so far")
+        first.set(title="Score of trials", xlabel="trial")
+        first.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        first.legend(fontsize=7)
+        for panel, (key, one) in zip(panels, space.items(), strict=False):
+            places = [trial.params[key] for trial in scored]
+            if isinstance(one, CategoricalDistribution):
+                places = [one.choices.index(place) for place in places]
+                panel.set_xticks(range(len(one.choices)), [_shown(_decoded(one, choice)) for choice in one.choices])
+                panel.set_xlim(-0.5, len(one.choices) - 0.5)
+            elif getattr(one, "log", False):
+                panel.set_xscale("log")
+            _draw_points(panel, places, scored)
+            panel.set_title(_leaf(key).replace("_", " "))
+        for panel in panels[len(space) :]:
             panel.set_axis_off()
-        return save_figure(figure, path)
-
-
-def _draw_trials(panel: Axes, trials: Sequence[FrozenTrial]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    numbers = [trial.number + 1 for trial in trials]
-    _draw_points(panel, numbers, trials)
-    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    best = [max(trial.value or 0.0 for trial in done[: count + 1]) for count in range(len(done))]
-    panel.step([trial.number + 1 for trial in done], best, where="post", color=COLOURS[1], label="best so far")
-    panel.set_title("Score of trials")
-    panel.set_xlabel("trial")
-    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    panel.legend(fontsize=7)
-
-
-def _draw_key(panel: Axes, trials: Sequence[FrozenTrial], key: str, one: BaseDistribution) -> None:
-    if isinstance(one, CategoricalDistribution):
-        places: list[Any] = [one.choices.index(trial.params[key]) for trial in trials]
-        panel.set_xticks(range(len(one.choices)), [_shown(_decoded(one, choice)) for choice in one.choices])
-        panel.set_xlim(-0.5, len(one.choices) - 0.5)
-    else:
-        places = [trial.params[key] for trial in trials]
-        if getattr(one, "log", False):
-            panel.set_xscale("log")
-    _draw_points(panel, places, trials)
-    panel.set_title(_leaf(key).replace("_", " "))
+        save_figure(figure, path)
 
 
 def _draw_points(panel: Axes, places: Sequence[float], trials: Sequence[FrozenTrial]) -> None:
     """Draw a dot per trial, hollow where it was ended early."""
-    for state, fill, label in (
-        (TrialState.COMPLETE, COLOURS[0], "completed"),
-        (TrialState.PRUNED, "none", "ended early"),
-    ):
-        chosen = [one for one in zip(places, trials, strict=True) if one[1].state == state]
-        heights = [trial.value or 0.0 for _, trial in chosen]
-        if chosen:
-            panel.scatter(
-                [place for place, _ in chosen], heights, s=18, facecolors=fill, edgecolors=COLOURS[0], label=label
-            )
+    kinds = {TrialState.COMPLETE: (COLOURS[0], "completed"), TrialState.PRUNED: ("none", "ended early")}
+    for state, (fill, label) in kinds.items():
+        chosen = [
+            (place, trial.value or 0.0) for place, trial in zip(places, trials, strict=True) if trial.state == state
+        ]
+        panel.plot(
+            [place for place, _ in chosen], [value for _, value in chosen],
+            "o", markersize=4, markerfacecolor=fill, markeredgecolor=COLOURS[0], label=label,
+        )  # fmt: skip
