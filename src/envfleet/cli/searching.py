@@ -63,8 +63,8 @@ def _report(result: SearchResult, num_envs: int, console: Console) -> None:
 
     if not result.is_complete:
         console.print("Interrupted; all is saved. The same command goes on.")
-    ended = sum(score is not None for score in result.scores)
-    console.print(f"{len(result.scores)} trials, {ended} of them to the end.")
+    completed = sum(score is not None for score in result.scores)
+    console.print(f"{completed} of {len(result.scores)} trials completed.")
     if result.best is None:
         return
     score, values = result.scores[result.best], result.values[result.best]

@@ -282,7 +282,8 @@ def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
         try:
             data = json.loads(Path(source).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InvalidArgument(f"{source} cannot be read ({error}): pass a JSON file with the space") from error
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidArgument(f"{source} cannot be read ({reason}): pass a JSON file with the space") from error
     if not isinstance(data, Mapping) or not data:
         raise InvalidArgument(
             f"the space is {data!r}, expected an object: name a key of the configuration, and {_FORM}"

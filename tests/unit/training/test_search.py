@@ -162,7 +162,7 @@ def test_the_command_names_the_best_configuration(tmp_path: Path) -> None:
         result = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "Trial 2 of 2: pay " in result.stderr
-    assert "2 trials, 2 of them to the end." in result.stdout
+    assert "2 of 2 trials completed." in result.stdout
     assert "Best: " in result.stdout
     assert "Train with it       envfleet train found/best.json --num-envs 2" in result.stdout
     assert max(len(line) for line in result.output.splitlines()) <= 110

@@ -1,4 +1,4 @@
-"""What is written above the pictures of a film: who plays, the score, the clock."""
+"""Texts above the pictures of a film: who plays, the score, the clock."""
 
 from __future__ import annotations
 

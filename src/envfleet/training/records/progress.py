@@ -90,7 +90,7 @@ class ProgressBar(Observer):
             self._console.print(f"{self._head(event)}, {parts}", markup=False)
 
     def _head(self, event: Progress) -> str:
-        """How much is done, and how long the rest takes if it goes on like this; nothing as long as nobody can tell."""
+        """Return the share that is done, the time it took and, once it can be told, the time that is left."""
         done = event.run_share - (self._began_at_share or 0.0)
         left = f", {_duration(event.elapsed_s * (1.0 - event.run_share) / done)} left" if done > 0.002 else ""
         return f"{event.run_share:.0%} in {_duration(event.elapsed_s)}{left}"
