@@ -123,6 +123,7 @@ def watch(
     with readable_errors():
         from envfleet.envs.hockey.film import save_film
         from envfleet.training.games import seat_player
+        from envfleet.training.games.captions import caption_frames
         from envfleet.training.games.matches import usual_side
         from envfleet.training.games.showing import show_games
 
@@ -133,7 +134,7 @@ def watch(
             if out is None:
                 _follow(told)
                 return
-            save_film(out, (moment.frame for moment in told if moment.frame is not None))
+            save_film(out, caption_frames(told, player.name, opponent.name))
         make_console().print(f"[dim]Film: {escape(str(out))}[/dim]", soft_wrap=True)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envfleet.errors import InvalidArgument
+from envfleet.files import NO_ROOM
 from envfleet.sources import advise
 from envfleet.training.config import RunConfig, parse_config, read_config
 from envfleet.training.events import Observer
@@ -255,7 +256,12 @@ def _run(
             with contextlib.closing(trainer), stop_requests() as should_stop:
                 if state is not None:
                     trainer.load_state_dict(state)
-                reason = trainer.run(should_stop)
+                try:
+                    reason = trainer.run(should_stop)
+                except OSError as error:
+                    if error.errno in NO_ROOM:
+                        error.add_note(f"free some space, then {checkpoints.way_on}")
+                    raise
                 return _result(trainer, folder, checkpoints, reason)
 
 

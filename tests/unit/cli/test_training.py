@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,34 @@ def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, mo
     assert told.exit_code == 130
     line = f"Interrupted after 12,345 transitions; all is saved. Go on: envfleet train --resume {tmp_path / 'mine'}"
     assert told.stdout.strip() == line
+
+
+@contextlib.contextmanager
+def small_disk(size_bytes: int) -> Iterator[None]:
+    """Let no file be larger, so that writing one fails as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_names_the_file_and_what_to_do(config: Path, tmp_path: Path) -> None:
+    arguments = ("train", config, "-n", 4, "--backend", "serial", "--out", tmp_path, "--max-transitions", 64, "-q")
+    with small_disk(10_000):
+        full = invoke(*arguments, "--name", "first")
+    assert full.exit_code == 2
+    said = flat(full.stderr).replace(" ", "")  # as a panel breaks paths anywhere
+    assert "first/resume.ptcannotbewritten(Filetoolarge):freesomespace,thenbegintherunagain:ithasno" in said
+
+    assert invoke(*arguments, "--name", "mine").exit_code == 0
+    with small_disk(10_000):
+        full = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 128, "-q")
+    said = flat(full.stderr).replace(" ", "")
+    assert "mine/resume.ptcannotbewritten(Filetoolarge):freesomespace,thengoonfromitslastcheckpoint:" in said
+    resumed = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 128, "-q")
+    assert "128 transitions" in resumed.stdout
 
 
 def test_a_run_that_ended_before_its_first_episode_has_no_return(tmp_path: Path) -> None:

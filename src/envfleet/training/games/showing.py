@@ -26,6 +26,7 @@ class Moment:
         is_left: Whether the player has the left goal.
         frame: The picture, uint8 `(480, 600, 3)`, where the environment renders to arrays.
         outcome: At its last moment 1 if the player won, -1 if the opponent did, 0 for a draw; else `None`.
+        total: Of an episode for one: its return so far.
     """
 
     game: int
@@ -33,6 +34,7 @@ class Moment:
     is_left: bool
     frame: NDArray[np.uint8] | None
     outcome: int | None = None
+    total: float | None = None
 
 
 class Person:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Histories = Sequence[RunHistory]
+_SMOOTHED = 12  # a point is the mean of this part of the whole curve
 _SECONDS = {
     "act_s": "acting",
     "env_s": "environment",
@@ -38,7 +39,7 @@ _SECONDS = {
 
 
 def draw_returns(histories: Histories) -> Figure | None:
-    """Draw means of the true and of the learner's returns, of a single run with the band that holds 80 % of them."""
+    """Draw the true and the learner's returns, smoothed within each phase, with the raw ones pale behind."""
     if all(history.episodes.is_empty() for history in histories):
         return None
     figure, panels = new_figure(1, 2, 10, 3.6)
@@ -46,16 +47,11 @@ def draw_returns(histories: Histories) -> Figure | None:
         panels, ("return", "shaped_return"), ("Return", "Return that is learned from"), strict=True
     ):
         for history, colour in zip(histories, _colours(histories), strict=True):
-            value = pl.col(column)
-            curve = binned(
-                history.episodes,
-                value.mean().alias("mean"), value.quantile(0.1).alias("low"), value.quantile(0.9).alias("high"),
-            )  # fmt: skip
-            if len(histories) == 1:
-                panel.fill_between(
-                    curve["transitions"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0
-                )
-            panel.plot(curve["transitions"], curve["mean"], color=colour, label=history.name)
+            raw = binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
+            window = max(len(raw) // _SMOOTHED, 1)
+            mean = pl.col(column).rolling_mean(window, center=True, min_samples=1).over("phase")
+            panel.plot(raw["transitions"], raw[column], color=colour, alpha=0.3, linewidth=0.8)
+            panel.plot(raw["transitions"], raw.select(mean)[column], color=colour, label=history.name)
         panel.set_title(title)
         _finish(panel, histories)
     _name_runs(figure, histories)
