@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import ENDED_DTYPE, Block, BufferPlan
+from envfleet.kernels.cpu_target import FIRST_ADDRESS, LIMIT, MODE, NOW, NUM_ROWS
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, set_maker
 from envfleet.kernels.params import merge_params
 from envfleet.kernels.program import Program, compile_kernel
-from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
+from envfleet.kernels.source import DISABLED, NEXT_STEP, SAME_STEP
 from envfleet.kernels.threads import Crew
 
 MODES = {

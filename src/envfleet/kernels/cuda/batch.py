@@ -22,7 +22,7 @@ from envfleet.kernels.cuda.ended import DeviceEnded
 from envfleet.kernels.cuda.memory import HEADER_BYTES, SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
 from envfleet.kernels.cuda.outputs import DeviceSet
 from envfleet.kernels.cuda.program import CudaProgram, compile_for_cuda
-from envfleet.kernels.cuda.source import Layouts
+from envfleet.kernels.cuda.target import Layouts
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool
 from envfleet.kernels.params import merge_params

@@ -10,9 +10,10 @@ import numpy as np
 
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.cuda.availability import cuda_target
-from envfleet.kernels.cuda.source import CudaSource
+from envfleet.kernels.cuda.target import CudaTarget
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
+from envfleet.kernels.source import Source
 
 
 class CudaProgram:
@@ -52,8 +53,8 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
 def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> CudaProgram:
     truncates = check_functions(spec)
     plan, target = BufferPlan(spec), cuda_target()
-    source = CudaSource(plan, has_own_params=has_own_params, truncates=truncates)
-    module = load_module(spec, source.text(), "device")
+    text = CudaTarget(Source(plan, has_own_params=has_own_params, truncates=truncates)).text()
+    module = load_module(spec, text, "device")
     arrays = {buffer.name: buffer.dtype for buffer in plan.all} | {
         "actions": spec.action.dtype,
         "counts": np.dtype(np.int64),

@@ -14,12 +14,12 @@ from envfleet.errors import InvalidArgument, OutOfMemory
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch, Fused
 from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
+from envfleet.kernels.cpu_target import FIRST_ADDRESS
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
-from envfleet.kernels.rollouts.source import compile_rollout, compile_values
-from envfleet.kernels.source import FIRST_ADDRESS
+from envfleet.kernels.rollouts.program import compile_rollout, compile_values
 
 _FIRST_ENDED = 64
 
