@@ -25,11 +25,11 @@ from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
 
 if TYPE_CHECKING:
-    from envfleet.kernels.numba_cpu import MachineCode
+    from envfleet.kernels.machine_code import MachineCode
 
 _FRAMEWORK = (
-    *("numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
-    *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py"),
+    *("machine_code.py", "numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
+    *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
 )
 
 
@@ -111,7 +111,7 @@ def check_functions(spec: KernelSpec) -> bool:
 @functools.lru_cache(maxsize=64)
 def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> Program:
     truncates = check_functions(spec)
-    from envfleet.kernels import numba_cpu
+    from envfleet.kernels import machine_code, numba_cpu
 
     plan = BufferPlan(spec)
     text = CpuTarget(Source(plan, has_own_params=has_own_params, truncates=truncates)).text()
@@ -125,7 +125,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
         "reset": (table, rows, rows.astype(np.uint64), rows.astype(np.bool_)),
         "observe": (table, 0, 0),
     }
-    module = load_module(spec, text, "loops", numba_cpu.describe_machine(), debug=debug)
+    module = load_module(spec, text, "loops", machine_code.describe_machine(), debug=debug)
     target = "the CPU, checking indices" if debug else "the CPU"
     code = ready_code(spec, module, samples, lambda: loop_names(plan, numba_cpu, make_function), target)
     return Program(plan, code, debug=debug)
@@ -152,7 +152,7 @@ def ready_code(
     Raises:
         KernelError: It cannot be compiled; the message names the user's line.
     """
-    from envfleet.kernels.numba_cpu import compile_machine_code, load_machine_code
+    from envfleet.kernels.machine_code import compile_machine_code, load_machine_code
 
     path = Path(str(module.__file__)).with_suffix(".code")
     data = read_code(path)

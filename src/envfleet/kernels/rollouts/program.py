@@ -13,8 +13,7 @@ from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import Program, load_module, ready_code
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.rollouts.mlp_source import values_text
-from envfleet.kernels.rollouts.policy_source import PolicySource
+from envfleet.kernels.rollouts.policy_source import PolicySource, values_text
 from envfleet.kernels.source import Source
 
 
@@ -29,11 +28,11 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 
     It returns how many episodes ended, or `-1 - (step * num_envs + row)` of an action that cannot be, then the arrays.
     """
-    from envfleet.kernels import numba_cpu, rng
+    from envfleet.kernels import machine_code, numba_cpu, rng
 
     plan = program.plan
     text = CpuTarget(Source(plan), policy).text()
-    module = load_module(spec, text, "rollout", numba_cpu.describe_machine(), debug=program.debug)
+    module = load_module(spec, text, "rollout", machine_code.describe_machine(), debug=program.debug)
 
     def make_names() -> dict[str, Any]:
         make_function = numba_cpu.make_checked_function if program.debug else numba_cpu.make_function
@@ -58,8 +57,8 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 @functools.lru_cache(maxsize=64)
 def compile_values(spec: KernelSpec, sizes: tuple[int, ...], activation: str) -> Callable[..., None]:
     """Compile `evaluate(inputs, observations, values, start, stop)` of a critic; observations are flat."""
-    from envfleet.kernels import numba_cpu
+    from envfleet.kernels import machine_code
 
-    module = load_module(spec, values_text(sizes, activation), "values", numba_cpu.describe_machine())
+    module = load_module(spec, values_text(sizes, activation), "values", machine_code.describe_machine())
     arrays = np.zeros(1, np.float32), np.zeros(1, spec.observation.dtype), np.zeros(1, np.float32)
     return ready_code(spec, module, {"evaluate": (*arrays, 0, 0)}, dict, "values").functions["evaluate"]
