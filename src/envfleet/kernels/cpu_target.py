@@ -38,6 +38,14 @@ compiled = numba.njit(**ENTRY)
 inner = numba.njit(**INNER)
 '''
 
+_GROWN = """
+@inner
+def grown(array, used, size):
+    larger = np.empty(size, array.dtype)
+    larger[:used] = array[:used]
+    return larger
+"""
+
 
 class CpuTarget:
     """Writes the module of one kernel, or of its rollouts with a policy.
@@ -57,7 +65,8 @@ class CpuTarget:
         """Return the whole module."""
         name = self._plan.spec.name
         if self._policy is not None:
-            parts = [_HEADER.format(name=name, key=self._policy.key), self._policy.text, self._rollout(self._policy)]
+            header = _HEADER.format(name=name, key=self._policy.key)
+            parts = [header, self._policy.text, _GROWN, self._rollout(self._policy)]
         else:
             loops = (self._advance(), self._begin(), self._renew(), self._step(), self._reset(), self._observe())
             parts = [_HEADER.format(name=name, key=""), *loops]
@@ -223,13 +232,6 @@ def observe(table, start, stop):
         shape = ", ".join(map(str, ("n", *plan.spec.action.shape)))
         action_bytes = plan.spec.action.dtype.itemsize * plan.spec.action.size
         return f"""
-@inner
-def grown(array, used, size):
-    larger = np.empty(size, array.dtype)
-    larger[:used] = array[:used]
-    return larger
-
-
 @compiled
 def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{saved}, start, stop):
     n, mode, count, table = first[{NUM_ROWS}], first[{MODE}], 0, first.copy()
