@@ -76,7 +76,7 @@ class PlainRecord:
     def __setattr__(self, name: str, value: Any) -> None:
         self._fields.check_name(name)
         if self._is_constant:
-            raise KernelError(f"it {OF_PARAMETER}")
+            raise KernelError(f"it assigns to {name!r}, which {OF_PARAMETER}")
         if self._fields.dtype[name].shape:
             raise KernelError(f"it {OF_ARRAY.format(name=name)}")
         try:
