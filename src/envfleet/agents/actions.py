@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
 
 from envfleet.errors import InvalidArgument
 
@@ -126,6 +128,48 @@ class Bounds:
         reach = np.where(self._reach == 0, 1.0, self._reach)
         units: NDArray[Any] = (np.asarray(actions, np.float64) - self._middle) / reach
         return units.clip(-1.0, 1.0).reshape(len(units), self.size).astype(np.float32)
+
+
+class BestChoice(nn.Module):
+    """The action with the highest output of a network, as a module.
+
+    Args:
+        choices: What is chosen from.
+    """
+
+    actions: Tensor
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__()
+        self.register_buffer("actions", torch.from_numpy(np.array(choices.take(np.arange(len(choices))))))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """`(N, choices)` to actions, `(N, …)`."""
+        return self.actions[outputs.argmax(dim=1)]
+
+
+class BestInBounds(nn.Module):
+    """The tanh of the first outputs of a network, stretched to a box, as a module.
+
+    Args:
+        space: The box.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__()
+        self._size, self._shape = int(np.prod(space.shape)), space.shape
+        self.register_buffer("low", torch.from_numpy(space.low.copy()))
+        self.register_buffer("high", torch.from_numpy(space.high.copy()))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """`(N, at least the size of an action)` to actions, `(N, …)`."""
+        units = torch.tanh(outputs[:, : self._size]).double().reshape(-1, *self._shape)
+        low, high = self.low.double(), self.high.double()
+        actions = (low + high) / 2 + (high - low) / 2 * units
+        return torch.minimum(torch.maximum(actions.to(self.low.dtype), self.low), self.high)
 
 
 def choices_of(space: spaces.Space[Any] | ActionTable) -> Choices:

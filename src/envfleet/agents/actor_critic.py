@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +13,11 @@ from torch import Tensor, nn
 
 from envfleet.agents.actions import Bounds, DiscreteChoices
 from envfleet.agents.dense import fuse_dense_layers
+from envfleet.agents.encoders import make_encoder
+from envfleet.agents.hyperparameters import NetworkConfig
 from envfleet.agents.moments import RunningMoments
-from envfleet.agents.networks import Activation, mlp
+from envfleet.agents.networks import mlp
+from envfleet.agents.packing import Packing
 from envfleet.agents.randomness import Random
 from envfleet.kernels.rollouts.policies import Head
 
@@ -27,32 +29,36 @@ class ActorCritic(nn.Module):
     """A network for the policy and one for values, apart from each other, with the moments of what they see.
 
     Args:
-        inputs: Size of an observation.
+        packing: Of observations.
         outputs: Of the policy.
-        hidden: Widths of hidden layers.
-        activation: After each of them.
+        config: Of the networks.
         initial_log_std: Of the outputs, to be learned; `None` if they are not the means of a distribution.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, hidden: Sequence[int], activation: Activation, initial_log_std: float | None
-    ) -> None:
+    def __init__(self, packing: Packing, outputs: int, config: NetworkConfig, initial_log_std: float | None) -> None:
         super().__init__()
-        self.actor = _orthogonal(mlp([inputs, *hidden, outputs], activation), last_gain=0.01)
-        self.critic = _orthogonal(mlp([inputs, *hidden, 1], activation), last_gain=1.0)
+        self.actor_encoder, inputs = make_encoder(packing, config.network)
+        self.critic_encoder, _ = make_encoder(packing, config.network)
+        self.actor, self.critic = (
+            _orthogonal(mlp([inputs, *config.hidden, size], config.activation, layer_norm=config.layer_norm), last_gain)
+            for size, last_gain in ((outputs, 0.01), (1, 1.0))
+        )
+        self.is_dense = self.actor_encoder is None and not config.layer_norm
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std or 0.0), initial_log_std is not None)
-        self.observation_moments = RunningMoments(inputs)
+        self.observation_moments = RunningMoments(packing.num_inputs)
         self.value_moments = RunningMoments(1)
         fuse_dense_layers(self)
 
-    def choose(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Return what the policy is made of, `(B, outputs)`."""
-        outputs: Tensor = self.actor(self.observation_moments.normalise(inputs))
+        features = self.observation_moments.normalise(inputs)
+        outputs: Tensor = self.actor(features if self.actor_encoder is None else self.actor_encoder(features))
         return outputs
 
     def raw_values(self, inputs: Tensor) -> Tensor:
         """Values as the critic learns them, `(B,)`."""
-        values: Tensor = self.critic(self.observation_moments.normalise(inputs))
+        features = self.observation_moments.normalise(inputs)
+        values: Tensor = self.critic(features if self.critic_encoder is None else self.critic_encoder(features))
         return values.squeeze(-1)
 
     @torch.no_grad()

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,9 +16,14 @@ from torch import Tensor, nn
 
 from envfleet.agents import saving
 from envfleet.agents.actions import ActionTable
-from envfleet.agents.networks import encode
+from envfleet.agents.packing import Packing
 from envfleet.agents.randomness import Random
 from envfleet.errors import InvalidArgument
+from envfleet.registry import AGENTS, resolve
+
+if TYPE_CHECKING:
+    from envfleet.agents.slabs import Slab
+    from envfleet.kernels.rollouts.policies import MLP
 
 Contents = Literal["weights", "learner", "all"]
 CONTENTS: tuple[Contents, ...] = ("weights", "learner", "all")
@@ -40,8 +45,13 @@ class Stateful(Protocol):
 class Agent(abc.ABC, Generic[Config]):
     """A policy that learns.
 
+    A kind of agent has a `config_class`, the dataclass of its hyperparameters, and a `name` to show, by default that of
+    the class. Its `__init__` puts networks, optimisers and memories into `_networks`, `_learners` and `_memories`:
+    those are saved and brought back.
+
     Args:
-        observation_space: Of one sub-environment: a Box (floats, or images as uint8) or MultiBinary.
+        observation_space: Of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of
+            them.
         action_space: Of one sub-environment.
         config: Hyperparameters.
         num_envs: Sub-environments it acts for.
@@ -49,12 +59,17 @@ class Agent(abc.ABC, Generic[Config]):
         device: Where its networks live: `"cpu"`, `"cuda"`, …
 
     Attributes:
+        packing: How observations are held and given to networks.
         num_transitions: Transitions it was given.
         num_updates: Gradient updates it made.
     """
 
     name: ClassVar[str]
     config_class: ClassVar[type[Any]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = vars(cls).get("name", cls.__name__)
 
     def __init__(
         self,
@@ -66,11 +81,7 @@ class Agent(abc.ABC, Generic[Config]):
         seed: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if not isinstance(observation_space, (spaces.Box, spaces.MultiBinary)):
-            raise InvalidArgument(
-                f"the observation space is {observation_space}, expected Box or MultiBinary: flatten it "
-                "(gymnasium.wrappers.vector.FlattenObservation)"
-            )
+        self.packing = Packing(observation_space)
         if num_envs < 1:
             raise InvalidArgument(f"num_envs={num_envs}: pass the number of sub-environments the agent acts for")
         self.observation_space, self.action_space = observation_space, action_space
@@ -79,7 +90,6 @@ class Agent(abc.ABC, Generic[Config]):
         self.num_transitions = self.num_updates = 0
         self._weights_seed, draws = np.random.SeedSequence(seed).spawn(2)
         self.random = Random(draws, self.device)
-        self._input_size = int(np.prod(observation_space.shape))
         # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all".
         self._networks: dict[str, nn.Module] = {}
         self._learners: dict[str, Stateful] = {"random": self.random}
@@ -87,13 +97,13 @@ class Agent(abc.ABC, Generic[Config]):
 
     # ------------------------------------------------------------------ acting
 
-    def act(self, observation: NDArray[Any], deterministic: bool = False) -> Any:
-        """Choose an action for one observation, `(…)`; it is taken to be sub-environment 0's."""
-        return self.act_batch(np.asarray(observation)[None], deterministic)[0]
+    def act(self, observation: Any, deterministic: bool = False) -> Any:
+        """Choose an action for one observation; it is taken to be sub-environment 0's."""
+        return self.act_batch(self.pack(observation)[None], deterministic)[0]
 
     def act_batch(
         self,
-        observations: NDArray[Any],
+        observations: Any,
         deterministic: bool = False,
         *,
         env_indices: NDArray[Any] | None = None,
@@ -101,7 +111,7 @@ class Agent(abc.ABC, Generic[Config]):
         """Choose an action for every observation.
 
         Args:
-            observations: `(N, …)`.
+            observations: `(N, …)`, in the form of the observation space or as `pack` returns them.
             deterministic: Whether to choose the best, without exploration.
             env_indices: Whose observations these are, `(N,)`, for exploration that hangs together over time; `None`
                 for sub-environments 0 to N - 1.
@@ -112,23 +122,41 @@ class Agent(abc.ABC, Generic[Config]):
         Raises:
             InvalidArgument: Observations of a wrong shape.
         """
-        array = np.asarray(observations)
-        if array.shape[1:] != self.observation_space.shape:
+        array, shape = self.pack(observations), self.packing.space.shape or ()
+        if not array.ndim or array.shape[1:] != shape:
             raise InvalidArgument(
-                f"observations have shape {array.shape}, expected (N, …) = (N, "
-                f"{', '.join(map(str, self.observation_space.shape or ()))}): pass one row per sub-environment"
+                f"observations have shape {array.shape}, expected (N, …) = (N, {', '.join(map(str, shape))}): pass one "
+                "row per sub-environment"
             )
         rows = np.arange(len(array)) if env_indices is None else np.asarray(env_indices, np.int64)
         with torch.no_grad():
             return self._act(self._inputs(array), deterministic, rows)
 
+    def pack(self, observations: Any) -> NDArray[Any]:
+        """Return observations, with any leading dimensions, as one array: what replay buffers and slabs hold.
+
+        Arrays stay as they are; observations of a Dict or Tuple space become rows of bytes.
+        """
+        return self.packing.pack(observations)
+
     @abc.abstractmethod
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Choose actions, `(N, …)`, for inputs of networks, `(N, size)`."""
 
+    def best_actions(self) -> nn.Module:
+        """Return what `act_batch` does without exploration as a module, from rows of observations to actions.
+
+        Raises:
+            InvalidArgument: The agent does not say.
+        """
+        raise InvalidArgument(
+            f"{self.name} cannot be exported, as it has no best_actions(): define it to return a torch.nn.Module from "
+            "rows of observations, (N, inputs), to actions"
+        )
+
     def _inputs(self, observations: NDArray[Any]) -> Tensor:
         array = np.require(observations, None, ["C", "W"])  # torch warns of arrays that it could not write to
-        return encode(torch.from_numpy(array).to(self.device))
+        return self.packing.rows(torch.from_numpy(array).to(self.device))
 
     # ------------------------------------------------------------------ state
 
@@ -159,15 +187,15 @@ class Agent(abc.ABC, Generic[Config]):
         """Save the agent as it is now, as nested dicts of tensors, numbers and text; all of it copies.
 
         Args:
-            contents: `"weights"`: networks. `"learner"`: also optimisers, generators, exploration and counters.
+            contents: `"weights"`: networks and counters. `"learner"`: also optimisers, generators and exploration.
                 `"all"`: also what it remembers, the replay buffer above all; with it, training goes on as if it had
                 not been interrupted, on a CPU with one thread to the last bit.
         """
         if contents not in CONTENTS:
             raise InvalidArgument(f"contents={contents!r}: pass one of {', '.join(map(repr, CONTENTS))}")
-        state: dict[str, Any] = {"networks": _states(self._networks)}
+        counters = {"transitions": self.num_transitions, "updates": self.num_updates}
+        state: dict[str, Any] = {"networks": _states(self._networks), "counters": counters}
         if contents != "weights":
-            state["counters"] = {"transitions": self.num_transitions, "updates": self.num_updates}
             state["learners"] = _states(self._learners)
         if contents == "all":
             state["memories"] = _states(self._memories)
@@ -195,7 +223,7 @@ class Agent(abc.ABC, Generic[Config]):
             contents: As in `state_dict`.
         """
         payload = {
-            "agent": self.name,
+            "agent": self._kind(),
             "config": dataclasses.asdict(self.config),  # type: ignore[call-overload]  # all are dataclasses
             "observation_space": saving.encode_space(self.observation_space),
             "action_space": saving.encode_space(self.action_space),
@@ -211,15 +239,46 @@ class Agent(abc.ABC, Generic[Config]):
             InvalidArgument: It is no such file, or of an agent of another kind or form.
         """
         payload = saving.read(path)
-        if payload["agent"] != self.name:
-            raise InvalidArgument(f"{path} holds a {payload['agent']}, this is a {self.name}: use load_agent({path!r})")
+        if payload["agent"] != self._kind():
+            raise InvalidArgument(
+                f"{path} holds a {payload['agent']}, this is a {self._kind()}: use load_agent({path!r})"
+            )
         self.load_state_dict(payload["state"])
+
+    @classmethod
+    def _kind(cls) -> str:
+        """Return the name that files know this kind of agent by, which `load_agent` finds the class with."""
+        is_registered = cls.name in AGENTS and resolve(AGENTS[cls.name].target) is cls
+        return cls.name if is_registered else f"{cls.__module__}:{cls.__qualname__}"
 
     def __repr__(self) -> str:
         return (
             f"<{self.name} for {self.num_envs} sub-environments: {self.num_transitions:,} transitions, "
             f"{self.num_updates:,} updates>"
         )
+
+
+class SlabAgent(Agent[Config]):
+    """An agent that learns from slabs of what it just did, and forgets them."""
+
+    @abc.abstractmethod
+    def update(self, slab: Slab) -> dict[str, float]:
+        """Learn from a slab that this policy just played.
+
+        Args:
+            slab: T steps of N sub-environments.
+
+        Returns:
+            Losses and other figures by name; nothing if all steps were resets.
+        """
+
+    def export_policy(self, deterministic: bool = False) -> MLP | None:
+        """Return the policy as a network that rollouts of kernels compile; `None` if it is none."""
+        return None
+
+    def draw_seed(self) -> int:
+        """Return a seed for the draws of a compiled policy, below 2**32."""
+        return int(self.random.numpy.integers(2**32))
 
 
 def _states(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from envfleet.agents.actions import choices_of
+from envfleet.agents.actions import BestChoice, choices_of
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
-from envfleet.agents.networks import DuelingNetwork, encode, target_of
+from envfleet.agents.networks import DuelingNetwork, target_of
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 
@@ -63,7 +63,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     def _build(self) -> None:
         self._choices = choices_of(self.action_space)
-        network = DuelingNetwork(self._input_size, self.config.hidden, len(self._choices))
+        network = DuelingNetwork(self.packing, self.config, len(self._choices))
         self._network = network.to(self.device)
         self._target = target_of(self._network)
         self._follower = Follower(self._target, self._network)
@@ -87,11 +87,15 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
             indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
         return self._choices.take(indices)
 
+    def best_actions(self) -> nn.Module:
+        """Return the action with the highest value as a module."""
+        return nn.Sequential(self._network, BestChoice(self._choices))
+
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._choices.indices(actions)
 
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
-        config, form = self.config, (self.config.capacity, self.observation_space, (), torch.int64)
+        config, form = self.config, (self.config.capacity, self.packing.space, (), torch.int64)
         if config.prioritised:
             return PrioritisedReplay(*form, rng=self.random.numpy, device=device, alpha=config.priority_alpha)
         return ReplayBuffer(*form, rng=self.random.numpy, device=device)
@@ -108,9 +112,9 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
-        values = self._network(encode(batch.observations)).gather(1, batch.actions[:, None]).squeeze(1)
+        values = self._network(self.packing.rows(batch.observations)).gather(1, batch.actions[:, None]).squeeze(1)
         with torch.no_grad():
-            following = encode(batch.next_observations)
+            following = self.packing.rows(batch.next_observations)
             best = self._network(following).argmax(dim=1, keepdim=True)  # chosen by one network, valued by the other
             goals = batch.rewards + batch.discounts * self._target(following).gather(1, best).squeeze(1)
         errors = functional.huber_loss(values, goals, reduction="none")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal, get_args
 
 from envfleet.errors import InvalidArgument
+
+Activation = Literal["relu", "tanh"]
 
 
 def check_above(config: object, bound: float, *names: str) -> None:
@@ -74,7 +77,37 @@ class AdamConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(AdamConfig):
+class NetworkConfig(AdamConfig):
+    """Hyperparameters of agents whose networks are made of an encoder and dense layers.
+
+    Attributes:
+        hidden: Widths of the hidden layers of every network.
+        activation: After each of them: `"relu"` or `"tanh"`.
+        layer_norm: Whether their outputs are normalised before the activation (Ba et al. 2016, arXiv:1607.06450).
+        network: `"module:name"` of what makes the encoder: a callable that takes the observation space and returns a
+            `torch.nn.Module` from observations to features, `(N, size)`. `None`: vectors need none, images go through
+            convolutions, choices become one-hot or learned vectors, parts of a Dict or Tuple are encoded one by one.
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+    activation: Activation = "relu"
+    layer_norm: bool = False
+    network: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_widths(self)
+        if self.activation not in get_args(Activation):
+            raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether hidden layers are dense with ReLU, and nothing else."""
+        return self.activation == "relu" and not self.layer_norm
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(NetworkConfig):
     """Hyperparameters of every agent that learns from a replay buffer.
 
     Attributes:
@@ -83,7 +116,6 @@ class OffPolicyConfig(AdamConfig):
         capacity: Transitions that the replay buffer holds.
         warmup: Transitions during which actions are drawn uniformly and nothing is learned.
         num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
-        hidden: Widths of the hidden layers of every network.
         target_tau: How far targets move towards their networks in one update.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
     """
@@ -93,7 +125,6 @@ class OffPolicyConfig(AdamConfig):
     capacity: int = 1_000_000
     warmup: int = 1_000
     num_steps: int = 1
-    hidden: tuple[int, ...] = (256, 256)
     target_tau: float = 0.005
     max_grad_norm: float | None = None
 
@@ -102,6 +133,5 @@ class OffPolicyConfig(AdamConfig):
         check_above(self, 0, "batch_size", "capacity", "num_steps", "target_tau")
         check_between(self, 0, 1, "gamma", "target_tau")
         check_between(self, 0, math.inf, "warmup")
-        check_widths(self)
         if self.max_grad_norm is not None:
             check_above(self, 0, "max_grad_norm")

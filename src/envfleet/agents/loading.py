@@ -1,16 +1,44 @@
-"""From a file to the agent in it."""
+"""From a name to a kind of agent, and from a file to the agent in it."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from envfleet.agents import saving
-from envfleet.agents.agent import Agent
+from envfleet.agents.agent import Agent, SlabAgent
+from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.errors import InvalidArgument
-from envfleet.registry import AGENTS, resolve
+from envfleet.registry import AGENTS, find_own, resolve
+
+
+def find_agent(kind: str, place: str) -> type[Agent[Any]]:
+    """Return the class of a kind of agent.
+
+    Args:
+        kind: A name of `registry.AGENTS`, or `"module:Name"` of a class of the user's own.
+        place: Where it is written; errors begin with it.
+
+    Raises:
+        InvalidArgument: There is no such class, or it is no agent that can be trained.
+    """
+    if kind in AGENTS:
+        registered: type[Agent[Any]] = resolve(AGENTS[kind].target)
+        return registered
+    found = find_own(kind, place)
+    if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, SlabAgent)):
+        raise InvalidArgument(
+            f"{place} is {kind!r}, which is no class of agents: derive it from envfleet.agents.OffPolicyAgent, which "
+            "learns from a replay buffer, or from SlabAgent, which learns from slabs"
+        )
+    if not dataclasses.is_dataclass(getattr(found, "config_class", None)):
+        raise InvalidArgument(
+            f"{place} is {kind!r}, which has no config_class: set it to the dataclass of the agent's hyperparameters"
+        )
+    return found
 
 
 def load_agent(
@@ -19,31 +47,48 @@ def load_agent(
     """Make the agent that was saved to a file, with its spaces and hyperparameters.
 
     Args:
-        path: Written by `Agent.save`. Nothing in it is executed.
+        path: A file written by `Agent.save`, or the folder of a run: then its best checkpoint, or the latest if none
+            was evaluated. Nothing in it is executed; the class of an agent of your own is imported by its name.
         num_envs: Sub-environments it will act for; `None` for as many as the saved one. If that differs, only its
-            weights are taken over, for what else it knew belongs to each of its sub-environments.
+            weights and counters are taken over, for what else it knew belongs to each of its sub-environments.
         seed: Of its draws, where the file does not hold its generators.
         device: Where its networks live.
 
     Raises:
-        InvalidArgument: It is no such file.
+        InvalidArgument: It is no such file or folder, or the class of the agent cannot be imported.
+        FileNotFoundError: There is no such file.
     """
+    path = _file_of(Path(path))
     payload = saving.read(path)
-    if payload.get("agent") not in AGENTS:
-        found = f"a {payload['agent']}" if "agent" in payload else "no agent"
-        raise InvalidArgument(f"{path} holds {found}, expected one of {', '.join(AGENTS)}")
-    kind: type[Agent[Any]] = resolve(AGENTS[payload["agent"]].target)
+    name = payload.get("agent", "")
+    if name not in AGENTS and ":" not in name:
+        found = f"a {name}" if name else "no agent"
+        raise InvalidArgument(f"{path} holds {found}, expected one of {', '.join(AGENTS)}, or 'module:Name'")
+    kind = find_agent(name, f"the agent in {path}")
     config = {name: tuple(value) if isinstance(value, list) else value for name, value in payload["config"].items()}
-    observation_space: Any = saving.decode_space(payload["observation_space"])
-    action_space: Any = saving.decode_space(payload["action_space"])
     agent = kind(
-        observation_space,
-        action_space,
+        saving.decode_space(payload["observation_space"]),
+        saving.decode_space(payload["action_space"]),
         kind.config_class(**config),
         num_envs=payload["num_envs"] if num_envs is None else num_envs,
         seed=seed,
         device=device,
     )
     state = payload["state"]
-    agent.load_state_dict(state if agent.num_envs == payload["num_envs"] else {"networks": state["networks"]})
+    shared = {name: part for name, part in state.items() if name in ("networks", "counters")}
+    agent.load_state_dict(state if agent.num_envs == payload["num_envs"] else shared)
     return agent
+
+
+def _file_of(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    best = folder / "best.pt"
+    files = [best] if best.is_file() else sorted(file for file in folder.glob("*.pt") if file.stem.isdigit())
+    if not files:
+        raise InvalidArgument(
+            f"there is no checkpoint in {folder}: pass the folder of a run that has saved one, or a file written by an "
+            "agent's save()"
+        )
+    return files[-1]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from envfleet.agents.actions import ActionTable, Bounds
+from envfleet.agents.actions import ActionTable, BestInBounds, Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.descent import Adam
 from envfleet.agents.hyperparameters import OffPolicyConfig
@@ -33,7 +33,7 @@ class OffPolicyAgent(Agent[Config]):
     A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`.
 
     Args:
-        observation_space: Of one sub-environment: a Box (floats, or images as uint8) or MultiBinary.
+        observation_space: Of one sub-environment, as `Agent` takes it.
         action_space: Of one sub-environment.
         config: Hyperparameters.
         num_envs: Sub-environments it acts for.
@@ -171,7 +171,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
 
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
         return ReplayBuffer(
-            self.config.capacity, self.observation_space, (self._bounds.size,), rng=self.random.numpy, device=device
+            self.config.capacity, self.packing.space, (self._bounds.size,), rng=self.random.numpy, device=device
         )
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
@@ -193,6 +193,14 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     @abc.abstractmethod
     def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
         """Actions in [-1, 1], `(N, size)`, with standard normal noise or without any."""
+
+    def best_actions(self) -> nn.Module:
+        """Return the actor without noise as a module."""
+        return nn.Sequential(self._outputs(), BestInBounds(cast(spaces.Box, self.action_space)))
+
+    @abc.abstractmethod
+    def _outputs(self) -> nn.Module:
+        """Return the network whose outputs, squashed by a tanh, are the best actions; further ones may follow."""
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
         if self._noise is not None:

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from envfleet.agents.actions import BestChoice, BestInBounds, choices_of
 from envfleet.agents.actor_critic import ActorCritic, ActorPolicy, CategoricalPolicy, SquashedPolicy
-from envfleet.agents.agent import Agent
+from envfleet.agents.agent import SlabAgent
 from envfleet.agents.descent import Adam, descend
 from envfleet.agents.gae import generalised_advantages
-from envfleet.agents.hyperparameters import AdamConfig, check_above, check_between, check_widths
+from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
 from envfleet.agents.means import Means
-from envfleet.agents.networks import Activation
 from envfleet.agents.randomness import initialising
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
@@ -32,7 +32,7 @@ Precision = Literal["float32", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PPOConfig(AdamConfig):
+class PPOConfig(NetworkConfig):
     """Hyperparameters of `PPO`.
 
     Attributes:
@@ -48,8 +48,6 @@ class PPOConfig(AdamConfig):
             `None` never.
         normalise_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
         normalise_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
-        hidden: Widths of the hidden layers of actor and critic.
-        activation: After every hidden layer: `"tanh"` or `"relu"`.
         initial_log_std: Of continuous actions before the tanh.
         precision: Of products of matrices while learning: `"float32"` or `"bfloat16"`, which takes half the time where
             the processor has such products (AVX512-BF16, AMX, GPUs). Weights, losses and acting stay in float32.
@@ -76,23 +74,20 @@ class PPOConfig(AdamConfig):
         check_above(self, 0, "clip", "num_epochs", "num_minibatches")
         check_between(self, 0, 1, "gamma", "gae_lambda")
         check_between(self, 0, math.inf, "value_weight", "entropy_weight")
-        check_widths(self)
         for name in ("max_grad_norm", "target_kl"):
             if getattr(self, name) is not None:
                 check_above(self, 0, name)
-        if self.activation not in ("tanh", "relu"):
-            raise InvalidArgument(f"PPOConfig.activation={self.activation!r}: pass 'tanh' or 'relu'")
         if self.precision not in ("float32", "bfloat16"):
             raise InvalidArgument(f"PPOConfig.precision={self.precision!r}: pass 'float32' or 'bfloat16'")
 
 
-class PPO(Agent[PPOConfig]):
+class PPO(SlabAgent[PPOConfig]):
     """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
     Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh.
 
     Args:
-        observation_space: Of one sub-environment: a Box (floats, or images as uint8) or MultiBinary.
+        observation_space: Of one sub-environment, as `Agent` takes it.
         action_space: Of one sub-environment.
         config: Hyperparameters.
         num_envs: Sub-environments it acts for.
@@ -115,30 +110,43 @@ class PPO(Agent[PPOConfig]):
     ) -> None:
         super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
         config = self.config
+        if config.normalise_observations and not isinstance(observation_space, (spaces.Box, spaces.MultiBinary)):
+            raise InvalidArgument(
+                f"PPOConfig.normalise_observations=True for observations of {observation_space}, expected a Box or "
+                "MultiBinary: choices have no mean, leave it out"
+            )
         self._policy: ActorPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
         else:
             self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
         with initialising(self._weights_seed):
-            network = ActorCritic(self._input_size, self._policy.num_outputs, config.hidden, config.activation, log_std)
+            network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std)
         self._network = network.to(self.device)
         self._optimiser = Adam(self._network.parameters(), config.learning_rate, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        outputs = self._network.choose(inputs)
+        outputs = self._network(inputs)
         if deterministic:
             return self._policy.best(outputs)
         return self._policy.draw(outputs, self._network.log_std, self.random)
 
-    def draw_seed(self) -> int:
-        """Return a seed for the draws of a compiled policy, below 2**32."""
-        return int(self.random.numpy.integers(2**32))
+    def best_actions(self) -> nn.Module:
+        """Return the likeliest action as a module."""
+        space: Any = self.action_space
+        is_discrete = isinstance(space, spaces.Discrete)
+        return nn.Sequential(self._network, BestChoice(choices_of(space)) if is_discrete else BestInBounds(space))
 
-    def export_policy(self, deterministic: bool = False) -> MLP:
-        """Return the policy as a network that rollouts of kernels compile; it normalises observations itself."""
+    def export_policy(self, deterministic: bool = False) -> MLP | None:
+        """Return the policy as a network that rollouts of kernels compile; it normalises observations itself.
+
+        Returns:
+            The network; `None` if it has more than dense layers.
+        """
+        if not self._network.is_dense:
+            return None
         head, log_std = self._policy.head(deterministic, self._network.log_std)
         return MLP(self._network.export(), activation=self.config.activation, head=head, log_std=log_std)
 
@@ -157,7 +165,8 @@ class PPO(Agent[PPOConfig]):
         valid = torch.from_numpy(np.flatnonzero(~slab.is_reset)).to(self.device)
         if not len(valid):
             return {}
-        inputs = self._inputs(slab.observations.reshape(-1, *slab.observations.shape[2:]))  # (T, N, …) -> (T * N, …)
+        observations = self.pack(slab.observations)
+        inputs = self._inputs(observations.reshape(-1, *observations.shape[2:]))  # (T, N, …) -> (T * N, …)
         actions = slab.actions.reshape(-1, *slab.actions.shape[2:])
         targets = self._policy.targets(actions).to(self.device)
         with torch.no_grad():
@@ -214,10 +223,10 @@ class PPO(Agent[PPOConfig]):
         """Advantages and returns of all steps, `(T * N,)` each."""
         shape = slab.rewards.shape
         values = self._values(inputs).view(shape)
-        next_values = torch.cat([values[1:], self._values(self._inputs(slab.last_observations))[None]])
+        next_values = torch.cat([values[1:], self._values(self._inputs(self.pack(slab.last_observations)))[None]])
         if len(slab.ended_steps):
             places = (torch.from_numpy(slab.ended_steps), torch.from_numpy(slab.ended_rows))
-            next_values[places] = self._values(self._inputs(slab.final_observations))
+            next_values[places] = self._values(self._inputs(self.pack(slab.final_observations)))
         rewards, terminated, truncated = (
             torch.from_numpy(array).to(self.device) for array in (slab.rewards, slab.terminated, slab.truncated)
         )
@@ -229,7 +238,7 @@ class PPO(Agent[PPOConfig]):
 
     def _log_probs(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         with self._products():
-            outputs = self._network.choose(inputs)
+            outputs = self._network(inputs)
         return self._policy.log_probs(outputs.float(), self._network.log_std, targets)
 
     def _raw_values(self, inputs: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import check_above
-from envfleet.agents.networks import GaussianActor, TwinCritics, encode, target_of
+from envfleet.agents.networks import GaussianActor, critics_of, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 from envfleet.agents.squashing import propose
@@ -50,9 +50,9 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def _build(self) -> None:
         super()._build()
-        config, inputs, size = self.config, self._input_size, self._bounds.size
-        self._actor = GaussianActor(inputs, config.hidden, size).to(self.device)
-        self._critics = TwinCritics(inputs + size, config.hidden).to(self.device)
+        config, size = self.config, self._bounds.size
+        self._actor = GaussianActor(self.packing, config, size).to(self.device)
+        self._critics = critics_of(self.packing, config, size).to(self.device)
         self._targets = target_of(self._critics)
         self._follower = Follower(self._targets, self._critics)
         self._temperature = Temperature(config.initial_temperature).to(self.device)
@@ -76,6 +76,9 @@ class SAC(ContinuousAgent[SACConfig]):
         means, log_stds = self._actor(inputs)
         return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
 
+    def _outputs(self) -> nn.Module:
+        return self._actor.body  # means come first
+
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
         outputs = self._actor.body(inputs)
@@ -83,7 +86,7 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
-        observations, following = encode(batch.observations), encode(batch.next_observations)
+        observations, following = (self.packing.rows(part) for part in (batch.observations, batch.next_observations))
         alpha = self._temperature.log_alpha.detach().exp()
 
         with torch.no_grad():

@@ -86,25 +86,43 @@ def encode_space(space: spaces.Space[Any] | ActionTable) -> dict[str, Any]:
     Raises:
         InvalidArgument: No agent takes such a space.
     """
-    if isinstance(space, ActionTable):
-        return {"kind": "table", "actions": space.actions}
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, spaces.MultiBinary):
-        return {"kind": "multi_binary", "shape": list(space.shape)}
-    if isinstance(space, spaces.Box):
-        return {"kind": "box", "low": space.low, "high": space.high, "dtype": np.dtype(space.dtype).name}
-    raise InvalidArgument(f"an agent cannot be saved with the space {space}, expected Box, Discrete or an ActionTable")
+    match space:
+        case ActionTable():
+            form: dict[str, Any] = {"kind": "table", "actions": space.actions}
+        case spaces.Discrete():
+            form = {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            form = {"kind": "multi_discrete", "counts": space.nvec, "start": space.start}
+        case spaces.MultiBinary():
+            form = {"kind": "multi_binary", "shape": space.n}
+        case spaces.Box():
+            form = {"kind": "box", "low": space.low, "high": space.high, "dtype": np.dtype(space.dtype).name}
+        case spaces.Dict():
+            form = {"kind": "dict", "spaces": {key: encode_space(inner) for key, inner in space.spaces.items()}}
+        case spaces.Tuple():
+            form = {"kind": "tuple", "spaces": [encode_space(inner) for inner in space.spaces]}
+        case _:
+            raise InvalidArgument(f"an agent cannot be saved with the space {space}, expected one that agents take")
+    return form
 
 
-def decode_space(form: Mapping[str, Any]) -> spaces.Space[Any] | ActionTable:
+def decode_space(form: Mapping[str, Any]) -> Any:
     """Return the space that `encode_space` was given."""
     match form["kind"]:
         case "table":
-            return ActionTable(as_array(form["actions"]))
+            space: Any = ActionTable(as_array(form["actions"]))
         case "discrete":
-            return spaces.Discrete(form["n"], start=form["start"])
+            space = spaces.Discrete(form["n"], start=form["start"])
+        case "multi_discrete":
+            space = spaces.MultiDiscrete(as_array(form["counts"]), start=as_array(form["start"]))
         case "multi_binary":
-            return spaces.MultiBinary(form["shape"])
+            space = spaces.MultiBinary(form["shape"])
+        case "dict":
+            space = spaces.Dict(
+                [(key, decode_space(inner)) for key, inner in form["spaces"].items()]
+            )  # a dict is sorted
+        case "tuple":
+            space = spaces.Tuple([decode_space(inner) for inner in form["spaces"]])
         case _:
-            return spaces.Box(as_array(form["low"]), as_array(form["high"]), dtype=np.dtype(form["dtype"]).type)
+            space = spaces.Box(as_array(form["low"]), as_array(form["high"]), dtype=np.dtype(form["dtype"]).type)
+    return space

@@ -69,8 +69,8 @@ class Actor(Protocol):
         """Choose an action for every observation."""
         ...
 
-    def export_policy(self) -> MLP:
-        """Return the policy as a network that a fused rollout compiles."""
+    def export_policy(self) -> MLP | None:
+        """Return the policy as a network that a fused rollout compiles; `None` if it is none."""
         ...
 
     def draw_seed(self) -> int:
@@ -232,7 +232,8 @@ class Collector:
             The slab. Arrays of a compiled rollout are written again by the next call.
         """
         fleet, num_steps = self._fleet, self._num_steps
-        if not fleet.engine.traits.has_rollouts:
+        policy = agent.export_policy() if fleet.engine.traits.has_rollouts else None
+        if policy is None:
             return Slab.from_rollout(fleet.rollout(agent.act_batch, num_steps))
-        self._rollout = fleet.rollout(agent.export_policy(), num_steps, seed=agent.draw_seed(), out=self._rollout)
+        self._rollout = fleet.rollout(policy, num_steps, seed=agent.draw_seed(), out=self._rollout)
         return Slab.from_rollout(self._rollout)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.hyperparameters import check_above, check_between
-from envfleet.agents.networks import Perceptron, TwinCritics, encode, target_of
+from envfleet.agents.networks import critics_of, network_of, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
@@ -49,9 +49,9 @@ class TD3(ContinuousAgent[TD3Config]):
 
     def _build(self) -> None:
         super()._build()
-        config, inputs, size = self.config, self._input_size, self._bounds.size
-        self._actor = Perceptron([inputs, *config.hidden, size]).to(self.device)
-        self._critics = TwinCritics(inputs + size, config.hidden).to(self.device)
+        config, size = self.config, self._bounds.size
+        self._actor = network_of(self.packing, config, size).to(self.device)
+        self._critics = critics_of(self.packing, config, size).to(self.device)
         self._target_actor, self._target_critics = target_of(self._actor), target_of(self._critics)
         self._actor_follower = Follower(self._target_actor, self._actor)
         self._critic_follower = Follower(self._target_critics, self._critics)
@@ -69,9 +69,12 @@ class TD3(ContinuousAgent[TD3Config]):
         actions = torch.tanh(self._actor(inputs))
         return actions if noise is None else (actions + self.config.exploration_noise * noise).clamp(-1.0, 1.0)
 
+    def _outputs(self) -> nn.Module:
+        return self._actor
+
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
-        observations, following = encode(batch.observations), encode(batch.next_observations)
+        observations, following = (self.packing.rows(part) for part in (batch.observations, batch.next_observations))
 
         with torch.no_grad():
             next_actions = torch.tanh(self._target_actor(following))

@@ -1,4 +1,4 @@
-"""The commands that train: `envfleet train`, `envfleet plot`."""
+"""The commands that train and what comes of it: `envfleet train`, `envfleet plot`, `envfleet export`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     """Give the command line these commands."""
     app.command()(train)
     app.command()(plot)
+    app.command()(export)
 
 
 def train(  # noqa: PLR0913 (one parameter per option)
@@ -117,6 +118,22 @@ def plot(
             console.print(escape(str(file)), soft_wrap=True)
         if not files:
             console.print("There is nothing to draw yet.")
+
+
+def export(
+    agent: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or the file of a checkpoint.", show_default=False)
+    ],
+    *,
+    to: Annotated[
+        Path, typer.Option(metavar="FILE", help="policy.onnx, or policy.pt for TorchScript.", show_default=False)
+    ],
+) -> None:
+    """Write the policy of a trained agent to a file that runs without envfleet."""
+    with readable_errors():
+        from envfleet.agents import export_policy, load_agent
+
+        export_policy(load_agent(agent), to)
 
 
 def set_threads(count: int) -> None:

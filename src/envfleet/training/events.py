@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from envfleet.errors import InvalidArgument
+from envfleet.registry import find_own
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -263,3 +266,26 @@ class Observer(Protocol):
     def close(self) -> None:
         """Write what is left and let go of files; also after an error, in which case `Ended` never came."""
         return
+
+
+def find_observers(names: Sequence[str]) -> list[type[Observer]]:
+    """Return the classes of a configuration's `observers`; a run makes one of each, without arguments.
+
+    Args:
+        names: `"module:Name"` each.
+
+    Raises:
+        InvalidArgument: There is no such class, or it is none of observers.
+    """
+    kinds = []
+    for index, name in enumerate(names):
+        kind = find_own(name, f"observers[{index}]")
+        methods = ("on_event", "state_dict", "load_state_dict", "close")
+        missing = [method for method in methods if not callable(getattr(kind, method, None))]
+        if not isinstance(kind, type) or missing:
+            found = f"has no {missing[0]}()" if missing else "is no class"
+            raise InvalidArgument(
+                f"observers[{index}] is {name!r}, which {found}: derive a class from envfleet.training.events.Observer"
+            )
+        kinds.append(kind)
+    return kinds

@@ -14,7 +14,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.files import NO_ROOM
 from envfleet.sources import advise
 from envfleet.training.config import RunConfig, parse_config, read_config
-from envfleet.training.events import Observer
+from envfleet.training.events import Observer, find_observers
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
@@ -245,7 +245,8 @@ def _run(
             checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
             state = checkpoints.load() if is_resumed else None
             with contextlib.ExitStack() as undo:
-                told = [*records_of(folder), *([ProgressBar()] if verbose else []), *observers]
+                own = [kind() for kind in find_observers(config.observers)]
+                told = [*records_of(folder), *([ProgressBar()] if verbose else []), *own, *observers]
                 for observer in told:
                     undo.callback(observer.close)
                 trainer = Trainer(

@@ -347,8 +347,12 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
         DDDQN(OBSERVATIONS, TORQUE)
     with pytest.raises(InvalidArgument, match="expected a bounded Box of floats"):
         SAC(OBSERVATIONS, OBSERVATIONS)
-    with pytest.raises(InvalidArgument, match="expected Box or MultiBinary"):
-        SAC(spaces.Discrete(3), TORQUE)
+    with pytest.raises(
+        InvalidArgument, match=r"Text\(.*\) at 'mission', expected Box, Discrete, .*: leave that part out"
+    ):
+        SAC(spaces.Dict(mission=spaces.Text(3)), TORQUE)
+    with pytest.raises(InvalidArgument, match="normalise_observations=True for observations of Discrete"):
+        PPO(spaces.Discrete(3), TORQUE, PPOConfig(normalise_observations=True))
     with pytest.raises(InvalidArgument, match="is none of the 14 of the table"):
         TABLE.indices(np.full((1, 4), 0.3))
     with pytest.raises(InvalidArgument, match="no action twice"):

@@ -155,8 +155,10 @@ def test_exported_policies_act_alike() -> None:
     agent = PPO(observations, box, PPOConfig(hidden=(8, 8), normalise_observations=True), seed=0)
     agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(5, 3, (50, 3))))
     inputs = np.random.default_rng(1).normal(5, 3, (20, 3)).astype(np.float32)
-    network = agent.export_policy(deterministic=True)
-    assert (network.head, agent.export_policy().head) == ("tanh", "tanh_gaussian")
+    network, noisy = agent.export_policy(deterministic=True), agent.export_policy()
+    assert network is not None
+    assert noisy is not None
+    assert (network.head, noisy.head) == ("tanh", "tanh_gaussian")
     layers = inputs
     for number, (weight, bias) in enumerate(network.weights):
         layers = (np.tanh(layers) if number else layers) @ weight.T + bias

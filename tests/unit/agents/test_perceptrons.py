@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor
 
+from envfleet.agents import DDDQNConfig
 from envfleet.agents.networks import DuelingNetwork, Perceptron, TwinCritics, mlp
+from envfleet.agents.packing import Packing
 from envfleet.agents.perceptrons import perceptrons
 from envfleet.agents.squashing import moments, propose
 
@@ -62,7 +65,7 @@ def test_a_perceptron_is_what_mlp_makes() -> None:
 
 
 def test_dueling_values_are_the_papers() -> None:
-    network, rows = DuelingNetwork(2, (8,), 3), torch.randn(4, 2)
+    network, rows = DuelingNetwork(Packing(Box(-1.0, 1.0, (2,))), DDDQNConfig(hidden=(8,)), 3), torch.randn(4, 2)
     features = network.body(rows)
     values, advantages = network.value(features), network.advantages(features)
     torch.testing.assert_close(network(rows), values + advantages - advantages.mean(dim=1, keepdim=True))

@@ -13,6 +13,7 @@ from torch import nn
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.networks import DuelingNetwork, TwinCritics, target_of
+from envfleet.agents.packing import Packing
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -40,7 +41,10 @@ def test_twin_critics_are_two_networks() -> None:
 
 
 def test_dueling_values_are_the_mean_over_actions() -> None:
-    network, inputs = DuelingNetwork(2, (8,), 3), torch.randn(4, 2)
+    network, inputs = (
+        DuelingNetwork(Packing(spaces.Box(-1.0, 1.0, (2,))), DDDQNConfig(hidden=(8,)), 3),
+        torch.randn(4, 2),
+    )
     assert torch.allclose(network(inputs).mean(dim=1), network.value(network.body(inputs)).squeeze(1), atol=1e-6)
 
 

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from envfleet.agents.packing import Packing
 from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.engine import StepResult
@@ -81,6 +82,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
         self.single_observation_space: Any = _one_of(fleet.single_observation_space, num_players)
         self.single_action_space: Any = _one_of(fleet.single_action_space, num_players)
+        self._pack = Packing(self.single_observation_space).pack
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._opponents = Opponents(
@@ -145,7 +147,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             self._opponents.draw(self._every)
             self._set_scripts()
             self._take_seats()
-        self._observations, infos = self.fleet.reset(seed=seed)
+        observations, infos = self.fleet.reset(seed=seed)
+        self._observations = self._pack(observations)
         self._shaper.begin_episodes(self._every)
         self._running.clear()
         return self._by_seat(self._observations), infos
@@ -189,7 +192,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """Wait for what comes of it; episodes that begin have their opponents then."""
         observations, rewards, terminated, truncated, infos, _ = self.fleet.recv()
         self._watch.lap("wait")
-        self._observations = observations
+        self._observations = observations = self._pack(observations)
         rows = np.flatnonzero(terminated | truncated)
         winners = np.zeros(self.num_envs, np.int64)
         if len(rows):
@@ -203,7 +206,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             self._begin_episodes(rows, winners[rows])
         if self._has_both_sides:
             terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        finals = self._by_seat(self.fleet.final_observations)
+        finals = self.final_observations
         return ArenaStep(seats, self._by_seat(observations), shaped, terminated, truncated, finals, infos, results)
 
     def _shape(
@@ -256,7 +259,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     @property
     def final_observations(self) -> NDArray[Any]:
         """Last observations of the episodes that ended in the last step, `(num_seats, …)`."""
-        return self._by_seat(self.fleet.final_observations)
+        return self._by_seat(self._pack(self.fleet.final_observations))
 
     def close(self, **kwargs: Any) -> None:
         """Close the fleet."""
@@ -288,7 +291,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         if self._is_game:
             self._set_scripts()
             self._take_seats()
-        self._observations = self.fleet.set_state(state["fleet"])
+        self._observations = self._pack(self.fleet.set_state(state["fleet"]))
         return self._by_seat(self._observations)
 
 

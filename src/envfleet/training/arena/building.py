@@ -10,9 +10,9 @@ import torch
 
 import envfleet
 from envfleet.agents import Agent, OffPolicyAgent, load_agent
+from envfleet.agents.loading import find_agent
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
-from envfleet.registry import AGENTS, resolve
 from envfleet.sources import find_callable, names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.stopwatch import Stopwatch
@@ -96,7 +96,7 @@ def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str, takes
     Raises:
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
     """
-    kind, place = resolve(AGENTS[config.agent.type].target), _device(device)
+    kind, place = find_agent(config.agent.type, "agent.type"), _device(device)
     path, extra = config.agent.checkpoint_path, {"replay_device": place} if issubclass(kind, OffPolicyAgent) else {}
     agent: Agent[Any] = kind(
         arena.single_observation_space,
@@ -116,14 +116,14 @@ def _take_weights(agent: Agent[Any], path: str) -> None:
     if not Path(path).is_file():
         raise InvalidArgument(f"agent.checkpoint_path is {path!r}, but there is no such file: name a checkpoint")
     saved = load_agent(path, num_envs=1)
-    if saved.name != agent.name:
+    if type(saved) is not type(agent):
         raise InvalidArgument(
             f"agent.checkpoint_path is {path!r}, which holds a {saved.name}, but agent.type is {agent.name}: make "
             "them the same"
         )
     for name, theirs, ours in (
         ("observations of shape", saved.observation_space.shape, agent.observation_space.shape),
-        ("hidden layers", saved.config.hidden, agent.config.hidden),
+        ("hidden layers", *(getattr(one.config, "hidden", None) for one in (saved, agent))),
     ):
         if theirs != ours:
             raise InvalidArgument(

@@ -10,10 +10,11 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from envfleet.agents import ActionTable
-from envfleet.agents.hyperparameters import AdamConfig, OffPolicyConfig
+from envfleet.agents.hyperparameters import OffPolicyConfig
+from envfleet.agents.loading import find_agent
 from envfleet.envs.hockey.discrete import action_table
 from envfleet.errors import InvalidArgument
-from envfleet.registry import AGENTS, resolve
+from envfleet.registry import AGENTS, find_own
 from envfleet.training.config.run import RunConfig
 from envfleet.training.config.section import describe_unknown
 
@@ -31,7 +32,7 @@ _COLOURS = {"normal": 0.0, "white": 0.0, "pink": 1.0, "red": 2.0}
 _ELSEWHERE = {"warmup": "training.warmup_steps"}
 
 
-def agent_config(config: RunConfig) -> AdamConfig:
+def agent_config(config: RunConfig) -> Any:
     """Make the agent's own configuration: its hyperparameters, with the learning rate, batch size and warm-up.
 
     Raises:
@@ -46,13 +47,19 @@ def agent_config(config: RunConfig) -> AdamConfig:
     if "warmup" in accepted:
         values["warmup"] = config.training.warmup_steps
     try:
-        made: AdamConfig = TypeAdapter(_config_class(kind)).validate_python(values)
+        made = TypeAdapter(_config_class(kind)).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f".{part}" for part in first["loc"][:1])
         reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         given = f" is {first['input']!r}" if place else ""
         raise InvalidArgument(f"agent.hyperparameters{place}{given}: {reason}") from None
+    network = getattr(made, "network", None)
+    if network is not None and not callable(find_own(network, "agent.hyperparameters.network")):
+        raise InvalidArgument(
+            f"agent.hyperparameters.network is {network!r}, which cannot be called: name a function that takes the "
+            "observation space and returns a torch.nn.Module"
+        )
     if isinstance(made, OffPolicyConfig) and made.capacity < made.batch_size:
         raise InvalidArgument(
             f"agent.hyperparameters.capacity is {made.capacity}, expected at least batch_size, {made.batch_size}: "
@@ -76,12 +83,12 @@ def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in given.items():
         place = f"agent.hyperparameters.{name}"
-        if name in _FIXED:
+        if name in _FIXED and name not in accepted:
             fixed, reason = _FIXED[name]
             if value != fixed:
                 raise InvalidArgument(f"{place} is {value!r}, expected {fixed!r}: {reason}")
             continue
-        ours = AGENTS[kind].aliases.get(name, name)
+        ours = AGENTS[kind].aliases.get(name, name) if kind in AGENTS else name
         special = _special(kind, name, value, place)
         if special is None and ours not in accepted:
             raise InvalidArgument(f"{place} {_unknown(kind, name, accepted)}")
@@ -118,9 +125,8 @@ def _unknown(kind: str, name: str, accepted: list[str]) -> str:
     return describe_unknown(name, accepted).replace("key here", f"hyperparameter of {kind}{hint}")
 
 
-def _config_class(kind: str) -> type[AdamConfig]:
-    config_class: type[AdamConfig] = resolve(AGENTS[kind].target).config_class
-    return config_class
+def _config_class(kind: str) -> type[Any]:
+    return find_agent(kind, "agent.type").config_class
 
 
 def _accepted(kind: str) -> list[str]:
@@ -129,10 +135,9 @@ def _accepted(kind: str) -> list[str]:
 
 def _take_over(values: dict[str, Any], name: str, value: Any, kind: str, accepted: list[str]) -> None:
     if name not in accepted:
-        raise InvalidArgument(
-            f"hyperparameters.{name} is {value!r}, but {kind} has none: write agent.hyperparameters.num_minibatches, "
-            "the parts that a rollout is cut into"
-        )
+        parts = "write agent.hyperparameters.num_minibatches, the parts that a rollout is cut into"
+        advice = parts if "num_minibatches" in accepted else "leave it out"
+        raise InvalidArgument(f"hyperparameters.{name} is {value!r}, but {kind} has none: {advice}")
     if values.get(name, value) != value:
         raise InvalidArgument(
             f"hyperparameters.{name} is {value!r}, agent.hyperparameters.{name} {values[name]!r}: leave one out"

@@ -15,6 +15,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config.agents import agent_config
 from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
+from envfleet.training.events import find_observers
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """Folder of the configurations that come with envfleet, and of their JSON schema."""
@@ -87,6 +88,7 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         data = modernise(data, notes)
         config = RunConfig.model_validate(data)
         agent_config(config)
+        find_observers(config.observers)
     except ValidationError as error:
         raise InvalidArgument(_explain(error, data, source)) from None
     except InvalidArgument as error:

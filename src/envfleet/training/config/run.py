@@ -86,7 +86,10 @@ class Training(Section):
 class AgentSection(Section):
     """Who learns."""
 
-    type: str = Field(json_schema_extra=lambda schema: schema.update(enum=list(AGENTS)))
+    type: str = Field(
+        description="Or 'module:Name' of a class of your own.",
+        json_schema_extra=lambda schema: schema.update(anyOf=[{"enum": list(AGENTS)}, {"pattern": ".:."}]),
+    )
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of the agent, by name.")
     checkpoint_path: str | None = Field(
         default=None,
@@ -103,8 +106,8 @@ class AgentSection(Section):
     @field_validator("type")
     @classmethod
     def _check_type(cls, name: str) -> str:
-        if name not in AGENTS:
-            raise ValueError(f"is {name!r}, expected one of {', '.join(map(repr, AGENTS))}")
+        if name not in AGENTS and ":" not in name:
+            raise ValueError(f"is {name!r}, expected one of {', '.join(map(repr, AGENTS))}, or 'module:Name'")
         return name
 
     @model_validator(mode="after")
@@ -127,4 +130,7 @@ class RunConfig(Section):
     hyperparameters: Hyperparameters = Hyperparameters()
     training: Training = Training()
     agent: AgentSection
+    observers: list[str] = Field(
+        default_factory=list, description="Classes of your own that are told what happens, as 'module:Name'."
+    )
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="All randomness of the run derives from it.")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import envfleet
+from envfleet.agents.packing import Packing
 from envfleet.sources import names_kernel
 from envfleet.training.evaluation.evaluation import MeanReturn, mean_return
 from envfleet.training.games.seating import Policy, SeatedPolicy, Seating
@@ -51,10 +52,12 @@ def evaluate_returns(
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     seated = SeatedPolicy(policy, seating)
     with make_fleet(num_envs=seating.num_envs, **env_kwargs) as fleet:
+        pack = Packing(fleet.single_observation_space).pack
         seating.seat(np.arange(seating.num_envs))
-        observations = fleet.reset(seed=[seeds[game] for game in seating.games])[0]
+        observations = pack(fleet.reset(seed=[seeds[game] for game in seating.games])[0])
         while len(rows := seating.rows):
-            observations, _, terminated, truncated, _ = fleet.step(seated.act(observations))
+            stepped, _, terminated, truncated, _ = fleet.step(seated.act(observations))
+            observations = pack(stepped)
             ended = rows[(terminated | truncated)[rows]]
             if not len(ended):
                 continue
@@ -62,5 +65,6 @@ def evaluate_returns(
             lengths[seating.games[ended]] = fleet.episode_lengths[ended]
             begun = seating.seat(ended)
             if len(begun):
-                observations[begun] = fleet.reset_envs(begun, [seeds[game] for game in seating.games[begun]])[0]
+                fresh = fleet.reset_envs(begun, [seeds[game] for game in seating.games[begun]])[0]
+                observations[begun] = pack(fresh)
     return mean_return(env if isinstance(env, str) else repr(env), seed, returns, lengths)

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.agents import PPO, Agent, OffPolicyAgent, Slab, SlabWriter, Transitions, TransitionWriter
+from envfleet.agents import Agent, OffPolicyAgent, Slab, SlabAgent, SlabWriter, Transitions, TransitionWriter
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument, TrainingDiverged
 from envfleet.training.arena.outcomes import ArenaStep
@@ -127,7 +127,7 @@ class SlabLearner:
         num_steps: Of all sub-environments.
     """
 
-    def __init__(self, agent: PPO, num_steps: int) -> None:
+    def __init__(self, agent: SlabAgent[Any], num_steps: int) -> None:
         self._agent, self._num_steps = agent, num_steps
         self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
         self._slabs: SlabWriter | None = None
@@ -193,10 +193,12 @@ class SlabLearner:
 def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
     """Return the way an agent learns."""
     training = config.training
-    if isinstance(agent, PPO):
+    if isinstance(agent, SlabAgent):
         return SlabLearner(agent, training.rollout_steps)
     if not isinstance(agent, OffPolicyAgent):
-        raise InvalidArgument(f"{agent!r} has neither a replay buffer nor slabs: train a SAC, TD3, DDDQN or PPO")
+        raise InvalidArgument(
+            f"{agent!r} has neither a replay buffer nor slabs: derive its class from OffPolicyAgent or SlabAgent"
+        )
     schedule = UpdateSchedule(
         per_transition=training.updates_per_step,
         per_round=training.updates_per_round,

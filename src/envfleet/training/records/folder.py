@@ -174,7 +174,7 @@ def _make_named(base: Path, name: str) -> Path:
 
 def _make_unique(base: Path, config: RunConfig, num_envs: int) -> Path:
     time = dt.datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    stem, again = f"{config.agent.type}_{time}_{config_hash(config)}", 1
+    stem, again = f"{config.agent.type.rpartition(':')[2]}_{time}_{config_hash(config)}", 1
     path = base / f"{stem}_vec{num_envs}"
     while True:  # ends: every turn found one more folder
         try:

@@ -143,7 +143,7 @@ def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytes
     kind = registry.AgentKind("Quieter", f"{__name__}:Quieter", {"expl_noise": "exploration_noise"})
     monkeypatch.setitem(registry.AGENTS, kind.name, kind)
     given = with_agent("Quieter", expl_noise=0.5)
-    assert json_schema()["$defs"]["AgentSection"]["properties"]["type"]["enum"][-1] == "Quieter"
+    assert json_schema()["$defs"]["AgentSection"]["properties"]["type"]["anyOf"][0]["enum"][-1] == "Quieter"
     config = agent_config(parse_config(given))
     assert config == TD3Config(exploration_noise=0.5, warmup=10_000)
     space = Box(-1.0, 1.0, (2,))

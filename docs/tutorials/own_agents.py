@@ -1,0 +1,96 @@
+"""An agent, a network and an observer of your own; see own-agents.md."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from envfleet.agents import NetworkConfig, Slab, SlabAgent, initialising, network_of
+from envfleet.training.events import Evaluated, Event, Observer
+
+
+# --8<-- [start:agent]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReinforceConfig(NetworkConfig):
+    """Hyperparameters of `Reinforce`; `hidden`, `activation`, `layer_norm` and `network` come with NetworkConfig."""
+
+    gamma: float = 0.99
+    hidden: tuple[int, ...] = (32,)
+    learning_rate: float = 1e-2
+
+
+class Reinforce(SlabAgent[ReinforceConfig]):
+    """Makes actions likelier that were followed by more reward than usual (Williams 1992)."""
+
+    config_class = ReinforceConfig
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Discrete[Any],
+        config: ReinforceConfig | None = None,
+        **options: Any,  # num_envs, seed, device
+    ) -> None:
+        super().__init__(observation_space, action_space, config, **options)
+        with initialising(self._weights_seed):
+            self._network = network_of(self.packing, self.config, int(action_space.n)).to(self.device)
+        self._optimiser = torch.optim.Adam(self._network.parameters(), self.config.learning_rate)
+        self._networks = {"network": self._network}  # what checkpoints hold
+        self._learners["optimiser"] = self._optimiser  # what resuming needs besides
+
+    def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
+        chances = self._network(inputs).softmax(dim=1)
+        if deterministic:
+            return chances.argmax(dim=1).cpu().numpy()
+        return torch.multinomial(chances, 1, generator=self.random.torch).squeeze(1).cpu().numpy()
+
+    def update(self, slab: Slab) -> dict[str, float]:
+        """Take one step up the policy gradient."""
+        returns, total = np.zeros_like(slab.rewards), np.zeros(slab.rewards.shape[1])
+        for step in reversed(range(len(returns))):  # rewards after the end of the slab are left out
+            total *= self.config.gamma * ~(slab.terminated[step] | slab.truncated[step])
+            returns[step] = total = slab.rewards[step] + total
+        valid = np.flatnonzero(~slab.is_reset)
+        observations = self.pack(slab.observations)
+        inputs = self._inputs(observations.reshape(-1, *observations.shape[2:])[valid])
+        actions = torch.from_numpy(slab.actions.reshape(-1)[valid]).to(self.device)
+        gains = torch.from_numpy(returns.reshape(-1)[valid]).float().to(self.device)
+        gains = (gains - gains.mean()) / (gains.std() + 1e-8)
+        loss = (nn.functional.cross_entropy(self._network(inputs), actions, reduction="none") * gains).mean()
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+        self.num_transitions += len(valid)
+        self.num_updates += 1
+        return {"loss": loss.item()}
+
+
+# --8<-- [end:agent]
+
+
+# --8<-- [start:network]
+def wide(space: spaces.Box) -> nn.Module:
+    """Return a network from observations, `(N, size)`, to features, `(N, 64)`."""
+    return nn.Sequential(nn.Linear(space.shape[0], 64), nn.SiLU())
+
+
+# --8<-- [end:network]
+
+
+# --8<-- [start:observer]
+class Printer(Observer):
+    """Prints every evaluation."""
+
+    def on_event(self, event: Event) -> None:
+        """Print one line."""
+        if isinstance(event, Evaluated):
+            print(f"{event.transitions:,} transitions: balanced for {event.score:.0f} steps")
+
+
+# --8<-- [end:observer]

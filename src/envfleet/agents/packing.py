@@ -1,0 +1,173 @@
+"""Observations of any space as one array each, and as rows of numbers for networks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envfleet.errors import InvalidArgument
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+
+
+def encode(observations: Tensor) -> Tensor:
+    """Return arrays, `(N, …)`, as float32 rows, `(N, size)`, images in uint8 scaled to [0, 1]."""
+    rows = observations.flatten(start_dim=1) if observations.dim() > 1 else observations[:, None]
+    return rows.float() / 255.0 if rows.dtype == torch.uint8 else rows.float()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """One array of an observation.
+
+    Attributes:
+        name: Its path, such as `"camera.image"`; `"observation"` if it is all there is.
+        keys: The keys and indices that lead to it.
+        space: Box, Discrete, MultiBinary or MultiDiscrete.
+    """
+
+    name: str
+    keys: tuple[str | int, ...]
+    space: spaces.Space[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one value."""
+        return self.space.shape or ()
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the dtype it is packed in: one byte per element where that is enough, else float32."""
+        is_small = isinstance(self.space, spaces.MultiBinary) or self.space.dtype in {np.dtype("u1"), np.dtype("?")}
+        return np.dtype(np.uint8 if is_small else np.float32)
+
+    def numbers(self, values: Tensor) -> Tensor:
+        """Return values, `(N, …)`, as float32 `(N, size)`: uint8 scaled to [0, 1], choices counted from 0."""
+        rows = encode(values)
+        if isinstance(self.space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(self.space.start):
+            return rows - torch.as_tensor(np.ravel(self.space.start), dtype=torch.float32, device=rows.device)
+        return rows
+
+
+class Packing:
+    """One array per observation, whatever the space.
+
+    Observations that are arrays stay as they are. Those of `Dict` and `Tuple` spaces become rows of bytes, which hold
+    uint8 and bool as they are and all else as float32, so that replay buffers and slabs know nothing of their parts.
+
+    Args:
+        space: Of one observation: Box, Discrete, MultiBinary or MultiDiscrete, or a Dict or Tuple of them.
+
+    Attributes:
+        original: The space.
+        parts: Its arrays, in its order.
+        is_nested: Whether it is a Dict or Tuple.
+        space: Of a packed observation.
+        num_inputs: Numbers per observation, as networks get them.
+
+    Raises:
+        InvalidArgument: The space holds something else.
+
+    Examples:
+        >>> packing = Packing(spaces.Dict(image=spaces.Box(0, 255, (2, 2, 1), np.uint8), speed=spaces.Discrete(3)))
+        >>> packed = packing.pack({"image": np.full((5, 2, 2, 1), 255, np.uint8), "speed": np.arange(5) % 3})
+        >>> packed.shape, packing.rows(torch.from_numpy(packed))[2].tolist()
+        ((5, 8), [1.0, 1.0, 1.0, 1.0, 2.0])
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.original, self.parts = space, tuple(_parts_of(space, ()))
+        self.is_nested = isinstance(space, (spaces.Dict, spaces.Tuple))
+        self.num_inputs = sum(part.size for part in self.parts)
+        size_bytes = sum(part.size * part.dtype.itemsize for part in self.parts)
+        self.space: spaces.Space[Any] = spaces.Box(0, 255, (size_bytes,), np.uint8) if self.is_nested else space
+
+    def pack(self, observations: Any) -> NDArray[Any]:
+        """Return observations as one array; packed ones are returned as they are.
+
+        Args:
+            observations: In the form of the space, any number of leading dimensions before it.
+
+        Returns:
+            The leading dimensions, then the shape of `space`.
+        """
+        if not self.is_nested or isinstance(observations, np.ndarray):
+            return np.asarray(observations)
+        columns = []
+        for part in self.parts:
+            array = _leaf(observations, part)
+            leading = array.shape[: max(array.ndim - len(part.shape), 0)]
+            if array.shape[len(leading) :] != part.shape:
+                raise InvalidArgument(
+                    f"an observation has shape {array.shape} at {part.name!r}, expected {part.shape} after the leading "
+                    "dimensions: pass observations in the form of the space"
+                )
+            flat = np.ascontiguousarray(array, part.dtype).reshape(*leading, part.size)
+            columns.append(flat.view(np.uint8))
+        return np.concatenate(columns, axis=-1)
+
+    def unpack(self, packed: Tensor) -> list[Tensor]:
+        """Return the arrays of packed observations, one `(N, …)` per part."""
+        if not self.is_nested:
+            return [packed]
+        sizes = [part.size * part.dtype.itemsize for part in self.parts]
+        values = []
+        for part, column in zip(self.parts, torch.split(packed, sizes, dim=1), strict=True):
+            if part.dtype != np.uint8:
+                aligned = column.clone(memory_format=torch.contiguous_format)  # a view of floats must be
+                typed = aligned.view(torch.float32)
+            else:
+                typed = column if part.space.dtype == np.uint8 else column.bool()
+            values.append(typed.reshape(-1, *part.shape))
+        return values
+
+    def rows(self, packed: Tensor) -> Tensor:
+        """Return packed observations, `(N, …)`, as networks get them, float32 `(N, num_inputs)`."""
+        return self.join(self.unpack(packed))
+
+    def join(self, values: list[Tensor]) -> Tensor:
+        """Return the arrays of observations, one `(N, …)` per part, as networks get them."""
+        rows = [part.numbers(value) for part, value in zip(self.parts, values, strict=True)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+
+
+def _parts_of(space: spaces.Space[Any], keys: tuple[str | int, ...]) -> Iterator[Part]:
+    name = ".".join(map(str, keys)) or "observation"
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from _parts_of(inner, (*keys, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, inner in enumerate(space.spaces):
+            yield from _parts_of(inner, (*keys, index))
+    elif isinstance(space, _ARRAYS):
+        yield Part(name, keys, space)
+    else:
+        raise InvalidArgument(
+            f"the observation space is {space} at {name!r}, expected Box, Discrete, MultiBinary or MultiDiscrete, or a "
+            "Dict or Tuple of them: leave that part out (gymnasium.wrappers.FilterObservation), or make numbers of it "
+            "(TransformObservation)"
+        )
+
+
+def _leaf(observations: Any, part: Part) -> NDArray[Any]:
+    for key in part.keys:
+        try:
+            observations = observations[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise InvalidArgument(
+                f"an observation of type {type(observations).__name__} has no {key!r}, which the observation space has "
+                f"at {part.name!r}: pass observations in the form of the space"
+            ) from error
+    return np.asarray(observations)

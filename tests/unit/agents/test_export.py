@@ -1,0 +1,84 @@
+"""Exported policies do what the agent does without exploration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from gymnasium import spaces
+from tests.unit.agents.test_spaces import KINDS, ROBOT, SPACES, drawn, make
+
+from envfleet.agents import DDDQN, PPO, ActionTable, Agent, DDDQNConfig, PPOConfig, export_policy
+from envfleet.errors import InvalidArgument, MissingDependency
+
+VECTOR = spaces.Box(-np.inf, np.inf, (2, 3), np.float32)
+SPEED = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), dtype=np.float64)
+
+
+def parts(agent: Agent[Any], observations: Any) -> dict[str, Any]:
+    """The arrays of a batch by the names that files have for them."""
+    found = {}
+    for part in agent.packing.parts:
+        value = observations
+        for key in part.keys:
+            value = value[key]
+        found[part.name] = np.asarray(value, part.space.dtype)
+    return found
+
+
+def check(agent: Agent[Any], folder: Path) -> None:
+    observations = drawn(agent.observation_space, 33)
+    expected, inputs = agent.act_batch(observations, deterministic=True), parts(agent, observations)
+    export_policy(agent, folder / "policy.pt")
+    script = torch.jit.load(str(folder / "policy.pt"))
+    export_policy(agent, folder / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(folder / "policy.onnx"))
+    actions = {
+        "TorchScript": script(*map(torch.from_numpy, inputs.values())).numpy(),
+        "ONNX": session.run(["action"], {one.name: inputs[one.name] for one in session.get_inputs()})[0],
+    }
+    for form, found in actions.items():
+        assert found.shape == expected.shape, form
+        assert found.dtype == expected.dtype, form
+        assert np.abs(found - expected).max() <= 1e-5, form
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("space", [VECTOR, SPACES["Atari"], SPACES["MinAtar"], ROBOT, SPACES["many choices"]],
+                         ids=["vector", "image", "bits", "Dict", "choices"])  # fmt: skip
+def test_files_do_what_the_agent_does(kind: str, space: spaces.Space[Any], tmp_path: Path) -> None:
+    check(make(kind, space), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+def test_tables_bounds_and_normalisation_are_in_the_file(tmp_path: Path) -> None:
+    table = ActionTable(np.random.default_rng(0).random((7, 2)))
+    check(DDDQN(VECTOR, table, DDDQNConfig(hidden=(8,), capacity=1), seed=0), tmp_path)
+    check(DDDQN(VECTOR, spaces.Discrete(3, start=-1), DDDQNConfig(hidden=(8,), capacity=1), seed=0), tmp_path)
+    agent = PPO(VECTOR, SPEED, PPOConfig(hidden=(8,), normalise_observations=True, layer_norm=True), seed=0)
+    agent._network.observation_moments.update(torch.from_numpy(np.random.default_rng(0).normal(5, 3, (50, 6))))
+    check(agent, tmp_path)
+
+
+class Silent(PPO):
+    """An agent that does not say what its policy is."""
+
+    best_actions = Agent.best_actions
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make("PPO", VECTOR)
+    with pytest.raises(InvalidArgument, match=r"policy.h5', expected a name that ends in .pt or .onnx"):
+        export_policy(agent, tmp_path / "policy.h5")
+    with pytest.raises(InvalidArgument, match=r"Silent cannot be exported, as it has no best_actions\(\): define it"):
+        export_policy(Silent(VECTOR, spaces.Discrete(2), PPOConfig()), tmp_path / "policy.pt")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'envfleet\[export\]'"):
+        export_policy(agent, tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
