@@ -39,7 +39,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(help="Of hockey: compiled, or box2d, the same game and slower.", show_default="compiled"),
+        typer.Option(
+            help="Of a game that has several, such as compiled and box2d of hockey.", show_default="the first"
+        ),
     ] = None,
     backend: Annotated[
         str | None,

@@ -6,12 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from envfleet.agents import ActionTable
 from envfleet.agents.hyperparameters import AdamConfig, OffPolicyConfig
-from envfleet.envs.hockey.discrete import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, resolve
 from envfleet.training.config.run import RunConfig
@@ -59,15 +56,6 @@ def agent_config(config: RunConfig) -> AdamConfig:
             "nothing is learned before the replay buffer holds a batch"
         )
     return made
-
-
-def action_table_of(config: RunConfig) -> ActionTable | None:
-    """Return what DDDQN chooses from in hockey, actions of shape `(4,)`; `None` for others."""
-    place, agent = config.curriculum.phases[0].environment, config.agent
-    if agent.type != "DDDQN" or not place.is_hockey:
-        return None
-    table = action_table(agent.action_fineness, keep_mode=place.keep_mode, combined=agent.action_combined)
-    return ActionTable(np.pad(table, ((0, 0), (0, 4 - table.shape[1]))))  # without keep_mode nobody shoots
 
 
 def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

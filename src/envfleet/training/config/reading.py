@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
 from envfleet.training.config.agents import agent_config
+from envfleet.training.config.opponents import NAMED, SCRIPTED
 from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
 
@@ -140,7 +141,8 @@ def _line(problem: ErrorDetails, data: Any) -> str:
 
 
 def _tags() -> str:
-    return "'none', 'basic_weak', 'basic_strong', 'self_play', 'snapshots', 'weighted_mixture'"
+    kinds = ("none", *SCRIPTED, "self_play", "snapshots", "weighted_mixture")
+    return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
 
 
 def _describe(problem: ErrorDetails) -> str:
@@ -158,7 +160,7 @@ def _real(location: Sequence[int | str], data: Any) -> list[int | str]:
         if is_there and isinstance(data, (dict, list)):
             data = data[part]  # type: ignore[index]  # an int for lists, else a str
             keys.append(part)
-        elif number == len(location) - 1 and isinstance(data, dict) and part != data.get("type"):
+        elif number == len(location) - 1 and isinstance(data, dict) and part not in (data.get("type"), NAMED):
             keys.append(part)
     return keys
 

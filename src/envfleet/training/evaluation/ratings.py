@@ -14,9 +14,6 @@ from openskill.models import BradleyTerryFull, BradleyTerryFullRating
 
 from envfleet.errors import InvalidArgument
 
-ANCHORS: Mapping[str, float] = {"weak": 22.0, "strong": 25.0}
-"""Fixed ratings of the scripted players: 3.0 apart, as strong scores 62.5 % against weak, draws counting half."""
-
 _ANCHOR_SIGMA = 0.1
 _RANKS = {1: [0, 1], 0: [0, 0], -1: [1, 0]}
 
@@ -27,7 +24,7 @@ class Rating:
 
     Attributes:
         name: Of the player.
-        mu: The rating; 25 is the strong scripted player's.
+        mu: The rating; that of a player of whom nothing is known is 25.
         sigma: Its standard deviation.
         games: It is taken from.
         is_anchor: Whether it stands fixed.
@@ -58,7 +55,7 @@ class Result:
 def rate(
     names: Sequence[str],
     results: Iterable[Result],
-    anchors: Mapping[str, float] = ANCHORS,
+    anchors: Mapping[str, float],
     before: Mapping[str, Rating] | None = None,
 ) -> list[Rating]:
     """Rate players.
