@@ -272,7 +272,7 @@ class Place:
         """Return that of one player."""
         if self.game is not None:
             return self.game.observation_space
-        with contextlib.closing(self._make(None)) as env:
+        with contextlib.closing(self.section.make()) as env:
             return env.observation_space
 
     def agent(self, checkpoint: str | Path) -> Any:
@@ -302,7 +302,7 @@ class Place:
         if self.game is not None:
             env = self.game.open(self.rink(None, mode).mode, self._settings, render_mode)
         else:
-            env = self._make(render_mode)
+            env = self.section.make(render_mode=render_mode)
         try:
             yield env
         except pygame.error as error:
@@ -311,21 +311,6 @@ class Place:
             ) from error
         finally:
             env.close()
-
-    def _make(self, render_mode: str | None) -> gym.Env[Any, Any]:
-        from envfleet.options import Options
-        from envfleet.sources import Blueprint
-        from envfleet.training.arena.building import env_source
-
-        if self.section.is_remote:
-            raise InvalidArgument(
-                f"{self.section.kwargs['env']!r} is behind a service and cannot be shown here: pass --env with one "
-                "that is installed"
-            )
-        rendering = {} if render_mode is None else {"render_mode": render_mode}
-        section = self.section.model_copy(update={"kwargs": {**self.section.kwargs, **rendering}})
-        source, kwargs = env_source(section)
-        return Blueprint(source, 1, Options(), kwargs).builders(0)[0].build({})
 
 
 def find_place(player: str, env: str | None, env_args: list[str]) -> Place:

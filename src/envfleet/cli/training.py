@@ -129,9 +129,6 @@ def set_threads(count: int) -> None:
 
 
 def _train(config: str, options: dict[str, Any], threads: int) -> Any:
-    from envfleet.training import train as run
-
-    set_threads(threads)
     if "out" in options:
         options["base_output_dir"] = options.pop("out")
     if "name" in options:
@@ -140,6 +137,9 @@ def _train(config: str, options: dict[str, Any], threads: int) -> Any:
         from envfleet.training.config import read_config
 
         read = read_config(config)
+    from envfleet.training import train as run
+
+    set_threads(threads)
     return run(read, **options)
 
 

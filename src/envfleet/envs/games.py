@@ -179,7 +179,7 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
         inspect.signature(bound).bind()
     except TypeError:  # it takes a seed, as makers of Gymnasium environments may
         return None
-    probe = bound()
+    probe: Any = bound()
     probe.close()
     return Game(source, bound) if hasattr(probe, "possible_agents") else None
 

@@ -14,6 +14,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.sources import advise
 from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, parse_config, read_config
+from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.events import Observer
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.examining import POOL
@@ -262,7 +263,8 @@ def _run(
 
 def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:
     evaluation = trainer.evaluation
-    rates = [figures.get("win_rate") for name, figures in evaluation.items() if name != POOL]
+    rates = [evaluation[name].get("win_rate") for name in evaluation if name != POOL]
+    scripted = [evaluation[name]["win_rate"] for name in evaluation if name.startswith(SCRIPT)]
     return RunResult(
         run_name=folder.name,
         run_dir=folder.path,
@@ -272,7 +274,7 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         total_updates=trainer.agent.num_updates,
         mean_reward=trainer.mean_return,
         win_rate=rates[0] if rates else None,
-        win_rate_weak=rates[1] if len(rates) > 1 else None,
+        win_rate_weak=scripted[-1] if len(scripted) > 1 else None,
         evaluation=evaluation,
         rating=trainer.rating,
         steps_per_s=trainer.steps_per_s,

@@ -122,7 +122,7 @@ def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
     shown = flat(text.getvalue())
     assert "mine has used its time" in shown
     assert "basic_strong 90.0% 6.0% 4.0% 85.0% to 94.0% 200" in shown
-    assert "Rating 31.2 (weak has 22, strong has 25)" in shown
+    assert "Rating 31.2 (strong has 25)" in shown
     assert "Time: learning 50%, environment 30%, acting 20% " in shown
     assert "Best agent runs/mine/checkpoints/best.pt" in shown
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.registry import AGENTS, resolve
-from envfleet.sources import find_callable, is_kernel_class, names_kernel
+from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig, agent_config
@@ -23,18 +22,6 @@ from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.copies import experienced
 from envfleet.training.opponents.sources import needs_learner
 from envfleet.training.options import RunOptions
-
-
-def env_source(place: Environment) -> tuple[Any, dict[str, Any]]:
-    """Return what `envfleet.make` takes for an environment for one, and its arguments as keywords.
-
-    Raises:
-        InvalidArgument: It names a module that cannot be imported.
-    """
-    found = find_callable(place.id)
-    if found is None or is_kernel_class(found):
-        return found or place.id, place.kwargs
-    return functools.partial(found, **place.kwargs), {}
 
 
 def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:
@@ -58,7 +45,7 @@ def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fl
         return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
     if game is None and options.engine is not None:
         raise InvalidArgument(f"engine={options.engine!r}, but {place.id!r} has none to choose from: leave it out")
-    source, kwargs = env_source(place) if game is None else (game.source(options.engine), {})  # set by each phase
+    source, kwargs = place.source() if game is None else (game.source(options.engine), {})  # set by each phase
     return envfleet.make(
         source,
         options.num_envs,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from envfleet.agents.hyperparameters import AdamConfig, OffPolicyConfig
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, resolve
 from envfleet.training.config.run import RunConfig
 from envfleet.training.config.section import describe_unknown
+
+if TYPE_CHECKING:
+    from envfleet.agents.hyperparameters import AdamConfig
 
 _FIXED: dict[str, tuple[Any, str]] = {
     "use_huber_loss": (True, "the loss of DDDQN is always Huber's"),
@@ -34,6 +36,8 @@ def agent_config(config: RunConfig) -> AdamConfig:
     Raises:
         InvalidArgument: A hyperparameter is not known, or cannot have that value.
     """
+    from envfleet.agents.hyperparameters import OffPolicyConfig  # imports torch
+
     kind = config.agent.type
     values = _named(kind, config.agent.hyperparameters)
     accepted = _accepted(kind)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import gymnasium as gym
 from pydantic import Field, create_model, model_validator
 
 from envfleet.envs.games import Game, known_game, known_games
+from envfleet.errors import InvalidArgument
+from envfleet.options import Options
 from envfleet.registry import GAMES
+from envfleet.sources import Blueprint, find_callable, is_kernel_class
 from envfleet.training.config.opponents import SCRIPT, NamedOpponent, Opponent, Weight, shares_of
 from envfleet.training.config.section import Section
 
@@ -59,6 +64,33 @@ class Environment(Section):
     def is_remote(self) -> bool:
         """Return whether it lives behind a service."""
         return self.id == REMOTE
+
+    def source(self) -> tuple[Any, dict[str, Any]]:
+        """Return what `envfleet.make` takes for an environment for one, and its arguments as keywords.
+
+        Raises:
+            InvalidArgument: It names a module that cannot be imported.
+        """
+        found = find_callable(self.id)
+        if found is None or is_kernel_class(found):
+            return found or self.id, dict(self.kwargs)
+        return functools.partial(found, **self.kwargs), {}
+
+    def make(self, **more: Any) -> gym.Env[Any, Any]:
+        """Make an environment for one, to look at.
+
+        Args:
+            **more: Arguments beside those of the configuration, such as `render_mode`.
+
+        Raises:
+            InvalidArgument: It is behind a service.
+        """
+        if self.is_remote:
+            raise InvalidArgument(
+                f"{self.kwargs['env']!r} is behind a service and cannot be made here: name one that is installed"
+            )
+        source, kwargs = self.model_copy(update={"kwargs": {**self.kwargs, **more}}).source()
+        return Blueprint(source, 1, Options(), kwargs).builders(0)[0].build({})
 
     @property
     def mode_shares(self) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
+from envfleet.training.config.actions import check_actions
 from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import NAMED, SCRIPTED
 from envfleet.training.config.retired import modernise
@@ -88,6 +89,7 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         data = modernise(data, notes)
         config = RunConfig.model_validate(data)
         agent_config(config)
+        check_actions(config)
     except ValidationError as error:
         raise InvalidArgument(_explain(error, data, source)) from None
     except InvalidArgument as error:

@@ -8,7 +8,6 @@ from typing import Any
 
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
-from envfleet.training.arena.building import env_source
 from envfleet.training.config import NamedOpponent, RunConfig, shares_of
 from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.config.phases import Environment
@@ -114,5 +113,5 @@ def evaluate_alone(policy: Policy, place: Environment, *, episodes: int, seed: i
         kwargs = dict(place.kwargs)
         source = kwargs.pop("env")
     else:
-        source, kwargs = env_source(place)
+        source, kwargs = place.source()
     return evaluate_returns(policy, source, episodes=episodes, seed=seed, **kwargs)

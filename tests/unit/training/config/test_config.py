@@ -171,7 +171,7 @@ def test_updates_are_per_transition_unless_asked_for_per_round() -> None:
 def test_other_environments_are_for_one_player() -> None:
     data = clean()
     data["curriculum"]["phases"] = [
-        {"name": "swing", "transitions": 10, "environment": {"id": "Pendulum-v1"}, "opponent": {"type": "none"}}
+        {"name": "swing", "transitions": 10, "environment": {"id": "Acrobot-v1"}, "opponent": {"type": "none"}}
     ]
     config = parse_config(data)
     assert not config.curriculum.phases[0].environment.is_known_game

@@ -40,7 +40,7 @@ def test_ratings_are_those_games_were_drawn_from(draw_share: float) -> None:
 
 
 def test_ratings_are_surer_with_more_games() -> None:
-    few, many = (rate([*TRUE], results_of(TRUE, games, 0.5))[2].sigma for games in (20, 200))
+    few, many = (rate([*TRUE], results_of(TRUE, games, 0.5), ANCHORS)[2].sigma for games in (20, 200))
     assert many < few / 2
 
 
