@@ -10,6 +10,8 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
+from envfleet.errors import InvalidArgument
+
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
@@ -271,3 +273,27 @@ def find_hosting(env_id: str) -> Any:
 def resolve(target: str) -> Any:
     """Import what `"module:name"` names."""
     return pkgutil.resolve_name(target)
+
+
+def find_own(target: str, place: str) -> Any:
+    """Import what a user's own `"module:name"` names.
+
+    Args:
+        target: `"module:name"`.
+        place: Where it is written, such as the path of a key; errors begin with it.
+
+    Raises:
+        InvalidArgument: It has another form, there is no such module, or no such name in it.
+    """
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise InvalidArgument(f"{place} is {target!r}, expected 'module:name': write the module, a colon, the name")
+    try:
+        return resolve(target)
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{place} is {target!r}, but the module cannot be imported ({error}): run from the folder that holds it, "
+            "or install it"
+        ) from error
+    except AttributeError as error:
+        raise InvalidArgument(f"{place} is {target!r}, but {error}: check the spelling of the name") from error

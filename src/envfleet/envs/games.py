@@ -30,7 +30,7 @@ class Game:
 
     Args:
         name: To show.
-        make_env: Makes the `ParallelEnv`; keywords of its own only, such as `render_mode`.
+        make_env: Makes the `ParallelEnv`, with `render_mode` as its only keyword where it is to be drawn.
 
     Attributes:
         name: To show, and in configurations.
@@ -160,7 +160,7 @@ class Game:
 def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | None:
     """Return the game for two that a source means; `None` if it is an environment for one.
 
-    A callable that is neither a class of environments nor a kernel is called once to see what it makes.
+    A callable that is neither a Gymnasium class nor a kernel is called to see what it makes.
 
     Args:
         source: A name in `registry.GAMES`, a Gymnasium id, or `"module:callable"`.

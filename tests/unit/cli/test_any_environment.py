@@ -168,9 +168,12 @@ def test_a_person_plays_where_keys_mean_something(monkeypatch: pytest.MonkeyPatc
     [
         ({"opponent": None}, "the phase 'all' plays 'fetch:Fetch', a game for two, without an opponent: add"),
         ({"opponent": {"type": "basic_weak"}}, "has no scripted player of that name: take random"),
-        ({"opponent": {"type": "fetch:Nobody"}}, "opponent is 'fetch:Nobody', which cannot be imported"),
+        (
+            {"opponent": {"type": "fetch:Nobody"}},
+            "opponent is 'fetch:Nobody', but module 'fetch' has no attribute 'Nobody'",
+        ),
         ({"opponent": {"type": "fetch:nearer"}}, "nearer cannot be made .* let it take"),
-        ({"shaping": "fetch:SIZE"}, "shaping is 'fetch:SIZE', a int: name a function or a class"),
+        ({"shaping": "fetch:SIZE"}, "shaping is 'fetch:SIZE', a int: name a function"),
         ({"reward_shaping": {}}, "has reward_shaping, but 'fetch:Fetch' has no terms for it: write shaping"),
     ],
 )

@@ -79,9 +79,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._game = game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
-        one_of = _one_of if game is not None else _all_of
-        self.single_observation_space: Any = one_of(fleet.single_observation_space)
-        self.single_action_space: Any = one_of(fleet.single_action_space)
+        self.single_observation_space: Any = _one_of(fleet.single_observation_space, game)
+        self.single_action_space: Any = _one_of(fleet.single_action_space, game)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._opponents = Opponents(
@@ -308,12 +307,10 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return self._by_seat(self._observations)
 
 
-def _all_of(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    return space
-
-
-def _one_of(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Return the space of one of two players."""
+def _one_of(space: spaces.Space[Any], game: Game | None) -> spaces.Space[Any]:
+    """Return the space of one player."""
+    if game is None:
+        return space
     if isinstance(space, spaces.Box) and space.shape[:1] == (PLAYERS,):
         return spaces.Box(space.low[0], space.high[0], dtype=space.low.dtype.type)
     if isinstance(space, spaces.MultiDiscrete) and space.shape == (PLAYERS,) and space.nvec[0] == space.nvec[1]:

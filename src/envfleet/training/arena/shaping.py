@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
+from envfleet.registry import find_own
 from envfleet.training.config import Phase
-from envfleet.training.config.section import find_own
 
 Shaping = Callable[[NDArray[Any], NDArray[Any], NDArray[np.float64], NDArray[Any]], NDArray[np.float64]]
 """A function from observations, actions, rewards and next observations, each `(N, …)`, to rewards, `(N,)`."""
@@ -138,6 +138,8 @@ def find_shaping(name: str) -> Shaping:
         InvalidArgument: `"module:name"` cannot be imported, or is nothing that can be called.
     """
     function = find_own(name, "shaping")
+    if not callable(function):
+        raise InvalidArgument(f"shaping is {name!r}, a {type(function).__name__}: name a function")
 
     def shape(
         observations: NDArray[Any], actions: NDArray[Any], rewards: NDArray[np.float64], after: NDArray[Any]

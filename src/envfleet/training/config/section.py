@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import pkgutil
-from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
-
-from envfleet.errors import InvalidArgument
 
 
 class Section(BaseModel):
@@ -40,26 +36,3 @@ def describe_unknown(name: str, accepted: list[str]) -> str:
     meant = difflib.get_close_matches(name, accepted, n=1, cutoff=0.6)
     advice = f"did you mean {meant[0]}?" if meant else "check the spelling, or leave it out"
     return f"is no key here, accepted are {', '.join(accepted)}: {advice}"
-
-
-def find_own(name: str, key: str) -> Callable[..., Any]:
-    """Return a function or class of the user's own.
-
-    Args:
-        name: `"module:name"`.
-        key: Of the configuration that names it.
-
-    Raises:
-        InvalidArgument: It cannot be imported, or is nothing that can be called.
-    """
-    try:
-        found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidArgument(
-            f"{key} is {name!r}, which cannot be imported ({error}), expected 'module:name': run from the folder that "
-            "holds the module, or install it"
-        ) from error
-    if not callable(found):
-        raise InvalidArgument(f"{key} is {name!r}, a {type(found).__name__}: name a function or a class")
-    own: Callable[..., Any] = found
-    return own

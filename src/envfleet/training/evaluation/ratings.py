@@ -7,7 +7,6 @@ Scripted players are anchors: their ratings stand fixed, so that those of differ
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from openskill.models import BradleyTerryFull, BradleyTerryFullRating
@@ -91,17 +90,6 @@ def rate(
             if name not in anchors:
                 ratings[name] = rating
     return [Rating(name, ratings[name].mu, ratings[name].sigma, counts[name], name in anchors) for name in names]
-
-
-def expected_score(one: Rating, two: Rating) -> float:
-    """Return what `one` is expected to score in a game against `two`: its chance to win and half of that to draw.
-
-    Examples:
-        >>> expected_score(Rating("strong", 25.0, 0.1, 0), Rating("weak", 22.0, 0.1, 0))
-        0.624...
-    """
-    spread = math.sqrt(one.sigma**2 + two.sigma**2 + 2 * BradleyTerryFull().beta ** 2)
-    return 1 / (1 + math.exp((two.mu - one.mu) / spread))
 
 
 def _check(result: Result, ratings: Mapping[str, BradleyTerryFullRating]) -> None:

@@ -18,8 +18,8 @@ from envfleet.agents.agent import Agent
 from envfleet.agents.randomness import Random
 from envfleet.envs.games import RANDOM, Game, known_game
 from envfleet.errors import InvalidArgument
+from envfleet.registry import find_own
 from envfleet.training.config.phases import DEFAULT_GAME
-from envfleet.training.config.section import find_own
 from envfleet.training.games.seating import Policy
 
 Player = str | Path | Policy
@@ -121,7 +121,13 @@ class OwnPlayer:
 
 def find_class(name: str) -> Callable[..., Any]:
     """Return the class of a player, by `"random"` or `"module:Name"`."""
-    return RandomPlayer if name == RANDOM else find_own(name, "opponent")
+    if name == RANDOM:
+        return RandomPlayer
+    found = find_own(name, "opponent")
+    if not callable(found):
+        raise InvalidArgument(f"opponent is {name!r}, a {type(found).__name__}: name a class")
+    kind: Callable[..., Any] = found
+    return kind
 
 
 def seat_player(player: Player, name: str | None = None, *, game: Game | None = None, device: str = "cpu") -> Seated:
