@@ -169,7 +169,8 @@ def watch(  # noqa: PLR0913 (one parameter per option)
         from envfleet.training.games import seat_player
         from envfleet.training.games.showing import show_episodes, show_games
 
-        place, game = (found := find_place(checkpoint, env, env_args)), found.game
+        place = find_place(checkpoint, env, env_args)
+        game = place.game
         with place.open(mode, "rgb_array" if out else "human") as shown:
             if game is None:
                 place.refuse({"--against": against, "--side": side, "--mode": mode})
@@ -203,7 +204,8 @@ def play(
         from envfleet.training.games import Seated, seat_player
         from envfleet.training.games.showing import Person, show_episodes, show_games
 
-        place, game = (found := find_place(against or "", env, env_args)), found.game
+        place = find_place(against or "", env, env_args)
+        game = place.game
         if game is not None:
             check_choice("side", side or game.seats[0], game.seats)
         with place.open(mode, "human") as shown:
@@ -319,13 +321,18 @@ def find_place(player: str, env: str | None, env_args: list[str]) -> Place:
     Raises:
         InvalidArgument: There is no such environment, or runs in a folder were trained on different ones.
     """
+    from pydantic import ValidationError
+
     from envfleet.envs.games import find_game
     from envfleet.training.config import read_config
     from envfleet.training.config.phases import Environment
 
     kwargs = parse_env_kwargs(env_args)
     if env is not None:
-        section = Environment(id=env, kwargs=kwargs)
+        try:
+            section = Environment(id=env, kwargs=kwargs)
+        except ValidationError as error:
+            raise InvalidArgument(f"--env {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     else:
         files = _configs_of(Path(player)) if player else []
         sections = [read_config(file).curriculum.phases[0].environment for file in files] or [Environment()]

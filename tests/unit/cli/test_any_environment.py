@@ -183,7 +183,19 @@ def test_mistakes_are_named_before_the_run_begins(phase: dict[str, Any], said: s
     assert not (tmp_path / "runs").exists()
 
 
-def test_options_of_games_are_refused_for_one_player() -> None:
-    result = CliRunner().invoke(app, ["evaluate", "x.pt", "--env", "CartPole-v1", "--opponent", "random"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--env", "CartPole-v1", "--opponent", "random"), "--opponent for 'CartPole-v1', which is for one player"),
+        (("--env", "CartPole-v1"), "there is no player 'x.pt', expected the file of a checkpoint"),
+        (("--env", "remote"), '--env is "remote" without url and env'),
+        (("--env", "fetch:Fetch", "--mode", "FAST"), "mode='FAST', but 'fetch:Fetch' has no modes: leave it out"),
+        (("--env", "fetch:Fetch", "--side", "left"), "side='left': pass one of 'red', 'blue', 'both'"),
+        (("--env", "fetch:nearer"), "there is no player 'x.pt'"),
+    ],
+)
+def test_what_the_environment_does_not_have_is_refused(options: tuple[str, ...], said: str) -> None:
+    player = "random" if "fetch:Fetch" in options else "x.pt"
+    result = CliRunner().invoke(app, ["evaluate", player, *options])
     assert result.exit_code == 2
-    assert "--opponent for 'CartPole-v1', which is for one player" in re.sub(r"[\s│]+", " ", result.output)
+    assert said in re.sub(r"[\s│]+", " ", result.output)

@@ -249,11 +249,12 @@ class Curriculum(Section):
         first = self.phases[0].environment
         for phase in self.phases[1:]:
             place = phase.environment
-            if (place.id, place.keep_mode) != (first.id, first.keep_mode):
+            theirs, ours = place.settings["keep_mode"], first.settings["keep_mode"]
+            if (place.id, theirs) != (first.id, ours):
                 raise ValueError(
-                    f"phase {phase.name!r} plays {place.id!r} with keep_mode={place.keep_mode}, phase "
-                    f"{self.phases[0].name!r} {first.id!r} with keep_mode={first.keep_mode}, expected the same in all: "
-                    "one agent cannot have several forms of observations and actions; train in several runs"
+                    f"phase {phase.name!r} plays {place.id!r} with keep_mode={theirs}, phase {self.phases[0].name!r} "
+                    f"{first.id!r} with keep_mode={ours}, expected the same in all: one agent cannot have several "
+                    "forms of observations and actions; train in several runs"
                 )
         names = [phase.name for phase in self.phases]
         twice = sorted({name for name in names if names.count(name) > 1})

@@ -52,8 +52,10 @@ class Rink:
         self.game.source(self.engine)
         if not self.mode and self.game.modes:
             object.__setattr__(self, "mode", self.game.modes[0])
+        if self.mode and not self.game.modes:
+            raise InvalidArgument(f"mode={self.mode!r}, but {self.game.name!r} has no modes: leave it out")
         if self.mode:
-            check_choice("mode", self.mode, self.game.modes or ("",))
+            check_choice("mode", self.mode, self.game.modes)
 
     def open(self, num_envs: int) -> Any:
         """Make a fleet of games for two players."""
