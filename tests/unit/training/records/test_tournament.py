@@ -84,7 +84,9 @@ def test_checkpoints_are_found(tmp_path: Path) -> None:
 
 def test_agents_of_other_environments_stay_away(tmp_path: Path) -> None:
     PPO(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig(hidden=(4,))).save(tmp_path / "balancing.pt")
-    with pytest.raises(InvalidArgument, match=r"no checkpoint in .* is of an agent that plays hockey"):
+    with pytest.raises(
+        InvalidArgument, match=r"no checkpoint in .* is of an agent that sees observations of shape \(18,\)"
+    ):
         find_checkpoints(tmp_path, known_game("hockey").observation_space)
     PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,))).save(tmp_path / "player.pt")
     assert [*find_checkpoints(tmp_path, known_game("hockey").observation_space)] == ["player"]
