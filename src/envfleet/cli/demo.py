@@ -91,7 +91,7 @@ def _play(player: Player, console: Console, when: str) -> dict[str, Score]:
 
 def _film(player: Player, path: Path) -> None:
     """Write two games against the weak player, one on each side."""
-    from envfleet.envs.hockey.film import save_film
+    from envfleet.envs.film import save_film
     from envfleet.envs.hockey.two_player import HockeyTwoEnv
     from envfleet.training.games import seat_player
     from envfleet.training.games.captions import caption_frames

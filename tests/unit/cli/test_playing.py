@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from envfleet.agents import PPO, PPOConfig
 from envfleet.cli.app import app
+from envfleet.envs.games import known_game
 from envfleet.envs.hockey import HockeyTwoEnv
 from envfleet.training.games import Seated, play, seat_player
 from envfleet.training.games.showing import Person, show_games
@@ -119,7 +120,7 @@ def test_arrows_move_a_person_where_they_point(window: None, monkeypatch: pytest
 
     monkeypatch.setattr(pygame.key, "get_pressed", Pressed)
     env = HockeyTwoEnv(render_mode="human")
-    person = Seated("you", policy=Person(env, is_left))
+    person = Seated("you", policy=Person(known_game("hockey").person(env, 0 if is_left else 1)))
     moments = show_games(env, person, seat_player("weak"), 1, side="left" if is_left else "right")
     for _ in zip(range(15), moments, strict=False):
         pass

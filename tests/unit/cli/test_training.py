@@ -153,7 +153,7 @@ def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
     shown = flat(text.getvalue())
     assert "mine has used its time" in shown
     assert "basic_strong 90.0% 6.0% 4.0% 85.0% to 94.0% 200" in shown
-    assert "Rating 31.2 (the strong scripted player has 25, the weak one 22)" in shown
+    assert "Rating 31.2 (strong has 25)" in shown
     assert "Time: learning 50%, environment 30%, acting 20% " in shown
     assert "Best agent runs/mine/checkpoints/best.pt" in shown
 
@@ -175,7 +175,7 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
         (("--resume", "runs/mine", "-n", 4, "--seed", 1), "--num-envs, --seed with --resume, but a run goes on with"),
         (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),
         (("no.json",), "no.json cannot be read (No such file or directory)"),
-        (("CONFIG", "--engine", "bullet"), "engine='bullet': pass one of 'compiled', 'box2d'"),
+        (("CONFIG", "--engine", "bullet"), "engine='bullet', but 'CartPole-v1' has none to choose from: leave it out"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_panel(arguments: tuple[object, ...], message: str, config: Path) -> None:

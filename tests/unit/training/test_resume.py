@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 def run(engine: str, folder: Path, name: str, *observers: Watcher) -> RunResult:
     torch.set_num_threads(1)
     return train(
-        CONFIG, num_envs=NUM_ENVS, engine=engine, backend="serial" if engine == "box2d" else None,  # type: ignore[arg-type]
+        CONFIG, num_envs=NUM_ENVS, engine=engine, backend="serial" if engine == "box2d" else None,
         base_output_dir=folder, run_name=name, verbose=False, observers=observers,
     )  # fmt: skip
 

@@ -51,7 +51,7 @@ def caption_frames(
             sides = ((player, wins[0]), (opponent, wins[1]))
             left, right = sides if moment.is_left else sides[::-1]
             texts = (left[0], f"{left[1]} : {right[1]}   {moment.step / fps:.1f} s", right[0])
-        yield from [add_band(moment.frame, texts)] * (1 if moment.outcome is None else max(round(_END_S * fps), 1))
+        yield from [add_band(moment.frame, texts)] * (max(round(_END_S * fps), 1) if moment.is_last else 1)
 
 
 def add_band(frame: NDArray[np.uint8], texts: tuple[str, str, str]) -> NDArray[np.uint8]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from envfleet.training.evaluation.ratings import ANCHORS
-from envfleet.training.opponents.standing import LEARNER
+from envfleet.training.opponents.standing import LEARNER, anchors_among
 from envfleet.training.records.drawing import (
     COLOURS,
     DRAW,
@@ -115,18 +114,20 @@ def draw_evaluations(histories: Histories) -> Figure | None:
         panel.set_title(f"Games won against {opponent}")
         _finish(panel, histories)
     if count > len(opponents):
-        _draw_ratings(panels[-1], histories, ratings)
+        _draw_ratings(panels[-1], histories, ratings, anchors_among(opponents))
     _name_runs(figure, histories)
     return figure
 
 
-def _draw_ratings(panel: Axes, histories: Histories, ratings: Sequence[pl.DataFrame]) -> None:
+def _draw_ratings(
+    panel: Axes, histories: Histories, ratings: Sequence[pl.DataFrame], anchors: Mapping[str, float]
+) -> None:
     """Ratings with two standard deviations to either side, and where the scripted players stand."""
     for history, table, colour in zip(histories, ratings, _colours(histories), strict=True):
         times, rating, reach = table["transitions"], table["rating"], 2 * table["rating_sd"]
         panel.plot(times, rating, color=colour, marker="o", markersize=3, label=history.name)
         draw_band(panel, times, rating - reach, rating + reach, colour)
-    for name, level in ANCHORS.items():
+    for name, level in anchors.items():
         panel.axhline(level, color="#777777", linewidth=0.8, linestyle="--")
         panel.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
     panel.set_title("Rating")
