@@ -251,6 +251,11 @@ class Agent(abc.ABC, Generic[Config]):
         is_registered = cls.name in AGENTS and resolve(AGENTS[cls.name].target) is cls
         return cls.name if is_registered else f"{cls.__module__}:{cls.__qualname__}"
 
+    @property
+    def learns_by(self) -> str:
+        """Return what makes its updates, in a few words."""
+        return f"updates by torch on {self.device}"
+
     def __repr__(self) -> str:
         return (
             f"<{self.name} for {self.num_envs} sub-environments: {self.num_transitions:,} transitions, "

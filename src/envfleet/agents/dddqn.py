@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, choices_of
+from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
+from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, target_of
-from envfleet.agents.off_policy import OffPolicyAgent
+from envfleet.agents.off_policy import Choose, Learn, OffPolicyAgent
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 
 
@@ -79,13 +82,17 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+        indices = self._choose(inputs, None)
         if not deterministic:
             rng = self.random.numpy
             epsilon = self.epsilon if self.is_warm else 1.0
             is_random = rng.random(len(indices)) < epsilon
             indices = np.where(is_random, rng.integers(len(self._choices), size=len(indices)), indices)
         return self._choices.take(indices)
+
+    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
+        indices: NDArray[np.int64] = self._network(inputs).argmax(dim=1).cpu().numpy()
+        return indices
 
     def best_actions(self) -> nn.Module:
         """Return the action with the highest value as a module."""
@@ -125,3 +132,66 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         if (self.num_updates + 1) % config.target_period == 0:
             self._follower.step(config.target_tau)
         return {"loss": loss, "value": values.mean()}
+
+    # ------------------------------------------------------------------ the same, compiled
+
+    def _compile(self) -> tuple[Learn, Choose]:
+        config = self.config
+        network, target = Flat(self._network, self._optimiser), Flat(self._target)
+        work = workspace(config.batch_size, network)
+
+        def learn(batch: Batch) -> dict[str, float]:
+            has_moved = (self.num_updates + 1) % config.target_period == 0
+            settings = _Settings(config.target_tau if has_moved else 0.0, config.max_grad_norm or 0.0)
+            loss, value, errors = _learn(arrays_of(batch), network.next_step(), target.values, settings, work)
+            if isinstance(self.replay, PrioritisedReplay):
+                self.replay.set_errors(batch.indices, errors)
+            return {"loss": loss, "value": value}
+
+        def choose(inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
+            outputs = compiled.outputs_of(network.values, network.layers[0], inputs.numpy())
+            return outputs[:, 1:].argmax(axis=1)
+
+        return learn, choose
+
+
+class _Settings(NamedTuple):
+    tau: float  # 0 where the target stays
+    max_norm: float
+
+
+@compiled.compiled
+def _learn(
+    sample: Sample, network: Learned, target: F32, settings: _Settings, work: Workspace
+) -> tuple[float, float, F32]:
+    layers = network.layers[0]
+    ours = compiled.forward(network.values, layers, sample.next_observations, work.passes[0])
+    theirs = compiled.forward(target, layers, sample.next_observations, work.passes[1])
+    found = compiled.forward(network.values, layers, sample.observations, work.passes[2])
+    count, number = len(found), found.shape[1] - 1  # of actions: column 0 is the value of the state
+    slopes, errors = np.empty_like(found), np.empty(count, np.float32)
+    loss, total = 0.0, 0.0
+    for row in range(count):
+        best, mean, next_mean = 1, 0.0, 0.0
+        for column in range(1, number + 1):
+            best = column if ours[row, column] > ours[row, best] else best  # chosen by one network, valued by the other
+            next_mean += theirs[row, column] / number
+            mean += found[row, column] / number
+        next_value = theirs[row, 0] + theirs[row, best] - next_mean
+        taken, weight = 1 + sample.actions[row], sample.weights[row]
+        value = found[row, 0] + found[row, taken] - mean
+        error = sample.rewards[row] + sample.discounts[row] * next_value - value
+        errors[row], total = error, total + value
+        loss += weight * (0.5 * error * error if abs(error) < 1 else abs(error) - 0.5)  # Huber's
+        slope = -weight * min(max(error, -1.0), 1.0) / count
+        slopes[row, 0] = slope
+        for column in range(1, number + 1):
+            slopes[row, column] = -slope / number
+        slopes[row, taken] += slope
+    nothing = np.empty((0, 0), np.float32)
+    compiled.backward(network.values, layers, sample.observations, work.passes[2], slopes, network.gradients, nothing,
+                      work.slopes)  # fmt: skip
+    compiled.descend(network, settings.max_norm)
+    if settings.tau:
+        compiled.follow(target, network.values, settings.tau)
+    return loss / count, total / count, errors

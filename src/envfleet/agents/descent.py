@@ -22,6 +22,7 @@ class Adam:
     Attributes:
         parameters: Those that are learned.
         learning_rate: Of the next step.
+        count: Steps that were taken.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, epsilon: float = 1e-8) -> None:
@@ -29,19 +30,26 @@ class Adam:
         self.learning_rate, self._epsilon = learning_rate, epsilon
         self._means = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
         self._squares = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
-        self._count = torch.zeros((), device=self.parameters[0].device)
+        self.count = 0
+
+    def moments(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the running means of the gradients of some parameters, and those of their squares."""
+        numbers = {id(parameter): number for number, parameter in enumerate(self.parameters)}
+        chosen = [numbers[id(parameter)] for parameter in parameters]
+        return [self._means[number] for number in chosen], [self._squares[number] for number in chosen]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Take a step against the gradients, one per parameter, of its shape and dtype."""
-        self._count += 1
+        self.count += 1
+        count = torch.full((), float(self.count), device=self.parameters[0].device)
         torch._fused_adam_(
             self.parameters,
             [gradient.contiguous() for gradient in gradients],  # the kernel reads them as if they were
             self._means,
             self._squares,
             [],
-            [self._count] * len(self.parameters),
+            [count] * len(self.parameters),
             lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
@@ -54,7 +62,7 @@ class Adam:
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes, in the form of `torch.optim.Adam`."""
         states = {
-            number: {"step": self._count, "exp_avg": mean, "exp_avg_sq": square}
+            number: {"step": torch.tensor(float(self.count)), "exp_avg": mean, "exp_avg_sq": square}
             for number, (mean, square) in enumerate(zip(self._means, self._squares, strict=True))
         }
         return {"state": states, "param_groups": [{"lr": self.learning_rate, "params": list(states)}]}
@@ -65,7 +73,7 @@ class Adam:
         for number, saved in state["state"].items():
             self._means[number].copy_(saved["exp_avg"])
             self._squares[number].copy_(saved["exp_avg_sq"])
-            self._count.copy_(saved["step"])
+            self.count = int(saved["step"])
 
 
 def descend(optimiser: Adam, loss: Tensor, max_norm: float | None = None) -> None:

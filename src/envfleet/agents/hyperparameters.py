@@ -118,6 +118,8 @@ class OffPolicyConfig(NetworkConfig):
         num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
         target_tau: How far targets move towards their networks in one update.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
+        compiled: Whether updates are compiled by numba, not made by torch; `None` if they can be: with networks of
+            dense layers on the CPU, where numba and SciPy are installed.
     """
 
     gamma: float = 0.99
@@ -127,6 +129,7 @@ class OffPolicyConfig(NetworkConfig):
     num_steps: int = 1
     target_tau: float = 0.005
     max_grad_norm: float | None = None
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

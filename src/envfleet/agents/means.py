@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,14 +18,20 @@ class Means:
 
     def __init__(self) -> None:
         self.count = 0
-        self._figures: dict[str, list[Tensor]] = {}
+        self._figures: dict[str, list[Tensor | float]] = {}
 
-    def add(self, figures: Mapping[str, Tensor]) -> None:
+    def add(self, figures: Mapping[str, Tensor | float]) -> None:
         """Add the figures of one update; not every update has to have every figure."""
         self.count += 1
         for name, value in figures.items():
-            self._figures.setdefault(name, []).append(value.detach())
+            self._figures.setdefault(name, []).append(value.detach() if isinstance(value, Tensor) else value)
 
     def result(self) -> dict[str, float]:
         """Return the mean of every figure."""
-        return {name: float(torch.stack(values).mean()) for name, values in self._figures.items()}
+        return {name: _mean(values) for name, values in self._figures.items()}
+
+
+def _mean(values: list[Tensor | float]) -> float:
+    if isinstance(values[0], float):
+        return float(np.mean(values))
+    return float(torch.stack([torch.as_tensor(value) for value in values]).mean())

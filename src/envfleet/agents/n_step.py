@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.agents.compiled import compiled
 from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
 
@@ -49,72 +50,51 @@ class NStep:
 
     def __init__(self, num_envs: int, num_steps: int, gamma: float) -> None:
         self.num_envs, self.num_steps, self.gamma = num_envs, num_steps, gamma
-        self._counts = np.zeros(num_envs, np.int64)
-        # Of sub-environment i, row [k, i] of each is its k-th oldest transition that has not left.
-        self._columns: dict[str, NDArray[Any]] = {}
         self._powers = gamma ** np.arange(num_steps + 1, dtype=np.float64)
+        self._counts = np.zeros(num_envs, np.int64)
+        # Of sub-environment i, row [k, i] is its k-th oldest transition that has not left; [0, i] its last observation.
+        self._columns: dict[str, NDArray[Any]] = {}
 
     def push(self, transitions: Transitions) -> Discounted:
         """Take one step's transitions, at most one per sub-environment; return those that leave."""
-        gamma, ended = self.gamma, transitions.ended
         if self.num_steps == 1:
-            discounts = np.where(transitions.terminated, 0.0, gamma)
+            discounts = np.where(transitions.terminated, 0.0, self.gamma)
             return Discounted(transitions.observations, transitions.actions, transitions.rewards, discounts,
                               transitions.next_observations)  # fmt: skip
+        given = {name: getattr(transitions, name) for name in _NAMES}
+        if not self._columns:
+            steps = {name: 1 if name == "next_observations" else self.num_steps for name in _NAMES}
+            self._columns = {
+                name: np.zeros((steps[name], self.num_envs, *array.shape[1:]), array.dtype)
+                for name, array in given.items()
+            }
         rows = transitions.env_indices
-        self._store(transitions)
-        counts = self._counts[rows]
-        is_full = counts == self.num_steps
-        # The oldest of those that are full, and all that an ended episode still holds.
-        leaving = [is_full | ended, *(ended & (counts > age) for age in range(1, self.num_steps))]
-        parts = [
-            self._leave(age, rows, transitions.terminated, chosen)
-            for age, chosen in enumerate(leaving)
-            if not age or chosen.any()
-        ]
-        going_on = rows[is_full & ~ended]
-        for column in self._columns.values():
-            column[:-1, going_on] = column[1:, going_on]
-        self._counts[going_on] -= 1
-        self._counts[rows[ended]] = 0
-        return _join(parts)
+        _store(rows, self._counts, _Columns(*map(_in_rows, given.values())), self._in_rows())
+        return self._leave(rows, transitions.terminated, transitions.ended)
 
     def cut(self, env_indices: NDArray[Any]) -> Discounted | None:
         """End running episodes that nobody will finish, as truncated after their last step; return what leaves."""
         rows = np.asarray(env_indices, np.int64)
         if not self._columns or not self._counts[rows].any():
             return None
-        nobody = np.zeros(len(rows), np.bool_)
-        parts = [self._leave(age, rows, nobody, self._counts[rows] > age) for age in range(self.num_steps)]
-        self._counts[rows] = 0
-        return _join(parts)
+        return self._leave(rows, np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_))
 
-    def _store(self, transitions: Transitions) -> None:
-        names = ("observations", "actions", "rewards", "next_observations")
-        if not self._columns:
-            arrays = {name: np.asarray(getattr(transitions, name)) for name in names}
-            shape = (self.num_steps, self.num_envs)
-            self._columns = {name: np.zeros((*shape, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-        rows = transitions.env_indices
-        for name in names:
-            self._columns[name][self._counts[rows], rows] = getattr(transitions, name)
-        self._counts[rows] += 1
-
-    def _leave(
-        self, age: int, rows: NDArray[np.int64], terminated: NDArray[np.bool_], chosen: NDArray[np.bool_]
-    ) -> Discounted:
-        """Return the transitions of place `age` of the chosen rows, with all rewards that came since."""
-        rows, terminated = rows[chosen], terminated[chosen]
-        steps = self._counts[rows] - age
-        rewards = self._columns["rewards"][:, rows]
-        ages = np.arange(self.num_steps)[:, None]
-        weights = np.where((ages >= age) & (ages < self._counts[rows]), self._powers[np.maximum(ages - age, 0)], 0.0)
+    def _leave(self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_]) -> Discounted:
+        columns = _leave(rows, terminated, ended, self._counts, self._powers, self._in_rows())
+        shapes = {name: column.shape[2:] for name, column in self._columns.items()}
+        observations, actions, rewards, discounts, next_observations = columns
         return Discounted(
-            observations=self._columns["observations"][age, rows],
-            actions=self._columns["actions"][age, rows],
-            rewards=(weights * rewards).sum(axis=0),
-            discounts=np.where(terminated, 0.0, self._powers[steps]),
-            next_observations=self._columns["next_observations"][self._counts[rows] - 1, rows],
+            observations.reshape(-1, *shapes["observations"]),
+            actions.reshape(-1, *shapes["actions"]),
+            rewards,
+            discounts,
+            next_observations.reshape(-1, *shapes["next_observations"]),
+        )
+
+    def _in_rows(self) -> _Columns:
+        """Return all columns with what belongs to a transition in one axis, (n, N, …) -> (n, N, size)."""
+        return _Columns(
+            *(column.reshape(*column.shape[:2], _size(column.shape[2:])) for column in self._columns.values())
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,11 +104,69 @@ class NStep:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
         self._counts = as_array(state["counts"])
-        self._columns = {name: as_array(array) for name, array in state["columns"].items()}
+        self._columns = {name: as_array(state["columns"][name]) for name in _NAMES if name in state["columns"]}
 
 
-def _join(parts: list[Discounted]) -> Discounted:
-    if len(parts) == 1:
-        return parts[0]
-    names = [field.name for field in dataclasses.fields(Discounted)]
-    return Discounted(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+class _Columns(NamedTuple):
+    observations: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[np.float64]
+    next_observations: NDArray[Any]
+
+
+_NAMES = _Columns._fields
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape))
+
+
+def _in_rows(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).reshape(len(array), _size(array.shape[1:]))
+
+
+@compiled
+def _store(rows: NDArray[np.int64], counts: NDArray[np.int64], given: _Columns, kept: _Columns) -> None:
+    for place, row in enumerate(rows):
+        count = counts[row]
+        kept.observations[count, row] = given.observations[place]
+        kept.actions[count, row] = given.actions[place]
+        kept.rewards[count, row] = given.rewards[place]
+        kept.next_observations[0, row] = given.next_observations[place]
+        counts[row] = count + 1
+
+
+@compiled
+def _leave(
+    rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_], counts: NDArray[np.int64],
+    powers: NDArray[np.float64], kept: _Columns,
+) -> tuple[NDArray[Any], ...]:  # fmt: skip
+    """Take out the oldest of each row that is full, and all of those that ended, the oldest of all rows first."""
+    observations, actions, rewards, last = kept
+    num_steps, total = len(observations), 0
+    for place, row in enumerate(rows):
+        total += counts[row] if ended[place] else int(counts[row] == num_steps)
+    left = np.empty((total, observations.shape[2]), observations.dtype)
+    left_actions = np.empty((total, actions.shape[2]), actions.dtype)
+    left_next = np.empty((total, last.shape[2]), last.dtype)
+    sums, discounts, number = np.zeros(total), np.zeros(total), 0
+    for age in range(num_steps):
+        for place, row in enumerate(rows):
+            count = counts[row]
+            if not (ended[place] and count > age) and not (age == 0 and count == num_steps):
+                continue
+            for step in range(age, count):
+                sums[number] += powers[step - age] * rewards[step, row, 0]
+            discounts[number] = 0.0 if terminated[place] else powers[count - age]
+            left[number], left_actions[number] = observations[age, row], actions[age, row]
+            left_next[number] = last[0, row]
+            number += 1
+    for place, row in enumerate(rows):
+        if ended[place]:
+            counts[row] = 0
+        elif counts[row] == num_steps:
+            for step in range(num_steps - 1):
+                observations[step, row], actions[step, row] = observations[step + 1, row], actions[step + 1, row]
+                rewards[step, row] = rewards[step + 1, row]
+            counts[row] -= 1
+    return left, left_actions, sums, discounts, left_next

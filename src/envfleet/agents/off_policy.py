@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -13,9 +13,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from envfleet.agents import compiled
 from envfleet.agents.actions import ActionTable, BestInBounds, Bounds
 from envfleet.agents.agent import Agent
 from envfleet.agents.descent import Adam
+from envfleet.agents.flat import is_flat
 from envfleet.agents.hyperparameters import OffPolicyConfig
 from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
@@ -23,8 +25,11 @@ from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.randomness import initialising
 from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
+from envfleet.errors import InvalidArgument
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
+Learn = Callable[[Batch], Mapping[str, Any]]
+Choose = Callable[[Tensor, NDArray[np.float32] | None], NDArray[Any]]
 
 
 class OffPolicyAgent(Agent[Config]):
@@ -43,9 +48,13 @@ class OffPolicyAgent(Agent[Config]):
 
     Attributes:
         replay: The buffer.
+        is_compiled: Whether updates are compiled, not made by torch.
     """
 
     replay: ReplayBuffer
+    is_compiled: bool
+    _learn_once: Learn
+    _choose: Choose
 
     def __init__(
         self,
@@ -61,9 +70,20 @@ class OffPolicyAgent(Agent[Config]):
         super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
         with initialising(self._weights_seed):
             self._build()
+        self.is_compiled = self._can_compile()
+        if self.is_compiled:
+            compiled.use_one_thread()
+            self._learn_once, self._choose = self._compile()
+        else:
+            self._learn_once, self._choose = self._learn, self._choose_by_torch
         self._n_step = NStep(num_envs, self.config.num_steps, self.config.gamma)
         self.replay = self._make_replay(replay_device)
         self._memories = {"replay": self.replay, "n_step": self._n_step}
+
+    @property
+    def learns_by(self) -> str:
+        """Return what makes its updates, in a few words."""
+        return "compiled updates" if self.is_compiled else super().learns_by
 
     @property
     def is_warm(self) -> bool:
@@ -107,7 +127,7 @@ class OffPolicyAgent(Agent[Config]):
         self._set_learning_rate()
         means = Means()
         for batch in self._batches(num_updates):
-            means.add(self._learn(batch.to(self.device)))
+            means.add(self._learn_once(batch.to(self.device)))
             self.num_updates += 1
         return means.result()
 
@@ -120,6 +140,34 @@ class OffPolicyAgent(Agent[Config]):
     @abc.abstractmethod
     def _build(self) -> None:
         """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
+
+    @abc.abstractmethod
+    def _choose_by_torch(self, inputs: Tensor, noise: NDArray[np.float32] | None) -> NDArray[Any]:
+        """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
+
+    def _can_compile(self) -> bool:
+        """Return whether updates are to be compiled.
+
+        Raises:
+            InvalidArgument: They must be, by the configuration, and cannot.
+        """
+        reason, kind = "", type(self)
+        odd = [name for name, network in self._networks.items() if not is_flat(network)]
+        if self.config.compiled is False:
+            reason = "not wanted"
+        elif "_compile" not in vars(kind):  # what a child changes of its parent is not known to compiled code
+            reason = f"{kind.__name__} has no compiled update"
+        elif not compiled.is_available():
+            reason = "numba or SciPy is not installed"
+        elif odd:
+            reason = f"its network {odd[0]!r} has more than dense layers with ReLU, or is not on the CPU in float32"
+        if reason and self.config.compiled:
+            raise InvalidArgument(f"{kind.__name__} with compiled=True, but {reason}: leave it out to learn by torch")
+        return not reason
+
+    def _compile(self) -> tuple[Learn, Choose]:
+        """Make what compiled code needs; return functions that do what `_learn` and `_choose_by_torch` do."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer: ...
@@ -181,18 +229,12 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         if not deterministic and not self.is_warm:
             return self._bounds.take(self.random.numpy.uniform(-1.0, 1.0, (len(inputs), self._bounds.size)))
         noise = None if deterministic else self._draw(rows)
-        return self._bounds.take(self._units(inputs, noise).cpu().numpy())
+        return self._bounds.take(self._choose(inputs, noise))
 
-    def _draw(self, rows: NDArray[np.int64]) -> Tensor:
+    def _draw(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         if self._noise is None:
-            drawn = self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
-        else:
-            drawn = self._noise.draw(rows)
-        return torch.from_numpy(drawn).to(self.device)
-
-    @abc.abstractmethod
-    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
-        """Actions in [-1, 1], `(N, size)`, with standard normal noise or without any."""
+            return self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
+        return self._noise.draw(rows)
 
     def best_actions(self) -> nn.Module:
         """Return the actor without noise as a module."""

@@ -97,6 +97,8 @@ class ReplayBuffer:
         self._columns = {
             name: torch.empty((capacity, *shape), dtype=dtype, device=device) for name, (shape, dtype) in forms.items()
         }
+        # On the CPU the same memory, which NumPy writes to in a tenth of the time.
+        self._arrays = {name: column.numpy() for name, column in self._columns.items() if self.device.type == "cpu"}
         self._next = self._size = 0
 
     def __len__(self) -> int:
@@ -117,17 +119,21 @@ class ReplayBuffer:
         start = (self._next + len(transitions) - count) % self.capacity
         places = (start + np.arange(count)) % self.capacity
         first = min(count, self.capacity - start)
-        for name, column in self._columns.items():
-            values = torch.from_numpy(
-                np.require(getattr(transitions, name)[len(transitions) - count :], None, ["C", "W"])
-            )
-            values = values.to(column.device, column.dtype)
-            column[start : start + first] = values[:first]
+        for name in self._columns:
+            values = np.asarray(getattr(transitions, name)[len(transitions) - count :])
+            self._write(name, start, values[:first])
             if first < count:
-                column[: count - first] = values[first:]
+                self._write(name, 0, values[first:])
         self._next = (start + count) % self.capacity
         self._size = min(self._size + len(transitions), self.capacity)
         return places
+
+    def _write(self, name: str, start: int, values: NDArray[Any]) -> None:
+        if name in self._arrays:
+            self._arrays[name][start : start + len(values)] = values
+        else:
+            column = self._columns[name]
+            column[start : start + len(values)] = torch.tensor(values, dtype=column.dtype, device=column.device)
 
     def sample(self, batch_size: int) -> Batch:
         """Draw `batch_size` transitions.

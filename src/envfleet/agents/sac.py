@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from envfleet.agents import compiled
+from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
+from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above
 from envfleet.agents.networks import GaussianActor, critics_of, target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
-from envfleet.agents.squashing import propose
+from envfleet.agents.squashing import CENTRE, REACH, propose
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,9 +78,12 @@ class SAC(ContinuousAgent[SACConfig]):
             "temperature_optimiser": self._temperature_optimiser,
         }
 
-    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
-        means, log_stds = self._actor(inputs)
-        return torch.tanh(means if noise is None else means + log_stds.exp() * noise)
+    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
+        free, log_stds = self._actor(inputs)
+        if noise is not None:
+            free = free + log_stds.exp() * torch.from_numpy(noise).to(self.device)
+        units: F32 = torch.tanh(free).cpu().numpy()
+        return units
 
     def _outputs(self) -> nn.Module:
         return self._actor.body  # means come first
@@ -111,3 +120,132 @@ class SAC(ContinuousAgent[SACConfig]):
             "entropy": entropy,
             "value": values.mean(),
         }
+
+    # ------------------------------------------------------------------ the same, compiled
+
+    def _compile(self) -> tuple[Learn, Choose]:
+        config = self.config
+        actor, critics = Flat(self._actor, self._actor_optimiser), Flat(self._critics, self._critic_optimiser)
+        targets, temperature = Flat(self._targets), Flat(self._temperature, self._temperature_optimiser)
+        settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
+        work = workspace(config.batch_size, actor, critics)
+
+        def learn(batch: Batch) -> dict[str, float]:
+            noises = tuple(self.random.normal(batch.actions).numpy() for _ in range(2))
+            parts = (actor.next_step(), critics.next_step(), targets.values, temperature.next_step())
+            figures = _learn(arrays_of(batch), noises, *parts, settings, work)
+            return dict(zip(_FIGURES, figures, strict=True))
+
+        def choose(inputs: Tensor, noise: F32 | None) -> F32:
+            rows = inputs.numpy()
+            noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
+            return _act(actor.values, actor.layers[0], rows, noise)
+
+        return learn, choose
+
+
+_FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")
+
+
+class _Settings(NamedTuple):
+    tau: float
+    entropy: float
+    max_norm: float
+
+
+class _Proposals(NamedTuple):
+    """Actions for B rows, and what their gradients are made of; see `squashing`."""
+
+    actions: F32
+    log_probs: F32
+    squashed: F32
+    spreads: F32
+
+
+@compiled.compiled
+def _learn(
+    sample: Sample, noises: tuple[F32, F32], actor: Learned, critics: Learned, targets: F32, temperature: Learned,
+    settings: _Settings, work: Workspace,
+) -> tuple[float, float, float, float, float]:  # fmt: skip
+    alpha = np.float32(math.exp(temperature.values[0]))
+    outputs = compiled.forward(actor.values, actor.layers[0], sample.next_observations, work.passes[0])
+    following = _propose(outputs, noises[0])
+    inputs = compiled.join(sample.next_observations, following.actions)
+    goals = compiled.judge(targets, critics.layers, inputs, work)
+    for row in range(len(goals)):
+        next_value = goals[row] - alpha * following.log_probs[row]
+        goals[row] = sample.rewards[row] + sample.discounts[row] * next_value
+    inputs = compiled.join(sample.observations, sample.actions)
+    critic_loss, value = compiled.fit_critics(critics, inputs, goals, settings.max_norm, work)
+
+    actor_loss, entropy = _fit_actor(sample.observations, noises[1], actor, critics, alpha, work)
+    compiled.descend(actor, settings.max_norm)
+    temperature.gradients[0] = entropy - settings.entropy
+    compiled.descend(temperature, 0.0)
+    compiled.follow(targets, critics.values, settings.tau)
+    return critic_loss, actor_loss, alpha, entropy, value
+
+
+@compiled.compiled
+def _fit_actor(
+    observations: F32, noise: F32, actor: Learned, critics: Learned, alpha: float, work: Workspace
+) -> tuple[float, float]:
+    """Write the gradients of the actor; return its loss, and its entropy."""
+    count, size = noise.shape
+    outputs = compiled.forward(actor.values, actor.layers[0], observations, work.passes[2])
+    made = _propose(outputs, noise)
+    inputs = compiled.join(observations, made.actions)
+    first = compiled.forward(critics.values, critics.layers[0], inputs, work.passes[0])
+    second = compiled.forward(critics.values, critics.layers[1], inputs, work.passes[1])
+    loss, entropy = 0.0, 0.0
+    of_first, of_second = np.zeros((count, 1), np.float32), np.zeros((count, 1), np.float32)
+    for row in range(count):
+        lesser = of_first if first[row, 0] <= second[row, 0] else of_second
+        lesser[row, 0] = -1.0 / count
+        loss += alpha * made.log_probs[row] - min(first[row, 0], second[row, 0])
+        entropy -= made.log_probs[row]
+    of_actions, still = np.empty((2, count, size), np.float32), critics.gradients[:0]
+    for number in range(2):
+        layers, slopes = critics.layers[number], of_second if number else of_first
+        compiled.backward(critics.values, layers, inputs, work.passes[number], slopes, still, of_actions[number],
+                          work.slopes)  # fmt: skip
+    share = np.float32(alpha / count)
+    slopes = np.empty((count, 2 * size), np.float32)
+    for row in range(count):
+        for column in range(size):
+            action, squashed = made.actions[row, column], made.squashed[row, column]
+            of_action = of_actions[0, row, column] + of_actions[1, row, column]
+            of_mean = of_action * (1 - action * action) + 2 * share * action
+            slopes[row, column] = of_mean
+            of_log_std = of_mean * made.spreads[row, column] - share
+            slopes[row, size + column] = of_log_std * (1 - squashed * squashed) * np.float32(REACH)
+    nothing = np.empty((0, 0), np.float32)
+    compiled.backward(actor.values, actor.layers[0], observations, work.passes[2], slopes, actor.gradients, nothing,
+                      work.slopes)  # fmt: skip
+    return loss / count, entropy / count
+
+
+@compiled.compiled
+def _act(values: F32, layers: NDArray[np.int64], rows: F32, noise: F32) -> F32:
+    return _propose(compiled.outputs_of(values, layers, rows), noise).actions
+
+
+@compiled.compiled
+def _propose(outputs: F32, noise: F32) -> _Proposals:
+    count, size = noise.shape
+    actions, squashed, spreads = np.empty_like(noise), np.empty_like(noise), np.empty_like(noise)
+    log_probs = np.empty(count, np.float32)
+    constant = np.float32(size * (0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)))
+    for row in range(count):
+        total = -constant
+        for column in range(size):
+            flat = math.tanh(outputs[row, size + column])
+            log_std, draw = flat * np.float32(REACH) + np.float32(CENTRE), noise[row, column]
+            spread = math.exp(log_std) * draw
+            free = outputs[row, column] + spread
+            actions[row, column], squashed[row, column], spreads[row, column] = math.tanh(free), flat, spread
+            # Minus the logarithm of the normal density, and the logarithm of the slope of tanh.
+            softplus = max(2 * free, np.float32(0)) + math.log1p(math.exp(-abs(2 * free)))
+            total -= log_std + np.float32(0.5) * draw * draw + 2 * free - 2 * softplus
+        log_probs[row] = total
+    return _Proposals(actions, log_probs, squashed, spreads)

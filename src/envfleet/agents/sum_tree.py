@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.agents.compiled import compiled
+
 
 class SumTree:
     """Numbers whose prefix sums are searched in logarithmic time.
@@ -23,8 +25,7 @@ class SumTree:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._depth = max(capacity - 1, 1).bit_length()
-        self._first_leaf = 1 << self._depth
+        self._first_leaf = 1 << max(capacity - 1, 1).bit_length()
         self._nodes = np.zeros(2 * self._first_leaf)
 
     @property
@@ -38,11 +39,7 @@ class SumTree:
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Set the numbers at these places, none below 0; of a place that is named twice the last one counts."""
-        nodes = indices + self._first_leaf
-        self._nodes[nodes] = values
-        for _ in range(self._depth):
-            nodes = np.unique(nodes >> 1)
-            self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
+        _set(self._nodes, indices + self._first_leaf, np.asarray(values, np.float64))
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
         """Find, for every sum, the first place at which the numbers up to it add up to more.
@@ -53,10 +50,28 @@ class SumTree:
         Returns:
             Places whose number is above 0, even where `sums` is rounded up to `total`.
         """
-        rest, nodes = np.array(sums, np.float64), np.ones(len(sums), np.int64)
-        for _ in range(self._depth):
-            left, right = self._nodes[2 * nodes], self._nodes[2 * nodes + 1]
-            goes_right = (rest >= left) & (right > 0)
-            rest -= np.where(goes_right, left, 0.0)
-            nodes = 2 * nodes + goes_right
-        return nodes - self._first_leaf
+        return _find(self._nodes, np.asarray(sums, np.float64)) - self._first_leaf
+
+
+@compiled
+def _set(nodes: NDArray[np.float64], places: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    for number, leaf in enumerate(places):
+        place = leaf
+        nodes[place] = values[number]
+        while place > 1:
+            place //= 2
+            nodes[place] = nodes[2 * place] + nodes[2 * place + 1]
+
+
+@compiled
+def _find(nodes: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.int64]:
+    found = np.empty(len(sums), np.int64)
+    for number in range(len(sums)):
+        rest, place = sums[number], 1
+        while 2 * place < len(nodes):
+            left = nodes[2 * place]
+            place *= 2
+            if rest >= left and nodes[place + 1] > 0:
+                rest, place = rest - left, place + 1
+        found[number] = place
+    return found

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from envfleet.agents import compiled
+from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
+from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
 from envfleet.agents.networks import critics_of, network_of, target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig
+from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 
 
@@ -65,9 +72,12 @@ class TD3(ContinuousAgent[TD3Config]):
         }
         self._learners |= {"actor_optimiser": self._actor_optimiser, "critic_optimiser": self._critic_optimiser}
 
-    def _units(self, inputs: Tensor, noise: Tensor | None) -> Tensor:
-        actions = torch.tanh(self._actor(inputs))
-        return actions if noise is None else (actions + self.config.exploration_noise * noise).clamp(-1.0, 1.0)
+    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> F32:
+        units: F32 = torch.tanh(self._actor(inputs)).cpu().numpy()
+        return self._explore(units, noise)
+
+    def _explore(self, units: F32, noise: F32 | None) -> F32:
+        return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
 
     def _outputs(self) -> nn.Module:
         return self._actor
@@ -97,3 +107,87 @@ class TD3(ContinuousAgent[TD3Config]):
         self._actor_follower.step(config.target_tau)
         self._critic_follower.step(config.target_tau)
         return {**figures, "actor_loss": actor_loss}
+
+    # ------------------------------------------------------------------ the same, compiled
+
+    def _compile(self) -> tuple[Learn, Choose]:
+        config = self.config
+        actor, critics = Flat(self._actor, self._actor_optimiser), Flat(self._critics, self._critic_optimiser)
+        target_actor, target_critics = Flat(self._target_actor), Flat(self._target_critics)
+        noise = (config.target_noise, config.target_noise_clip)
+        settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
+        work = workspace(config.batch_size, actor, critics)
+
+        def learn(batch: Batch) -> dict[str, float]:
+            sample, targets = arrays_of(batch), (target_actor.values, target_critics.values)
+            noise = self.random.normal(batch.actions).numpy()
+            parts = (critics.next_step(), actor.layers[0], *targets, settings, work)
+            critic_loss, value = _fit_critics(sample, noise, *parts)
+            figures = {"critic_loss": critic_loss, "value": value}
+            if (self.num_updates + 1) % config.policy_delay:
+                return figures
+            policy = (actor.next_step(), critics.values, critics.layers[0])
+            return {**figures, "actor_loss": _fit_actor(sample.observations, *policy, *targets, settings, work)}
+
+        def choose(inputs: Tensor, noise: F32 | None) -> F32:
+            return self._explore(np.tanh(compiled.outputs_of(actor.values, actor.layers[0], inputs.numpy())), noise)
+
+        return learn, choose
+
+
+class _Settings(NamedTuple):
+    tau: float
+    noise: float
+    noise_clip: float
+    penalty: float
+    max_norm: float
+
+
+@compiled.compiled
+def _fit_critics(
+    sample: Sample, noise: F32, critics: Learned, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
+    settings: _Settings, work: Workspace,
+) -> tuple[float, float]:  # fmt: skip
+    free = compiled.forward(target_actor, layers, sample.next_observations, work.passes[0])
+    next_actions = np.empty_like(noise)
+    for row in range(len(noise)):
+        for column in range(noise.shape[1]):
+            shift = min(max(settings.noise * noise[row, column], -settings.noise_clip), settings.noise_clip)
+            next_actions[row, column] = min(max(math.tanh(free[row, column]) + shift, -1.0), 1.0)
+    inputs = compiled.join(sample.next_observations, next_actions)
+    goals = compiled.judge(target_critics, critics.layers, inputs, work)
+    for row in range(len(goals)):
+        goals[row] = sample.rewards[row] + sample.discounts[row] * goals[row]
+    inputs = compiled.join(sample.observations, sample.actions)
+    return compiled.fit_critics(critics, inputs, goals, settings.max_norm, work)
+
+
+@compiled.compiled
+def _fit_actor(
+    observations: F32, actor: Learned, critics: F32, critic: NDArray[np.int64], target_actor: F32, target_critics: F32,
+    settings: _Settings, work: Workspace,
+) -> float:  # fmt: skip
+    free = compiled.forward(actor.values, actor.layers[0], observations, work.passes[0])
+    (count, size), loss = free.shape, 0.0
+    actions, of_values = np.empty((count, size), np.float32), np.empty((count, 1), np.float32)
+    for row in range(count):
+        of_values[row, 0] = -1.0 / count
+        for column in range(size):
+            actions[row, column] = math.tanh(free[row, column])
+    inputs, slopes = compiled.join(observations, actions), np.empty((count, size), np.float32)
+    values = compiled.forward(critics, critic, inputs, work.passes[1])
+    compiled.backward(critics, critic, inputs, work.passes[1], of_values, actor.gradients[:0], slopes, work.slopes)
+    weight = settings.penalty / (count * size)
+    for row in range(count):
+        loss -= values[row, 0] / count
+        for column in range(size):
+            saturation, action = free[row, column], actions[row, column]
+            loss += weight * saturation * saturation
+            slopes[row, column] = slopes[row, column] * (1 - action * action) + 2 * weight * saturation
+    nothing = np.empty((0, 0), np.float32)
+    compiled.backward(actor.values, actor.layers[0], observations, work.passes[0], slopes, actor.gradients, nothing,
+                      work.slopes)  # fmt: skip
+    compiled.descend(actor, settings.max_norm)
+    compiled.follow(target_actor, actor.values, settings.tau)
+    compiled.follow(target_critics, critics, settings.tau)
+    return loss

@@ -57,7 +57,7 @@ class Narrator:
             run_name=run_name,
             agent=self._agent.name,
             num_envs=arena.num_envs,
-            plan=arena.plan,
+            plan=f"{arena.plan}, {self._agent.learns_by}",
             phases=tuple(phase.name for phase in self._curriculum.phases),
             folder=folder,
             **self._counts(),

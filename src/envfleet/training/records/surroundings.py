@@ -18,6 +18,7 @@ _PACKAGES = (
     "openskill",
     "polars",
     "pydantic",
+    "scipy",
     "tensorboard",
     "torch",
 )

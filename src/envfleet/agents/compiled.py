@@ -1,0 +1,331 @@
+"""Passes through networks of dense layers, their gradients and Adam, compiled by numba, with SciPy's BLAS for products.
+
+In batches of 256 what surrounds the products of matrices takes longer in torch than the products. Here all parameters
+of a network lie in one buffer, nothing is allocated between products, and the GIL is released. Functions take arrays of
+float32 in C order. Where numba or SciPy is missing, agents use torch; nothing here may be called then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    import llvmlite.binding
+    import numba
+    from numba.extending import get_cython_function_address
+    from scipy.linalg import cython_blas
+except ImportError:
+    numba = None
+
+F32 = NDArray[np.float32]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, but NaN and infinity stay what they are
+_SGEMM = "envfleet_sgemm"
+
+
+def is_available() -> bool:
+    """Return whether functions can be compiled: whether numba and SciPy are installed."""
+    return numba is not None
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function at its first call; machine code is kept on the disk."""
+    if numba is None:
+        return function
+    made: Function = numba.njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")(function)
+    return made
+
+
+def use_one_thread() -> None:
+    """Have SciPy's OpenBLAS multiply in the calling thread: matrices are small, and waking others takes longer."""
+    library = ctypes.CDLL(cython_blas.__file__)
+    for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
+        if hasattr(library, name):
+            getattr(library, name)(1)
+            return
+
+
+if numba is not None:
+    # A symbol can be cached, an address cannot.
+    llvmlite.binding.add_symbol(_SGEMM, get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
+    _sgemm = numba.types.ExternalFunction(_SGEMM, numba.types.void(*[numba.types.voidptr] * 13))
+
+
+class Learned(NamedTuple):
+    """Networks that are learned together, as one buffer each of what belongs to their parameters.
+
+    Attributes:
+        values: Parameters, `(P,)`.
+        gradients: `(P,)`.
+        means: Of Adam, `(P,)`.
+        squares: Likewise.
+        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the weight, place of the bias, and 1
+            if the weight is `(outputs, inputs)`, 0 if `(inputs, outputs)`.
+        steps: Of Adam, with the next one.
+        rate: Of learning.
+    """
+
+    values: F32
+    gradients: F32
+    means: F32
+    squares: F32
+    layers: NDArray[np.int64]
+    steps: int
+    rate: float
+
+
+class Workspace(NamedTuple):
+    """Memory that updates write to.
+
+    Attributes:
+        passes: What the layers of three passes give, `(3, rows * outputs of all layers)`.
+        slopes: Gradients on their way back, `(2, rows * widest layer)`.
+    """
+
+    passes: F32
+    slopes: F32
+
+
+class Sample(NamedTuple):
+    """A batch of B transitions.
+
+    Attributes:
+        observations: `(B, inputs)`.
+        actions: `(B, size)`, or int64 `(B,)`.
+        rewards: `(B,)`.
+        discounts: `(B,)`.
+        next_observations: `(B, inputs)`.
+        weights: `(B,)`.
+    """
+
+    observations: F32
+    actions: NDArray[Any]
+    rewards: F32
+    discounts: F32
+    next_observations: F32
+    weights: F32
+
+
+@compiled
+def _apart(rows: F32) -> int:
+    """Return how many elements lie from a row to the next; NumPy's stride of a single row means nothing."""
+    return rows.strides[0] // 4 if rows.shape[0] > 1 else rows.shape[1]
+
+
+@compiled
+def _multiply(left: F32, right: F32, result: F32, is_left_turned: bool, is_right_turned: bool) -> None:
+    """`result = left @ right`, each transposed if that is said; rows may lie apart."""
+    rows, columns = result.shape
+    inner = left.shape[0] if is_left_turned else left.shape[1]
+    # Fortran sees every matrix transposed: it multiplies right by left.
+    turned, numbers, factors = np.empty(2, np.uint8), np.empty(6, np.int32), np.empty(2, np.float32)
+    turned[0], turned[1] = 84 if is_right_turned else 78, 84 if is_left_turned else 78  # T, N
+    numbers[0], numbers[1], numbers[2] = columns, rows, inner
+    numbers[3], numbers[4], numbers[5] = _apart(right), _apart(left), _apart(result)
+    factors[0], factors[1] = 1.0, 0.0
+    _sgemm(
+        turned.ctypes, turned[1:].ctypes, numbers.ctypes, numbers[1:].ctypes, numbers[2:].ctypes, factors.ctypes,
+        right.ctypes, numbers[3:].ctypes, left.ctypes, numbers[4:].ctypes, factors[1:].ctypes, result.ctypes,
+        numbers[5:].ctypes,
+    )  # fmt: skip
+
+
+@compiled
+def matrix(buffer: F32, place: int, rows: int, columns: int) -> F32:
+    """Return a part of a buffer as a matrix."""
+    return buffer[place : place + rows * columns].reshape(rows, columns)
+
+
+@compiled
+def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> F32:
+    """Pass rows through a network.
+
+    Args:
+        values: Parameters.
+        layers: `(L, 5)`, as in `Learned`.
+        rows: `(N, inputs)`.
+        results: Gets what the layers give, one after another.
+
+    Returns:
+        What the last one gives, `(N, outputs)`, a part of `results`.
+    """
+    given, count, place, last = rows, rows.shape[0], 0, layers.shape[0] - 1
+    for number in range(last + 1):
+        inputs, outputs, weight, bias, is_turned = layers[number]
+        made = matrix(results, place, count, outputs)
+        place += count * outputs
+        biases = values[bias : bias + outputs]
+        if outputs == 1:
+            weights = values[weight : weight + inputs]
+            for row in range(count):
+                total = biases[0]
+                for column in range(inputs):
+                    total += given[row, column] * weights[column]
+                made[row, 0] = total
+        elif is_turned:
+            _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
+        else:
+            _multiply(given, matrix(values, weight, inputs, outputs), made, False, False)
+        for row in range(count):
+            for column in range(outputs):
+                value = made[row, column] + (biases[column] if outputs > 1 else np.float32(0))
+                made[row, column] = value if number == last or value > 0 else np.float32(0)
+        given = made
+    return given
+
+
+@compiled
+def outputs_of(values: F32, layers: NDArray[np.int64], rows: F32) -> F32:
+    """Return what a network gives, `(N, outputs)`; see `forward`."""
+    return forward(values, layers, rows, np.empty(len(rows) * layers[:, 1].sum(), np.float32))
+
+
+@compiled
+def backward(
+    values: F32, layers: NDArray[np.int64], rows: F32, results: F32, slopes: F32, gradients: F32, of_rows: F32,
+    memory: F32,
+) -> None:  # fmt: skip
+    """Go back through a network, after `forward`.
+
+    Args:
+        values: As in `forward`, and the next three.
+        layers: As above.
+        rows: As above.
+        results: What the layers gave.
+        slopes: Gradients of the outputs, `(N, outputs)`.
+        gradients: Gets those of the parameters, at their places; empty if they are not wanted.
+        of_rows: Gets those of the last columns of `rows`, `(N, columns)`; none if they are not wanted.
+        memory: `slopes` of a `Workspace`.
+    """
+    count, place = rows.shape[0], 0
+    for number in range(layers.shape[0] - 1):
+        place += count * layers[number, 1]
+    for number in range(layers.shape[0] - 1, -1, -1):
+        inputs, outputs, weight, bias, is_turned = layers[number]
+        place -= count * inputs * (number > 0)
+        given = matrix(results, place, count, inputs) if number else rows
+        weights = values[weight : weight + inputs * outputs]
+        if gradients.size:
+            of_weights = gradients[weight : weight + inputs * outputs]
+            _learn_layer(given, slopes, of_weights, gradients[bias : bias + outputs], is_turned)
+        if number:
+            before = matrix(memory[number % 2], 0, count, inputs)
+            _go_back(slopes, weights, is_turned, inputs, before)
+            for row in range(count):
+                for column in range(inputs):
+                    before[row, column] = before[row, column] if given[row, column] > 0 else np.float32(0)
+            slopes = before
+        elif of_rows.size:
+            _go_back(slopes, weights, is_turned, inputs, of_rows)
+
+
+@compiled
+def _go_back(slopes: F32, weights: F32, is_turned: int, inputs: int, of_rows: F32) -> None:
+    """Write the gradients of the last columns of what a layer was given by those of what it gave."""
+    (count, outputs), first = slopes.shape, inputs - of_rows.shape[1]
+    if outputs == 1:
+        for row in range(count):
+            for column in range(of_rows.shape[1]):
+                of_rows[row, column] = slopes[row, 0] * weights[first + column]
+    elif is_turned:
+        _multiply(slopes, weights.reshape(outputs, inputs)[:, first:], of_rows, False, False)
+    else:
+        _multiply(slopes, weights.reshape(inputs, outputs)[first:], of_rows, False, True)
+
+
+@compiled
+def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32, is_turned: int) -> None:
+    """Write the gradients of a layer's weight and bias by those of what it gave."""
+    (count, inputs), outputs = given.shape, slopes.shape[1]
+    biases.fill(0)
+    for row in range(count):
+        for column in range(outputs):
+            biases[column] += slopes[row, column]
+    if outputs == 1:
+        weights.fill(0)
+        for row in range(count):
+            for column in range(inputs):
+                weights[column] += slopes[row, 0] * given[row, column]
+    elif is_turned:
+        _multiply(slopes, given, weights.reshape(outputs, inputs), True, False)
+    else:
+        _multiply(given, slopes, weights.reshape(inputs, outputs), True, False)
+
+
+@compiled
+def descend(learned: Learned, max_norm: float) -> None:
+    """Take a step of Adam; gradients longer than `max_norm` are shortened to it, unless it is 0."""
+    values, gradients, means, squares, _, steps, rate = learned
+    scale = np.float32(1)
+    if max_norm > 0:
+        total = np.float32(0)
+        for number in range(gradients.size):
+            total += gradients[number] * gradients[number]
+        scale = np.float32(min(max_norm / (math.sqrt(total) + 1e-6), 1.0))
+    step = np.float32(rate / (1 - 0.9**steps))
+    spread = np.float32(1 / math.sqrt(1 - 0.999**steps))
+    tenth, kept, new, epsilon = np.float32(0.1), np.float32(0.999), np.float32(0.001), np.float32(1e-8)
+    for number in range(values.size):
+        gradient = gradients[number] * scale
+        mean = means[number] + tenth * (gradient - means[number])
+        square = kept * squares[number] + new * gradient * gradient
+        means[number], squares[number] = mean, square
+        values[number] -= step * mean / (np.sqrt(square) * spread + epsilon)
+
+
+@compiled
+def follow(targets: F32, values: F32, tau: float) -> None:
+    """Move targets towards values, by a share of the way."""
+    share = np.float32(tau)
+    for number in range(targets.size):
+        targets[number] += share * (values[number] - targets[number])
+
+
+@compiled
+def join(observations: F32, actions: F32) -> F32:
+    """Return both side by side: what critics read."""
+    count, first, size = observations.shape[0], observations.shape[1], actions.shape[1]
+    inputs = np.empty((count, first + size), np.float32)
+    for row in range(count):
+        for column in range(first):
+            inputs[row, column] = observations[row, column]
+        for column in range(size):
+            inputs[row, first + column] = actions[row, column]
+    return inputs
+
+
+@compiled
+def judge(values: F32, layers: NDArray[np.int64], inputs: F32, work: Workspace) -> F32:
+    """Return the lesser of what two critics say, `(N,)`."""
+    first = forward(values, layers[0], inputs, work.passes[0])
+    second = forward(values, layers[1], inputs, work.passes[1])
+    lesser = np.empty(len(inputs), np.float32)
+    for row in range(len(inputs)):
+        lesser[row] = min(first[row, 0], second[row, 0])
+    return lesser
+
+
+@compiled
+def fit_critics(critics: Learned, inputs: F32, goals: F32, max_norm: float, work: Workspace) -> tuple[float, float]:
+    """Move two critics towards goals, `(N,)`; return the mean square of what was missing, and their mean value."""
+    count, missing, value = len(inputs), 0.0, 0.0
+    slopes = np.empty((count, 1), np.float32)
+    nothing = np.empty((0, 0), np.float32)
+    for number in range(2):
+        layers, results = critics.layers[number], work.passes[number]
+        found = forward(critics.values, layers, inputs, results)
+        for row in range(count):
+            error = found[row, 0] - goals[row]
+            missing += error * error
+            value += found[row, 0]
+            slopes[row, 0] = error / count
+        backward(critics.values, layers, inputs, results, slopes, critics.gradients, nothing, work.slopes)
+    descend(critics, max_norm)
+    return missing / (2 * count), value / (2 * count)

@@ -1,0 +1,192 @@
+"""Compiled updates against those that torch makes with autograd: the same numbers but for rounding."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
+from envfleet.agents.descent import Adam
+from envfleet.agents.replay import Batch, PrioritisedReplay
+from envfleet.errors import InvalidArgument
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+ROWS = 16
+OBSERVATIONS = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+TORQUE = spaces.Box(-2.0, 2.0, (2,), np.float32)
+SMALL: dict[str, Any] = {"hidden": (24, 16), "batch_size": ROWS, "capacity": 64, "warmup": 0, "learning_rate": 1e-3}
+KINDS: dict[str, Any] = {
+    "sac": (SAC, TORQUE, SACConfig, {}),
+    "sac, short gradients": (SAC, TORQUE, SACConfig, {"max_grad_norm": 0.1, "target_entropy": -1.0}),
+    "td3": (TD3, TORQUE, TD3Config, {}),
+    "td3, penalty": (TD3, TORQUE, TD3Config, {"saturation_penalty": 0.1, "max_grad_norm": 0.1, "policy_delay": 1}),
+    "dddqn": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"max_grad_norm": None}),
+    "dddqn, priorities": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"prioritised": True, "target_period": 3}),
+    "one layer": (SAC, TORQUE, SACConfig, {"hidden": (24,)}),
+}
+
+
+def make(kind: str, **options: Any) -> Any:
+    agent_class, space, config, given = KINDS[kind]
+    return agent_class(OBSERVATIONS, space, config(**{**SMALL, **given, **options}), num_envs=3, seed=0)
+
+
+def draw(rng: np.random.Generator, agent: Any) -> Batch:
+    """A batch, as a buffer would have it."""
+    is_discrete = isinstance(agent, DDDQN)
+    actions = rng.integers(4, size=ROWS) if is_discrete else rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
+    observations, following = rng.standard_normal((2, ROWS, 5)).astype(np.float32)
+    rewards, weights = 3 * rng.standard_normal(ROWS), rng.uniform(0.1, 1.0, ROWS)
+    discounts = np.where(rng.random(ROWS) < 0.1, 0.0, 0.97)
+    columns = (observations, actions, np.float32(rewards), np.float32(discounts), following)
+    tensors = [torch.from_numpy(column) for column in columns]
+    return Batch(*tensors, indices=np.arange(ROWS), weights=torch.from_numpy(np.float32(weights)))
+
+
+def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[str, float]]]:
+    """Give all agents the same batches; figures of each."""
+    rng, found = np.random.default_rng(seed), [list[dict[str, float]]() for _ in agents]
+    for _ in range(num_updates):
+        batch = draw(rng, agents[0])
+        for agent, figures in zip(agents, found, strict=True):
+            figures.append({name: float(value) for name, value in agent._learn_once(batch).items()})
+            agent.num_updates += 1
+    return found
+
+
+def optimisers(agent: Any) -> dict[str, Adam]:
+    return {name: part for name, part in agent._learners.items() if isinstance(part, Adam)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_gradients_are_autograds(kind: str) -> None:
+    compiled, plain = make(kind, compiled=True), make(kind, compiled=False)
+    (figures,), (expected,) = learn([compiled, plain], 1)
+    assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    for name, optimiser in optimisers(plain).items():
+        # The first means of Adam are a tenth of the gradients.
+        for found, wanted in zip(optimisers(compiled)[name]._means, optimiser._means, strict=True):
+            scale = max(float(wanted.abs().max()), 1e-6)
+            assert float((found - wanted).abs().max()) < 3e-6 * scale, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hundreds_of_updates_are_torchs(kind: str) -> None:
+    agents = [make(kind, compiled=True), make(kind, compiled=False)]
+    for agent in agents:
+        if isinstance(agent.replay, PrioritisedReplay):
+            agent.replay._tree.set(np.arange(ROWS), np.ones(ROWS))
+    found, expected = learn(agents, 300)
+    for figures, wanted in zip(found, expected, strict=True):
+        assert figures == pytest.approx(wanted, rel=2e-3, abs=2e-3)
+    observations = np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32)
+    actions, wanted_actions = (agent.act_batch(observations, deterministic=True) for agent in agents)
+    assert np.mean(np.abs(actions - wanted_actions)) < 1e-3
+    if isinstance(agents[0].replay, PrioritisedReplay):
+        priorities = [agent.replay._tree.get(np.arange(ROWS)) for agent in agents]
+        assert priorities[0] == pytest.approx(priorities[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["sac", "td3", "dddqn"])
+def test_actions_are_torchs(kind: str) -> None:
+    agents = [make(kind, compiled=True), make(kind, compiled=False)]
+    observations = np.random.default_rng(1).standard_normal((2, 3, 5)).astype(np.float32)
+    for rows in observations:
+        for deterministic in (False, True):
+            first, second = (agent.act_batch(rows, deterministic=deterministic) for agent in agents)
+            assert first == pytest.approx(second, abs=1e-5)
+            assert first.dtype == second.dtype
+
+
+def test_both_ways_save_the_same_and_go_on_from_each_other() -> None:
+    compiled, plain = make("sac", compiled=True), make("sac", compiled=False)
+    learn([plain], 20)
+    compiled.load_state_dict(plain.state_dict())
+    found, expected = learn([compiled, plain], 20, seed=1)
+    for figures, wanted in zip(found, expected, strict=True):
+        assert figures == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+    states = [agent.state_dict("learner")["learners"]["critic_optimiser"]["state"][0] for agent in (compiled, plain)]
+    assert [float(state["step"]) for state in states] == [40.0, 40.0]
+
+
+def test_players_that_share_weights_follow_and_copies_do_not() -> None:
+    learner, player = make("sac"), make("sac")
+    player.share_weights(learner)
+    copied = copy.deepcopy(learner)
+    rows = np.ones((3, 5), np.float32)
+    before = learner.act_batch(rows, deterministic=True)
+    learn([learner], 5)
+    after = learner.act_batch(rows, deterministic=True)
+    assert np.abs(after - before).max() > 1e-4
+    assert np.array_equal(player.act_batch(rows, deterministic=True), after)
+    assert np.array_equal(copied.act_batch(rows, deterministic=True), before)
+    learn([copied], 5)
+    assert np.array_equal(copied.act_batch(rows, deterministic=True), after)
+
+
+def test_what_is_not_finite_is_reported() -> None:
+    for kind in ("sac", "td3", "dddqn"):
+        agent = make(kind, compiled=True)
+        batch = draw(np.random.default_rng(0), agent)
+        batch.rewards[3] = torch.nan
+        figures = agent._learn_once(batch)
+        assert not all(np.isfinite(value) for value in figures.values())
+
+
+class Cautious(SAC):
+    """An agent of a user's own, with a loss of its own."""
+
+    def _learn(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return {"own": torch.zeros(())}
+
+
+def test_torch_learns_what_compiled_code_does_not_know() -> None:
+    assert make("sac").is_compiled
+    assert not make("sac", compiled=False).is_compiled
+    child = Cautious(OBSERVATIONS, TORQUE, SACConfig(**SMALL), seed=0)
+    assert not child.is_compiled
+    with pytest.raises(InvalidArgument, match="Cautious with compiled=True, but Cautious has no compiled update"):
+        Cautious(OBSERVATIONS, TORQUE, SACConfig(**SMALL, compiled=True))
+    with pytest.raises(InvalidArgument, match=r"network 'actor' .* not on the CPU"):
+        SAC(OBSERVATIONS, TORQUE, SACConfig(**SMALL, compiled=True), device="meta")  # as on a GPU
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import numpy as np
+from gymnasium import spaces
+from envfleet.agents import DDDQN, SAC, DDDQNConfig, SACConfig, Transitions
+from envfleet.errors import InvalidArgument
+space, small = spaces.Box(-1, 1, (2,), np.float32), {"hidden": (8,), "batch_size": 4, "capacity": 20, "warmup": 0}
+for agent in (
+    SAC(space, space, SACConfig(**small, num_steps=2), num_envs=3, seed=0),
+    DDDQN(space, spaces.Discrete(3), DDDQNConfig(**small, num_steps=2, prioritised=True), num_envs=3, seed=0),
+):
+    rows = np.ones((3, 2), np.float32)
+    for number in range(5):
+        actions, ended = agent.act_batch(rows), np.array([number == 2, False, False])
+        agent.remember(Transitions(rows, actions, np.ones(3), ended, ~ended & ended, rows, np.arange(3)))
+    print(agent.is_compiled, len(agent.replay), all(map(np.isfinite, agent.update(3).values())))
+try:
+    SAC(space, space, SACConfig(**small, compiled=True))
+except InvalidArgument as error:
+    print(error)
+"""
+
+
+def test_without_numba_torch_learns() -> None:
+    run = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [
+        "False 13 True",
+        "False 13 True",
+        "SAC with compiled=True, but numba or SciPy is not installed: leave it out to learn by torch",
+    ]
