@@ -131,7 +131,7 @@ class SAC(ContinuousAgent[SACConfig]):
         return self._learn_compiled, self._choose_compiled
 
     def _learn_compiled(self, batch: Batch) -> dict[str, float]:
-        noises = tuple(self.random.normal(batch.actions).numpy() for _ in range(2))
+        noises = (self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy())
         actor, critics = self._actor_parts.next_step(), self._critic_parts.next_step()
         parts = (actor, critics, self._target_parts.values, self._temperature_parts.next_step())
         figures = _learn(arrays_of(batch), noises, *parts, self._settings, self._work)
@@ -166,7 +166,7 @@ def _learn(
     sample: Sample, noises: tuple[F32, F32], actor: Learned, critics: Learned, targets: F32, temperature: Learned,
     settings: _Settings, work: Workspace,
 ) -> tuple[float, float, float, float, float]:  # fmt: skip
-    alpha = np.float32(math.exp(temperature.values[0]))
+    alpha = math.exp(temperature.values[0])
     outputs = compiled.forward(actor.values, actor.layers[0], sample.next_observations, work.passes[0])
     following = _propose(outputs, noises[0])
     inputs = compiled.join(sample.next_observations, following.actions)

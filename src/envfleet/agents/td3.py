@@ -119,14 +119,16 @@ class TD3(ContinuousAgent[TD3Config]):
 
     def _learn_compiled(self, batch: Batch) -> dict[str, float]:
         sample, actor, critics = arrays_of(batch), self._actor_parts, self._critic_parts
-        rest = (*(part.values for part in self._target_parts), self._settings, self._work)
+        target_actor, target_critics = (part.values for part in self._target_parts)
+        targets = (target_actor, target_critics, self._settings, self._work)
         noise = self.random.normal(batch.actions).numpy()
-        critic_loss, value = _fit_critics(sample, noise, critics.next_step(), actor.layers[0], *rest)
+        critic_loss, value = _fit_critics(sample, noise, critics.next_step(), actor.layers[0], *targets)
         figures = {"critic_loss": critic_loss, "value": value}
         if (self.num_updates + 1) % self.config.policy_delay:
             return figures
-        policy = (actor.next_step(), critics.values, critics.layers[0])
-        return {**figures, "actor_loss": _fit_actor(sample.observations, *policy, *rest)}
+        critic = critics.layers[0]
+        loss = _fit_actor(sample.observations, actor.next_step(), critics.values, critic, *targets)
+        return {**figures, "actor_loss": loss}
 
     def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
         actor = self._actor_parts

@@ -50,8 +50,8 @@ def draw(rng: np.random.Generator, agent: Any) -> Batch:
     rewards, weights = 3 * rng.standard_normal(ROWS), rng.uniform(0.1, 1.0, ROWS)
     discounts = np.where(rng.random(ROWS) < 0.1, 0.0, 0.97)
     columns = (observations, actions, np.float32(rewards), np.float32(discounts), following)
-    tensors = [torch.from_numpy(column) for column in columns]
-    return Batch(*tensors, indices=np.arange(ROWS), weights=torch.from_numpy(np.float32(weights)))
+    parts: Any = [*map(torch.from_numpy, columns), np.arange(ROWS), torch.from_numpy(np.float32(weights))]
+    return Batch(*parts)
 
 
 def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[str, float]]]:
