@@ -2,8 +2,8 @@
 
     python benchmarks/training.py OUT                      # the configurations sac and dddqn: about four minutes
     python benchmarks/training.py OUT --updates 0.0625 --hidden 256 256 --batch-size 256
-    git worktree add /tmp/first 4775889
-    python benchmarks/training.py OUT --first /tmp/first   # then the same with the first edition
+    git worktree add ../first 4775889
+    python benchmarks/training.py OUT --first ../first   # then the same with the first edition
 
 Writes OUT/training.json and OUT/training.png. Every cell is the trainer that `envfleet train` runs, with the agent of a
 configuration, for a fixed time after its warm-up, with the same gradient updates per transition whatever `num_envs` is;
