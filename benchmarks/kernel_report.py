@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from kernel_limits import Peak, Work
     from kernels import Samples
 
-CARTPOLE = "envfleet/CartPole-v1"
 FLOORS = {8: 15.0, 1024: 80.0, 131_072: 150.0}
 CALL_CEILING_S = 3e-6
 
@@ -31,10 +30,10 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 
 class Findings:
-    """Samples of one environment by number of sub-environments and contender."""
+    """Samples by number of sub-environments and contender."""
 
-    def __init__(self, samples: Sequence[Samples], env: str) -> None:
-        self._found = {(one.num_envs, one.contender): one for one in samples if one.env == env}
+    def __init__(self, samples: Sequence[Samples]) -> None:
+        self._found = {(one.num_envs, one.contender): one for one in samples}
         self.sizes = sorted({size for size, _ in self._found})
 
     def get(self, num_envs: int, contender: str) -> Samples | None:
@@ -43,7 +42,7 @@ class Findings:
 
     def ours(self, num_envs: int) -> Samples | None:
         """Ours as `make` makes it."""
-        return self.get(num_envs, seats.default_name(num_envs)) or self.get(num_envs, "kernel")
+        return self.get(num_envs, seats.default_name(num_envs))
 
     def ratio(self, num_envs: int, others: Sequence[str]) -> float | None:
         """Our rate over the best of the others', within each round; the median of the rounds."""
@@ -61,14 +60,10 @@ def report(
     samples: Sequence[Samples], work: Work, peaks: dict[int, Peak], compiling: Sequence[Compiling]
 ) -> tuple[list[str], bool]:
     """Write the tables; also tells whether a floor was missed."""
-    found = Findings(samples, CARTPOLE)
+    found = Findings(samples)
     floors, has_missed = _floors(found)
     lines = ["CartPole, transitions a second", *_rates(found), "", *floors]
     lines += ["", *_limits(found, work, peaks)]
-    others = sorted({one.env for one in samples if one.contender == "kernel"})
-    if others:
-        lines += ["", "All kernels as make() makes them, transitions a second (× EnvPool)"]
-        lines += [_kernel_line(Findings(samples, env), env) for env in others]
     lines += ["", "First make() and reset(), CPU time: nothing compiled / from the cache"]
     lines += [f"  {one.env:<36} {one.cold_s:6.1f} s  {one.cached_s:6.2f} s" for one in compiling]
     return lines, has_missed
@@ -157,17 +152,6 @@ def _limits(found: Findings, work: Work, peaks: dict[int, Peak]) -> list[str]:
     return lines
 
 
-def _kernel_line(found: Findings, env: str) -> str:
-    cells = []
-    for size in found.sizes:
-        ours = found.get(size, "kernel")
-        if ours is not None:
-            theirs = found.get(size, seats.envpool_name(2))
-            ratio = f" ({ours.rate / theirs.rate:.0f} ×)" if theirs else ""
-            cells.append(f"{size:>8,}: {_short(ours.rate):>6}{ratio:<9}")
-    return f"  {env:<36}" + " ".join(cells)
-
-
 def _short(value: float) -> str:
     for letter, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= factor:
@@ -183,7 +167,7 @@ def plot(samples: Sequence[Samples], work: Work, peaks: dict[int, Peak], path: P
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    found = Findings(samples, CARTPOLE)
+    found = Findings(samples)
     style = {
         "font.size": 9,
         "axes.spines.top": False,

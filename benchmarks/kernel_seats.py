@@ -70,13 +70,15 @@ class _Rollouts:
         return float(np.mean(self._rollout.is_reset))
 
 
-class _Loop:
+class Loop:
     """A Python loop over environments that throws everything away."""
 
     steps_per_call = 1
 
     def __init__(self, envs: list[Any]) -> None:
         self._envs = envs
+        for index, env in enumerate(envs):
+            env.reset(seed=index)
         self.action_space = batch_space(envs[0].action_space, len(envs))
 
     def step(self, actions: Any) -> None:
@@ -123,14 +125,6 @@ def cartpole(num_envs: int, *, is_quick: bool) -> list[Seat]:
     return found
 
 
-def of_kernel(env_id: str) -> list[Seat]:
-    """We as `make` makes us, and EnvPool where it has that environment."""
-    found = [Seat("kernel", "envfleet", lambda num_envs: _make_ours(env_id, num_envs, None, copy=True))]
-    if EnvPool().absence(resolve(env_id)) is None:
-        found.append(_envpool(env_id.removeprefix("envfleet/"), 2))
-    return found
-
-
 def kernel_ids() -> list[str]:
     """The kernels that come with envfleet, CartPole first."""
     found = [env_id for env_id, spec in gymnasium.registry.items() if is_kernel(spec)]
@@ -140,11 +134,12 @@ def kernel_ids() -> list[str]:
 def _ours(env_id: str, num_threads: int, *, copy: bool) -> Seat:
     label = f"envfleet, {num_threads} thread{'s' if num_threads > 1 else ''}" + ("" if copy else ", copy=False")
     return Seat(
-        our_name(num_threads, copy=copy), label, lambda num_envs: _make_ours(env_id, num_envs, num_threads, copy=copy)
+        our_name(num_threads, copy=copy), label, lambda num_envs: make_ours(env_id, num_envs, num_threads, copy=copy)
     )
 
 
-def _make_ours(env_id: str, num_envs: int, num_threads: int | None, *, copy: bool) -> _Vector:
+def make_ours(env_id: str, num_envs: int, num_threads: int | None = None, *, copy: bool = True) -> _Vector:
+    """Make a kernel fleet."""
     fleet = envfleet.make(env_id, num_envs, backend="kernel", workers=num_threads, copy=copy)
     fleet.reset(seed=0)
     return _Vector(fleet, num_envs)
@@ -157,15 +152,17 @@ def _make_rollouts(num_envs: int) -> _Rollouts:
 
 
 def _envpool(env_id: str, num_threads: int) -> Seat:
-    def make(num_envs: int) -> _Vector:
-        envpool = importlib.import_module("envpool")
-        gymnasium.logger.min_level = gymnasium.logger.ERROR  # else it warns of the precision of EnvPool's bounds
-        envs = envpool.make_gymnasium(env_id, num_envs=num_envs, num_threads=min(num_threads, num_envs), seed=0)
-        envs.reset()
-        return _Vector(envs, num_envs, envs.action_space)
-
     label = f"EnvPool, {num_threads} thread{'s' if num_threads > 1 else ''}"
-    return Seat(envpool_name(num_threads), label, make)
+    return Seat(envpool_name(num_threads), label, lambda num_envs: make_envpool(env_id, num_envs, num_threads))
+
+
+def make_envpool(env_id: str, num_envs: int, num_threads: int = 2) -> _Vector:
+    """Make EnvPool's environments of that id."""
+    envpool = importlib.import_module("envpool")
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # else it warns of the precision of EnvPool's bounds
+    envs = envpool.make_gymnasium(env_id, num_envs=num_envs, num_threads=min(num_threads, num_envs), seed=0)
+    envs.reset()
+    return _Vector(envs, num_envs, envs.action_space)
 
 
 def _make_native(num_envs: int) -> _Vector:
@@ -174,8 +171,5 @@ def _make_native(num_envs: int) -> _Vector:
     return _Vector(envs, num_envs)
 
 
-def _make_loop(num_envs: int) -> _Loop:
-    envs = [gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(num_envs)]
-    for index, env in enumerate(envs):
-        env.reset(seed=index)
-    return _Loop(envs)
+def _make_loop(num_envs: int) -> Loop:
+    return Loop([gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(num_envs)])

@@ -28,14 +28,13 @@ import kernel_seats as seats
 import numpy as np
 from kernel_compile import Compiling, measure_compiling
 from kernel_limits import Peak, Work, count_work, measure_peak
-from kernel_report import CARTPOLE, plot, report
+from kernel_report import plot, report
 
 from envfleet.bench.results import describe_machine
 from envfleet.envs.classic.cartpole import CartPole
 
 SIZES = (1, 8, 64, 1024, 8192, 32_768, 131_072, 1_048_576)
 QUICK_SIZES = (1, 8, 1024, 131_072)
-TABLE_SIZES = (8, 1024, 131_072)
 _RING = 64
 _WARM_UP_STEPS, _WARM_UP_S = 40, 3.0  # so many random steps spread the ends of CartPole's episodes
 _COUNTED_ROWS = 20_000  # some 900 resets of CartPole: a share known to 0.2 % of all rows
@@ -46,14 +45,12 @@ class Samples:
     """What one contender did with one number of sub-environments.
 
     Attributes:
-        env: The environment's id.
         contender: Its name.
         num_envs: Sub-environments.
         call_s: Wall time of one step of all of them, per round.
         reset_share: Rows that were resets rather than transitions, with random actions.
     """
 
-    env: str
     contender: str
     num_envs: int
     call_s: list[float] = dataclasses.field(default_factory=list)
@@ -78,16 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = count_work(CartPole, 1)
     sizes = QUICK_SIZES if options.quick else SIZES
     peaks: dict[int, Peak] = {}
-    cases = [(CARTPOLE, num_envs, seats.cartpole(num_envs, is_quick=options.quick)) for num_envs in sizes]
-    if not options.quick:
-        cases += [(env_id, size, seats.of_kernel(env_id)) for env_id in seats.kernel_ids() for size in TABLE_SIZES]
 
     def save(compiling: list[Compiling]) -> None:  # after every case, so that one that is stopped keeps its figures
         _save(options.out / "kernels.json", started_at, samples, work, peaks, compiling)
 
     samples: list[Samples] = []
-    for env_id, num_envs, contenders in cases:
-        samples += _compare(env_id, num_envs, contenders, options)
+    for num_envs in sizes:
+        samples += _compare(num_envs, seats.cartpole(num_envs, is_quick=options.quick), options)
         save([])
     _tell("what the machine can do")
     peaks |= {count: measure_peak(count, [work.bytes * size for size in sizes]) for count in (1, 2)}
@@ -115,30 +109,28 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _compare(
-    env_id: str, num_envs: int, contenders: Sequence[seats.Seat], options: argparse.Namespace
-) -> list[Samples]:
+def _compare(num_envs: int, contenders: Sequence[seats.Seat], options: argparse.Namespace) -> list[Samples]:
     """Measure some contenders in rounds, each of which has all of them in a new order."""
     order = random.Random(0)
     with contextlib.ExitStack() as stack:
         running = []
         for seat in contenders:
-            _tell(f"{num_envs:,} × {env_id}: {seat.label}")
+            _tell(f"{num_envs:,} × CartPole: {seat.label}")
             vector = seat.make(num_envs)
             stack.callback(vector.close)
-            ring = _actions(vector, num_envs)
-            _warm_up(vector.step, ring)
-            running.append((Samples(env_id, seat.name, num_envs), vector, ring))
+            ring = random_actions(vector, num_envs)
+            warm_up(vector.step, ring)
+            running.append((Samples(seat.name, num_envs), vector, ring))
         for _ in range(options.rounds):
             for sample, vector, ring in order.sample(running, len(running)):
-                with _without_collector():
-                    sample.call_s.append(_time_step(vector.step, ring, options.seconds) / vector.steps_per_call)
+                with without_collector():
+                    sample.call_s.append(time_step(vector.step, ring, options.seconds) / vector.steps_per_call)
         for sample, vector, ring in running:
-            sample.reset_share = _reset_share(vector, num_envs, ring)
+            sample.reset_share = reset_share(vector, num_envs, ring)
     return [sample for sample, _, _ in running]
 
 
-def _actions(vector: Any, num_envs: int) -> Iterator[Any]:
+def random_actions(vector: Any, num_envs: int) -> Iterator[Any]:
     """Random actions without end: views of one array, each shifted by one from the last."""
     vector.action_space.seed(0)
     drawn = vector.action_space.sample()
@@ -146,7 +138,7 @@ def _actions(vector: Any, num_envs: int) -> Iterator[Any]:
     return itertools.cycle([pool[first : first + num_envs] for first in range(_RING)])
 
 
-def _warm_up(step: Callable[[Any], Any], ring: Iterator[Any]) -> None:
+def warm_up(step: Callable[[Any], Any], ring: Iterator[Any]) -> None:
     end_s = time.perf_counter() + _WARM_UP_S
     for _ in range(_WARM_UP_STEPS):
         step(next(ring))
@@ -154,7 +146,7 @@ def _warm_up(step: Callable[[Any], Any], ring: Iterator[Any]) -> None:
             break
 
 
-def _time_step(step: Callable[[Any], Any], ring: Iterator[Any], seconds: float) -> float:
+def time_step(step: Callable[[Any], Any], ring: Iterator[Any], seconds: float) -> float:
     """Mean wall time of a step; results are held until the next, as a caller does."""
     clock = time.perf_counter
     start_s = clock()
@@ -172,7 +164,7 @@ def _time_step(step: Callable[[Any], Any], ring: Iterator[Any], seconds: float) 
 
 
 @contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
@@ -181,7 +173,7 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-def _reset_share(vector: Any, num_envs: int, ring: Iterator[Any]) -> float:
+def reset_share(vector: Any, num_envs: int, ring: Iterator[Any]) -> float:
     """The share of rows that are resets: with next-step autoreset there is one for every episode that ends."""
     calls = max(4, _COUNTED_ROWS // num_envs)
     return statistics.fmean(vector.count_resets(actions) for actions in itertools.islice(ring, calls))

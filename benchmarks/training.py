@@ -2,6 +2,8 @@
 
     python benchmarks/training.py OUT                      # the configurations sac and dddqn: about four minutes
     python benchmarks/training.py OUT --updates 0.0625 --hidden 256 256 --batch-size 256
+    git worktree add ../first 4775889
+    python benchmarks/training.py OUT --first ../first   # then the same with the first edition
 
 Writes OUT/training.json and OUT/training.png. Every cell is the trainer that `envfleet train` runs, with the agent of a
 configuration, for a fixed time after its warm-up, with the same gradient updates per transition whatever `num_envs` is;
@@ -19,6 +21,9 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +31,12 @@ from typing import Any
 import torch
 
 from envfleet.training import RunOptions, Trainer
-from envfleet.training.config import find_config, parse_config
+from envfleet.training.config import parse_config
+
+try:
+    from envfleet.training.config import find_config
+except ImportError:  # the first edition, which is given files
+    find_config = Path
 
 NUM_ENVS = (1, 2, 4, 8, 16)
 PROMISE = {1: 1.0, 4: 1.4, 8: 2.4}
@@ -154,7 +164,9 @@ def main() -> None:
     parser.add_argument("--engine", default="box2d", help="or compiled")
     parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="besides 1")
     parser.add_argument("--workers", type=int, help="processes of several sub-environments; measured if not given")
+    parser.add_argument("--first", type=Path, help="folder of a checkout of the first edition, commit 4775889")
     args = parser.parse_args()
+    args.configs = [str(find_config(source).resolve()) for source in args.configs]
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     cells = [
@@ -175,6 +187,25 @@ def main() -> None:
     }
     (args.out / "training.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     draw(cells, args.out / "training.png")
+    if args.first is not None:
+        compare(cells, args)
+
+
+def compare(cells: list[Cell], args: argparse.Namespace) -> None:
+    """Measure the same cells with the first edition, and print how many times as fast ours are."""
+    given = {name: value for name, value in vars(args).items() if name not in ("out", "first") and value is not None}
+    options = [
+        part
+        for name, value in given.items()
+        for part in (f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value]))
+    ]
+    paths = os.pathsep.join(str(args.first.resolve() / part) for part in ("src", "compat/src"))
+    command = [sys.executable, __file__, str(args.out / "first"), *options]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
+    content = json.loads((args.out / "first" / "training.json").read_text(encoding="utf-8"))
+    for cell, first in zip(cells, content["cells"], strict=True):
+        ratio = cell.steps_per_s / first["steps_per_s"]
+        print(f"{cell.agent:6} {cell.updates:>8g} {cell.num_envs:>5} {ratio:.2f} times the first edition")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """CPU time of one gradient update of SAC, TD3 and DDDQN: ours, compiled and by torch, beside others'.
 
-    git worktree add /tmp/first 4775889
-    python benchmarks/updates.py OUT --first /tmp/first    # all: about four minutes
+    git worktree add ../first 4775889
+    python benchmarks/updates.py OUT --first ../first    # all: about four minutes
     python benchmarks/updates.py OUT --hidden 256 256 --algorithms SAC
 
 Writes OUT/updates.json. All sides learn from equal batches with the same widths, and take turns in one run: a round is

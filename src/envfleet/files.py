@@ -11,14 +11,28 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+NO_ROOM = {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
+"""Errors of a disk that is full, or of what one may have of it."""
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Have errors of the operating system name this file if they name none, as those of a full disk do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Have a file written under another name, which takes its place once it is complete and on the disk.
 
-    If anything is raised meanwhile, what was written is removed and the old file stays. Any number of processes may
-    write the same file; the last one wins. Links are followed, permissions kept; what is no file, such as a device, is
-    written to as it is.
+    If anything is raised meanwhile, what was written is removed and the old file stays; an `OSError` names the file.
+    Any number of processes may write the same file; the last one wins. Links are followed, permissions kept; what is no
+    file, such as a device, is written to as it is.
 
     Args:
         path: The file; its folder is made if there is none.
@@ -34,12 +48,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
-        yield unfinished
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())
-        if path.exists():
-            shutil.copymode(path, unfinished)
-        unfinished.replace(path)
+        with naming(path):
+            yield unfinished
+            with unfinished.open("rb+") as file:
+                os.fsync(file.fileno())
+            if path.exists():
+                shutil.copymode(path, unfinished)
+            unfinished.replace(path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and str(error.filename) == str(unfinished):

@@ -1,4 +1,4 @@
-"""Everything that is found by name: backends, environments and how a service hosts these, and agents.
+"""Everything that is found by name: backends, environments and how a service hosts these, games for two, and agents.
 
 Entries are plain values; heavy parts are named as `"module:name"` and imported when they are used.
 """
@@ -187,6 +187,12 @@ ENVIRONMENTS: dict[str, Environment] = {
 }
 
 _DEFAULT = Environment("", "")
+
+GAMES: dict[str, str] = {"hockey": f"{_HOCKEY}.entry:HockeyGame"}
+"""Games for two by the name that configurations and commands have for them; the first is the default.
+
+Each is `"module:Name"` of a `envfleet.envs.games.Game`.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from tests.unit.kernels.parts import Pair, Rover
 from tests.unit.kernels.samples import SAMPLES
 
 import envfleet
@@ -38,7 +39,7 @@ def make_fleet(kernel: type[Kernel], num_envs: int, autoreset_mode: Mode = Mode.
     return envfleet.make(kernel, num_envs, backend="kernel", autoreset_mode=autoreset_mode, **more)
 
 
-@pytest.fixture(params=SAMPLES, ids=lambda kernel: kernel.__name__)
+@pytest.fixture(params=[*SAMPLES, Rover, Pair], ids=lambda kernel: kernel.__name__)
 def kernel(request: pytest.FixtureRequest) -> type[Kernel]:
     return request.param
 

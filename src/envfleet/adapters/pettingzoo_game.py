@@ -1,4 +1,4 @@
-"""One PettingZoo game as an ordinary Gymnasium environment, which every backend can run."""
+"""PettingZoo games as ordinary Gymnasium environments, which every backend can run."""
 
 from __future__ import annotations
 
@@ -111,3 +111,40 @@ class ParallelGame(gym.Env[Any, Any]):
     def close(self) -> None:
         """Close the game."""
         self._game.close()
+
+
+class Duel(ParallelGame):
+    """A `ParallelGame` of two agents, with the face of the games for two that training plays.
+
+    The reward is the first agent's. Infos have the second one's as `reward_two`, and `winner`, which is 0 until the
+    game is over, then 1 if the first agent's return is the greater one, -1 if the second one's is, 0 if they are equal.
+
+    Args:
+        make_env: Makes the `ParallelEnv`.
+
+    Raises:
+        InvalidArgument: It is no `ParallelEnv` of two agents, or their spaces differ.
+    """
+
+    def __init__(self, make_env: Callable[[], Any]) -> None:
+        super().__init__(make_env)
+        if len(self.agent_names) != 2:
+            raise InvalidArgument(
+                f"the game has the agents {', '.join(self.agent_names)}, expected 2: train those of other games by "
+                "AgentFleet, whose rows are agents"
+            )
+        self._lead = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game; both arguments are the game's."""
+        observations, _ = super().reset(seed=seed, options=options)
+        self._lead = 0.0
+        return observations, {"reward_two": 0.0, "winner": 0}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step both agents; returns as of every environment, with the first agent's reward."""
+        observations, _, terminated, truncated, info = super().step(action)
+        one, two = (info[f"{agent}.reward"] for agent in self.agent_names)
+        self._lead += one - two
+        winner = int(np.sign(self._lead)) if terminated or truncated else 0
+        return observations, one, terminated, truncated, {"reward_two": two, "winner": winner}

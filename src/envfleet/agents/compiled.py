@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -45,8 +46,12 @@ def compiled(function: Function) -> Function:
     """Compile a function at its first call; machine code is kept on the disk."""
     if numba is None:
         return function
-    made: Function = numba.njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")(function)
-    return made
+    made = numba.njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")(function)
+    # What is cached holds code of this file, too, but numba looks only at the function's own for changes.
+    cached = made._cache._cache_file  # noqa: SLF001
+    cached._source_stamp = (cached._source_stamp, Path(__file__).stat().st_mtime)  # noqa: SLF001
+    result: Function = made
+    return result
 
 
 def use_one_thread() -> None:

@@ -136,23 +136,23 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     # ------------------------------------------------------------------ the same, compiled
 
     def _compile(self) -> tuple[Learn, Choose]:
-        config = self.config
-        network, target = Flat(self._network, self._optimiser), Flat(self._target)
-        work = workspace(config.batch_size, network)
+        self._parts, self._target_parts = Flat(self._network, self._optimiser), Flat(self._target)
+        self._work = workspace(self.config.batch_size, self._parts)
+        return self._learn_compiled, self._choose_compiled
 
-        def learn(batch: Batch) -> dict[str, float]:
-            has_moved = (self.num_updates + 1) % config.target_period == 0
-            settings = _Settings(config.target_tau if has_moved else 0.0, config.max_grad_norm or 0.0)
-            loss, value, errors = _learn(arrays_of(batch), network.next_step(), target.values, settings, work)
-            if isinstance(self.replay, PrioritisedReplay):
-                self.replay.set_errors(batch.indices, errors)
-            return {"loss": loss, "value": value}
+    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
+        config, parts, target = self.config, self._parts, self._target_parts
+        moves = (self.num_updates + 1) % config.target_period == 0
+        settings = _Settings(config.target_tau if moves else 0.0, config.max_grad_norm or 0.0)
+        loss, value, errors = _learn(arrays_of(batch), parts.next_step(), target.values, settings, self._work)
+        if isinstance(self.replay, PrioritisedReplay):
+            self.replay.set_errors(batch.indices, errors)
+        return {"loss": loss, "value": value}
 
-        def choose(inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
-            outputs = compiled.outputs_of(network.values, network.layers[0], inputs.numpy())
-            return outputs[:, 1:].argmax(axis=1)
-
-        return learn, choose
+    def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
+        outputs = compiled.outputs_of(self._parts.values, self._parts.layers[0], inputs.numpy())
+        indices: NDArray[np.int64] = outputs[:, 1:].argmax(axis=1)
+        return indices
 
 
 class _Settings(NamedTuple):

@@ -202,7 +202,7 @@ def _join(tensors: Sequence[Tensor]) -> F32:
         buffer = first.as_strided((size,), (1,))  # they are one already
     else:
         buffer = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-        for tensor, part in zip(tensors, buffer.split([tensor.numel() for tensor in tensors]), strict=True):
+        for tensor, part in zip(tensors, torch.split(buffer, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.data = part.view(tensor.shape)
     array: F32 = buffer.numpy()
     return array

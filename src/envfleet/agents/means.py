@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +31,6 @@ class Means:
 
 
 def _mean(values: list[Tensor | float]) -> float:
-    if isinstance(values[0], float):
-        return float(np.mean(values))
+    if not isinstance(values[0], Tensor):
+        return float(sum(values) / len(values))
     return float(torch.stack([torch.as_tensor(value) for value in values]).mean())

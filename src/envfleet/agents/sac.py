@@ -125,23 +125,25 @@ class SAC(ContinuousAgent[SACConfig]):
 
     def _compile(self) -> tuple[Learn, Choose]:
         config = self.config
-        actor, critics = Flat(self._actor, self._actor_optimiser), Flat(self._critics, self._critic_optimiser)
-        targets, temperature = Flat(self._targets), Flat(self._temperature, self._temperature_optimiser)
-        settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
-        work = workspace(config.batch_size, actor, critics)
+        self._actor_parts = Flat(self._actor, self._actor_optimiser)
+        self._critic_parts = Flat(self._critics, self._critic_optimiser)
+        self._target_parts = Flat(self._targets)
+        self._temperature_parts = Flat(self._temperature, self._temperature_optimiser)
+        self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
+        self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
+        return self._learn_compiled, self._choose_compiled
 
-        def learn(batch: Batch) -> dict[str, float]:
-            noises = tuple(self.random.normal(batch.actions).numpy() for _ in range(2))
-            parts = (actor.next_step(), critics.next_step(), targets.values, temperature.next_step())
-            figures = _learn(arrays_of(batch), noises, *parts, settings, work)
-            return dict(zip(_FIGURES, figures, strict=True))
+    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
+        noises = (self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy())
+        actor, critics = self._actor_parts.next_step(), self._critic_parts.next_step()
+        parts = (actor, critics, self._target_parts.values, self._temperature_parts.next_step())
+        figures = _learn(arrays_of(batch), noises, *parts, self._settings, self._work)
+        return dict(zip(_FIGURES, figures, strict=True))
 
-        def choose(inputs: Tensor, noise: F32 | None) -> F32:
-            rows = inputs.numpy()
-            noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
-            return _act(actor.values, actor.layers[0], rows, noise)
-
-        return learn, choose
+    def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
+        rows, actor = inputs.numpy(), self._actor_parts
+        noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
+        return _act(actor.values, actor.layers[0], rows, noise)
 
 
 _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")
@@ -167,7 +169,7 @@ def _learn(
     sample: Sample, noises: tuple[F32, F32], actor: Learned, critics: Learned, targets: F32, temperature: Learned,
     settings: _Settings, work: Workspace,
 ) -> tuple[float, float, float, float, float]:  # fmt: skip
-    alpha = np.float32(math.exp(temperature.values[0]))
+    alpha = math.exp(temperature.values[0])
     outputs = compiled.forward(actor.values, actor.layers[0], sample.next_observations, work.passes[0])
     following = _propose(outputs, noises[0])
     inputs = compiled.join(sample.next_observations, following.actions)

@@ -27,7 +27,7 @@ def write(path: str | Path, payload: Mapping[str, Any]) -> None:
         payload: What `read` returns, with tensors for arrays.
 
     Raises:
-        OSError: It cannot be written; the old file stays.
+        OSError: It cannot be written, as on a full disk; the error names the file, and the old one stays.
     """
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         try:

@@ -112,27 +112,30 @@ class TD3(ContinuousAgent[TD3Config]):
 
     def _compile(self) -> tuple[Learn, Choose]:
         config = self.config
-        actor, critics = Flat(self._actor, self._actor_optimiser), Flat(self._critics, self._critic_optimiser)
-        target_actor, target_critics = Flat(self._target_actor), Flat(self._target_critics)
+        self._actor_parts = Flat(self._actor, self._actor_optimiser)
+        self._critic_parts = Flat(self._critics, self._critic_optimiser)
+        self._target_parts = Flat(self._target_actor), Flat(self._target_critics)
         noise = (config.target_noise, config.target_noise_clip)
-        settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
-        work = workspace(config.batch_size, actor, critics)
+        self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
+        self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
+        return self._learn_compiled, self._choose_compiled
 
-        def learn(batch: Batch) -> dict[str, float]:
-            sample, targets = arrays_of(batch), (target_actor.values, target_critics.values)
-            noise = self.random.normal(batch.actions).numpy()
-            parts = (critics.next_step(), actor.layers[0], *targets, settings, work)
-            critic_loss, value = _fit_critics(sample, noise, *parts)
-            figures = {"critic_loss": critic_loss, "value": value}
-            if (self.num_updates + 1) % config.policy_delay:
-                return figures
-            policy = (actor.next_step(), critics.values, critics.layers[0])
-            return {**figures, "actor_loss": _fit_actor(sample.observations, *policy, *targets, settings, work)}
+    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
+        sample, actor, critics = arrays_of(batch), self._actor_parts, self._critic_parts
+        target_actor, target_critics = (part.values for part in self._target_parts)
+        targets = (target_actor, target_critics, self._settings, self._work)
+        noise = self.random.normal(batch.actions).numpy()
+        critic_loss, value = _fit_critics(sample, noise, critics.next_step(), actor.layers[0], *targets)
+        figures = {"critic_loss": critic_loss, "value": value}
+        if (self.num_updates + 1) % self.config.policy_delay:
+            return figures
+        critic = critics.layers[0]
+        loss = _fit_actor(sample.observations, actor.next_step(), critics.values, critic, *targets)
+        return {**figures, "actor_loss": loss}
 
-        def choose(inputs: Tensor, noise: F32 | None) -> F32:
-            return self._explore(np.tanh(compiled.outputs_of(actor.values, actor.layers[0], inputs.numpy())), noise)
-
-        return learn, choose
+    def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
+        actor = self._actor_parts
+        return self._explore(np.tanh(compiled.outputs_of(actor.values, actor.layers[0], inputs.numpy())), noise)
 
 
 class _Settings(NamedTuple):

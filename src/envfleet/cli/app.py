@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from envfleet.cli import demo, playing, remote, rllib, serving, training
+from envfleet.cli import demo, playing, remote, rllib, searching, serving, training
 from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, readable_errors, write_figures
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
 
@@ -192,6 +192,7 @@ def envs(
 
 
 training.register(app)
+app.command()(searching.search)
 playing.register(app)
 remote.register(app)
 

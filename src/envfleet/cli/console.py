@@ -17,9 +17,8 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from envfleet.errors import EnvfleetError, InvalidArgument
-from envfleet.files import check_writable, write_whole
+from envfleet.files import NO_ROOM, check_writable, write_whole
 
-_NO_ROOM = {errno.EDQUOT, errno.EFBIG, errno.ENOSPC}
 _NO_PLACE = {
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
 }  # fmt: skip
@@ -46,10 +45,11 @@ def readable_errors() -> Iterator[None]:
         _show_error(error.code.replace("_", " "), str(error))
         raise typer.Exit(2) from None
     except OSError as error:
-        if error.errno not in _NO_ROOM and not (error.errno in _NO_PLACE and error.filename):
+        if error.errno not in NO_ROOM and not (error.errno in _NO_PLACE and error.filename):
             raise
         what = f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
-        _show_error("no file", f"{what} ({error.strerror}): free some space, or pass another place")
+        advice = "; ".join(getattr(error, "__notes__", ())) or "free some space, or pass another place"
+        _show_error("no file", f"{what} ({error.strerror}): {advice}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

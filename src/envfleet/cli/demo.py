@@ -91,14 +91,15 @@ def _play(player: Player, console: Console, when: str) -> dict[str, Score]:
 
 def _film(player: Player, path: Path) -> None:
     """Write two games against the weak player, one on each side."""
-    from envfleet.envs.hockey.film import save_film
+    from envfleet.envs.film import save_film
     from envfleet.envs.hockey.two_player import HockeyTwoEnv
     from envfleet.training.games import seat_player
+    from envfleet.training.games.captions import caption_frames
     from envfleet.training.games.showing import show_games
 
     with contextlib.closing(HockeyTwoEnv(render_mode="rgb_array")) as env:
-        moments = show_games(env, seat_player(player), seat_player("weak"), 2)
-        save_film(path, (moment.frame for moment in moments if moment.frame is not None))
+        mine, weak = seat_player(player), seat_player("weak")
+        save_film(path, caption_frames(show_games(env, mine, weak, 2), mine.name, weak.name))
 
 
 def _report(

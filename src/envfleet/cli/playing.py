@@ -3,71 +3,99 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, readable_errors, write_figures
+from envfleet.cli.parsing import parse_env_kwargs
 from envfleet.cli.training import set_threads
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from envfleet.envs.hockey.two_player import HockeyTwoEnv
-    from envfleet.training.games import Rink
+    import gymnasium as gym
+
+    from envfleet.envs.games import Game
+    from envfleet.training.config.phases import Environment
     from envfleet.training.games.showing import Moment
 
 Checkpoint = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="The file of an agent, the folder of a run (its best agent), champion, weak or strong.",
+        help="The file of an agent, the folder of a run (its best agent), or a player that the game knows: random, its "
+        "scripted ones, my_package:MyPlayer.",
         show_default=False,
     ),
 ]
-Opponent = Annotated[str, typer.Option(metavar="PLAYER", help="weak, strong, champion, or another checkpoint.")]
-Mode = Annotated[str, typer.Option(help="NORMAL, TRAIN_SHOOTING or TRAIN_DEFENSE.")]
-EngineOption = Annotated[str, typer.Option(help="compiled, or box2d: the same games, a hundred times slower.")]
-SideOption = Annotated[
-    str,
+Env = Annotated[
+    str | None,
     typer.Option(
-        help="Where the player sits: left, right, or both in turns.", show_default="both; left in the training modes"
+        metavar="ENV",
+        help="What is played: a game for two such as hockey, a Gymnasium id, or package.module:make_env.",
+        show_default="as the run was trained",
     ),
+]
+EnvArgs = Annotated[
+    list[str], typer.Option("--env-arg", "-a", metavar="NAME=VALUE", help="Argument of ENV; repeatable.")
+]
+Opponent = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLAYER", help="A player as CHECKPOINT is one.", show_default="the game's strongest, else random"
+    ),
+]
+Mode = Annotated[str | None, typer.Option(help="One of the game's modes.", show_default="the first")]
+EngineOption = Annotated[str | None, typer.Option(help="One of the game's engines.", show_default="the first")]
+SideOption = Annotated[
+    str | None,
+    typer.Option(help="Where the player sits: a seat of the game, or both in turns.", show_default="as is usual"),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the games; the same seed gives the same games.")]
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 (one parameter per option)
     checkpoint: Checkpoint,
     *,
-    opponent: Opponent = "strong",
-    games: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
-    engine: EngineOption = "compiled",
-    side: SideOption = "",
-    mode: Mode = "NORMAL",
+    opponent: Opponent = None,
+    games: Annotated[int, typer.Option(min=1, help="How many; episodes in environments for one.")] = 200,
+    env: Env = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
+    engine: EngineOption = None,
+    side: SideOption = None,
+    mode: Mode = None,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Play games of hockey with CHECKPOINT and tell how many it wins."""
+    """Play games with CHECKPOINT and tell how many it wins, or how much it earns where it plays alone."""
     with readable_errors():
         from envfleet.training.evaluation import evaluate as run_evaluation
-        from envfleet.training.evaluation.reports import evaluation_json, show_evaluation
+        from envfleet.training.evaluation.reports import evaluation_json, show_evaluation, show_returns
 
         set_threads(1)
-        rink = _rink(engine, mode)
-        with progress_bar() as tell:
-            tell(f"{games} games against {opponent}", 0.0)
-            evaluation = run_evaluation(
-                checkpoint, opponent, games=games, seed=seed, side=cast(Any, side or None), rink=rink
-            )
-        show_evaluation(evaluation, make_console())
-        write_figures(json_file, json.dumps(evaluation_json(evaluation), indent=2))
+        place = find_place(checkpoint, env, env_args)
+        figures: dict[str, Any]
+        if place.game is None:
+            place.refuse({"--opponent": opponent, "--engine": engine, "--side": side, "--mode": mode})
+            found = place.evaluate(checkpoint, games, seed)
+            show_returns({Path(checkpoint).name: found}, make_console())
+            figures = dataclasses.asdict(found)
+        else:
+            rink = place.rink(engine, mode)
+            with progress_bar() as tell:
+                tell(f"{games} games against {opponent or place.game.strongest}", 0.0)
+                played = run_evaluation(checkpoint, opponent, games=games, seed=seed, side=side, rink=rink)
+            show_evaluation(played, make_console())
+            figures = evaluation_json(played)
+        write_figures(json_file, json.dumps(figures, indent=2))
 
 
-def tournament(
+def tournament(  # noqa: PLR0913 (one parameter per option)
     folder: Annotated[
         Path,
         typer.Argument(
@@ -75,9 +103,11 @@ def tournament(
         ),
     ],
     *,
-    games: Annotated[int, typer.Option(min=1, help="Of each pair.")] = 100,
-    engine: EngineOption = "compiled",
-    mode: Mode = "NORMAL",
+    games: Annotated[int, typer.Option(min=1, help="Of each pair; episodes in environments for one.")] = 100,
+    env: Env = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
+    engine: EngineOption = None,
+    mode: Mode = None,
     seed: Seed = 0,
     plot: Annotated[
         Path | None,
@@ -85,75 +115,114 @@ def tournament(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Let all checkpoints in DIR and the scripted players meet each other: ratings, a table and a picture."""
+    """Let all checkpoints in DIR and the scripted players meet: ratings, a table and a picture; else mean returns."""
     with readable_errors():
         from envfleet.training.evaluation import find_checkpoints, run_tournament
-        from envfleet.training.evaluation.reports import show_tournament, tournament_json
-        from envfleet.training.games.players import SCRIPTED
+        from envfleet.training.evaluation.reports import show_returns, show_tournament, tournament_json
         from envfleet.training.records.tournament_plot import plot_tournament
 
-        players: dict[str, Any] = {**find_checkpoints(folder), **{name: name for name in SCRIPTED}}
         set_threads(1)
-        rink = _rink(engine, mode)
+        place, console = find_place(str(folder), env, env_args), make_console()
+        players: dict[str, Any] = {**find_checkpoints(folder, place.observation_space)}
         with progress_bar() as tell:
-            played = run_tournament(players, games=games, seed=seed, rink=rink, progress=tell)
-        console = make_console()
-        show_tournament(played, console)
-        picture = plot_tournament(played, plot or folder / "tournament.png")
-        console.print(f"[dim]Picture: {escape(str(picture))}[/dim]", soft_wrap=True)
-        write_figures(json_file, json.dumps(tournament_json(played), indent=2))
+            if place.game is None:
+                place.refuse({"--engine": engine, "--mode": mode, "--plot": plot})
+                returns = {}
+                for number, (name, player) in enumerate(players.items()):
+                    tell(name, number / len(players))
+                    returns[name] = place.evaluate(player, games, seed)
+            else:
+                known = place.game.scripts or [place.game.strongest]
+                players |= {name: name for name in known}
+                played = run_tournament(players, games=games, seed=seed, rink=place.rink(engine, mode), progress=tell)
+        if place.game is None:
+            show_returns(returns, console)
+            figures = {name: dataclasses.asdict(found) for name, found in returns.items()}
+        else:
+            show_tournament(played, console)
+            picture = plot_tournament(played, plot or folder / "tournament.png")
+            console.print(f"[dim]Picture: {escape(str(picture))}[/dim]", soft_wrap=True)
+            figures = tournament_json(played)
+        write_figures(json_file, json.dumps(figures, indent=2))
 
 
-def watch(
+def watch(  # noqa: PLR0913 (one parameter per option)
     checkpoint: Checkpoint,
     *,
-    against: Opponent = "strong",
+    against: Opponent = None,
     games: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    env: Env = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", callback=check_output, help="Write a film instead of opening a window: .gif or .mp4."
         ),
     ] = None,
-    side: SideOption = "",
-    mode: Mode = "NORMAL",
+    side: SideOption = None,
+    mode: Mode = None,
     seed: Seed = 0,
 ) -> None:
-    """Show games of hockey of CHECKPOINT, in a window or as a film; they are the first ones that evaluate counts."""
+    """Show games of CHECKPOINT, in a window or as a film; they are the first ones that evaluate counts."""
     with readable_errors():
-        from envfleet.envs.hockey.film import save_film
+        from envfleet.envs.film import save_film
         from envfleet.training.games import seat_player
-        from envfleet.training.games.matches import usual_side
-        from envfleet.training.games.showing import show_games
+        from envfleet.training.games.captions import caption_frames
+        from envfleet.training.games.showing import show_episodes, show_games
 
-        player, opponent = seat_player(checkpoint), seat_player(against)
-        with _open(_rink("box2d", mode), "rgb_array" if out else "human") as env:
-            moments = show_games(env, player, opponent, games, seed=seed, side=cast(Any, side or usual_side(mode)))
-            told = _tell(moments, player.name, opponent.name)
+        place = find_place(checkpoint, env, env_args)
+        game = place.game
+        with place.open(mode, "rgb_array" if out else "human") as shown:
+            if game is None:
+                place.refuse({"--against": against, "--side": side, "--mode": mode})
+                names: tuple[str, ...] = (Path(checkpoint).name,)
+                moments = _tell_returns(show_episodes(shown, place.agent(checkpoint), games, seed=seed))
+            else:
+                player, opponent = (seat_player(who, game=game) for who in (checkpoint, against or game.strongest))
+                side = side or game.usual_seat(place.rink(None, mode).mode)
+                moments = show_games(shown, player, opponent, games, seed=seed, side=side, game=game)
+                names = player.name, opponent.name
+                moments = _tell(moments, *names, game)
             if out is None:
-                _follow(told)
+                _follow(moments)
                 return
-            save_film(out, (moment.frame for moment in told if moment.frame is not None))
+            fps = shown.metadata.get("render_fps") or _FPS
+            save_film(out, caption_frames(moments, *names, fps=fps), fps=fps)
         make_console().print(f"[dim]Film: {escape(str(out))}[/dim]", soft_wrap=True)
 
 
 def play(
     *,
-    against: Opponent = "strong",
+    against: Opponent = None,
     games: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    side: Annotated[Literal["left", "right"], typer.Option(help="Where you play.")] = "left",
-    mode: Mode = "NORMAL",
+    env: Env = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
+    side: Annotated[str | None, typer.Option(help="Where you sit.", show_default="the first seat")] = None,
+    mode: Mode = None,
     seed: Seed = 0,
 ) -> None:
-    """Play hockey at the keyboard: arrows move, W and S turn, space shoots, Escape ends it."""
+    """Play at the keyboard: in hockey arrows move, W and S turn, space shoots; Escape ends it."""
     with readable_errors():
+        from envfleet.fleet.checks import check_choice
         from envfleet.training.games import Seated, seat_player
-        from envfleet.training.games.showing import Person, show_games
+        from envfleet.training.games.showing import Person, show_episodes, show_games
 
-        opponent = seat_player(against)
-        with _open(_rink("box2d", mode), "human") as env:
-            person = Seated("you", policy=Person(env, side == "left"))
-            _follow(_tell(show_games(env, person, opponent, games, seed=seed, side=side), "you", opponent.name))
+        place = find_place(against or "", env, env_args)
+        game = place.game
+        if game is not None:
+            check_choice("side", side or game.seats[0], game.seats)
+        with place.open(mode, "human") as shown:
+            if game is None:
+                from envfleet.envs.keyboard import Keyboard
+
+                place.refuse({"--against": against, "--side": side, "--mode": mode})
+                person = Person(Keyboard(shown, place.name))
+                _follow(_tell_returns(show_episodes(shown, person, games, seed=seed)))
+                return
+            opponent, side = seat_player(against or game.strongest, game=game), side or game.seats[0]
+            you = Seated("you", policy=Person(game.person(shown, game.seats.index(side))))
+            moments = show_games(shown, you, opponent, games, seed=seed, side=side, game=game)
+            _follow(_tell(moments, "you", opponent.name, game))
 
 
 def register(app: typer.Typer) -> None:
@@ -162,34 +231,130 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _rink(engine: str, mode: str) -> Rink:
-    from envfleet.training.games import Rink
-
-    return Rink(engine=cast(Any, engine), mode=mode)
+_FPS = 30.0
 
 
-@contextlib.contextmanager
-def _open(rink: Rink, render_mode: str) -> Iterator[HockeyTwoEnv]:
-    """Open the environment in which games are shown."""
-    import pygame
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What is played.
 
-    from envfleet.envs.hockey.rendering import require_display
-    from envfleet.envs.hockey.two_player import HockeyTwoEnv
+    Attributes:
+        section: As a configuration has it.
+        game: What that is; `None` if it is for one.
+    """
 
-    if render_mode == "human":
-        require_display()
-    env = HockeyTwoEnv(rink.mode, keep_mode=rink.keep_mode, render_mode=render_mode)
-    try:
-        yield env
-    except pygame.error as error:
-        raise InvalidArgument(
-            f"no window can be opened here ({error}): write a film with envfleet watch CHECKPOINT --out game.gif"
-        ) from error
-    finally:
-        env.close()
+    section: Environment
+    game: Game | None
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.section.id
+
+    def refuse(self, options: Mapping[str, Any]) -> None:
+        """Refuse options that mean something in games for two only.
+
+        Raises:
+            InvalidArgument: One is given.
+        """
+        given = [name for name, value in options.items() if value is not None]
+        if given:
+            raise InvalidArgument(f"{', '.join(given)} for {self.name!r}, which is for one player: leave it out")
+
+    def rink(self, engine: str | None, mode: str | None) -> Any:
+        """Return where games are played."""
+        from envfleet.training.games import Rink
+
+        assert self.game is not None  # noqa: S101  # callers have looked
+        return Rink(game=self.game, engine=engine, mode=mode or "", settings=self._settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {name: value for name, value in self.section.settings.items() if name != "starter"}  # each game has one
+
+    @property
+    def observation_space(self) -> Any:
+        """Return that of one player."""
+        if self.game is not None:
+            return self.game.observation_space
+        with contextlib.closing(self.section.make()) as env:
+            return env.observation_space
+
+    def agent(self, checkpoint: str | Path) -> Any:
+        """Return the agent in a file or a run."""
+        from envfleet.agents import load_agent
+
+        path = Path(checkpoint)
+        path = path / "checkpoints" / "best.pt" if path.is_dir() else path
+        if not path.is_file():
+            raise InvalidArgument(
+                f"there is no player {str(path)!r}, expected the file of a checkpoint or the folder of a run: check "
+                "the path"
+            )
+        return load_agent(path, num_envs=1)
+
+    def evaluate(self, checkpoint: str | Path, episodes: int, seed: int) -> Any:
+        """Return the mean return of an agent that plays alone."""
+        from envfleet.training.loop.examining import evaluate_alone
+
+        return evaluate_alone(self.agent(checkpoint), self.section, episodes=episodes, seed=seed)
+
+    @contextlib.contextmanager
+    def open(self, mode: str | None, render_mode: str) -> Iterator[gym.Env[Any, Any]]:
+        """Open the environment in which games are shown."""
+        import pygame
+
+        if self.game is not None:
+            env = self.game.open(self.rink(None, mode).mode, self._settings, render_mode)
+        else:
+            env = self.section.make(render_mode=render_mode)
+        try:
+            yield env
+        except pygame.error as error:
+            raise InvalidArgument(
+                f"no window can be opened here ({error}): write a film with envfleet watch CHECKPOINT --out game.gif"
+            ) from error
+        finally:
+            env.close()
 
 
-def _tell(moments: Iterator[Moment], player: str, opponent: str) -> Iterator[Moment]:
+def find_place(player: str, env: str | None, env_args: list[str]) -> Place:
+    """Find what a player plays: what is asked for, else what its run was trained on, else the first known game.
+
+    Raises:
+        InvalidArgument: There is no such environment, or runs in a folder were trained on different ones.
+    """
+    from pydantic import ValidationError
+
+    from envfleet.envs.games import find_game
+    from envfleet.training.config import read_config
+    from envfleet.training.config.phases import Environment
+
+    kwargs = parse_env_kwargs(env_args)
+    if env is not None:
+        try:
+            section = Environment(id=env, kwargs=kwargs)
+        except ValidationError as error:
+            raise InvalidArgument(f"--env {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    else:
+        files = _configs_of(Path(player)) if player else []
+        sections = [read_config(file).curriculum.phases[0].environment for file in files] or [Environment()]
+        section = sections[0]
+        if any(one.id != section.id for one in sections):
+            names = ", ".join(sorted({one.id for one in sections}))
+            raise InvalidArgument(f"the runs in {player} were trained on {names}: pass one of them by --env")
+        section = section.model_copy(update={"kwargs": section.kwargs | kwargs})
+    return Place(section, None if section.is_remote else find_game(section.id, section.kwargs))
+
+
+def _configs_of(path: Path) -> list[Path]:
+    """Return the configurations of the run that a file or folder belongs to, or of the runs in a folder."""
+    above = [folder / "config.json" for folder in (path, *path.absolute().parents[:2])]
+    mine = [file for file in above if (file.parent / "checkpoints").is_dir() and file.is_file()]
+    return mine[:1] or (sorted(path.glob("*/config.json")) if path.is_dir() else [])
+
+
+def _tell(moments: Iterator[Moment], player: str, opponent: str, game: Game) -> Iterator[Moment]:
     """Print what came of each game, and pass its moments on."""
     from envfleet.training.evaluation import Score
 
@@ -200,12 +365,20 @@ def _tell(moments: Iterator[Moment], player: str, opponent: str) -> Iterator[Mom
             outcomes.append(moment.outcome)
             score = Score(*(outcomes.count(outcome) for outcome in (1, 0, -1)))
             what = {1: f"{player} won", 0: "a draw", -1: f"{opponent} won"}[moment.outcome]
-            seat = "left" if moment.is_left else "right"
             console.print(
-                f"Game {len(outcomes)}, {player} on the {seat}: {what} after {moment.step} steps. "
-                f"So far {score.wins} won, {score.draws} drawn, {score.losses} lost.",
+                f"Game {len(outcomes)}, {player} on the {game.seats[0 if moment.is_left else 1]}: {what} after "
+                f"{moment.step} steps. So far {score.wins} won, {score.draws} drawn, {score.losses} lost.",
                 markup=False,
             )
+
+
+def _tell_returns(moments: Iterator[Moment]) -> Iterator[Moment]:
+    """Print the return of each episode, and pass its moments on."""
+    console = make_console()
+    for moment in moments:
+        yield moment
+        if moment.is_last:
+            console.print(f"Episode {moment.game + 1}: return {moment.total:.2f} after {moment.step} steps.")
 
 
 def _follow(moments: Iterator[Moment]) -> None:

@@ -48,7 +48,10 @@ def show_result(result: RunResult, console: Console) -> None:
         console.print()
         console.print(_evaluation_table(result.evaluation))
     if result.rating is not None:
-        console.print(f"Rating {result.rating:.1f} (the strong scripted player has 25, the weak one 22)")
+        from envfleet.training.opponents.standing import anchors_among
+
+        fixed = ", ".join(f"{name} has {mu:g}" for name, mu in anchors_among(result.evaluation).items())
+        console.print(f"Rating {result.rating:.1f} ({fixed})")
     console.print()
     places = {"Plots": str(result.run_dir / "plots")}
     if result.best_checkpoint is not None:

@@ -40,7 +40,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(help="Of hockey: compiled, or box2d, the same game and slower.", show_default="compiled"),
+        typer.Option(
+            help="Of a game that has several, such as compiled and box2d of hockey.", show_default="the first"
+        ),
     ] = None,
     backend: Annotated[
         str | None,
@@ -144,9 +146,6 @@ def set_threads(count: int) -> None:
 
 
 def _train(config: str, options: dict[str, Any], threads: int) -> Any:
-    from envfleet.training import train as run
-
-    set_threads(threads)
     if "out" in options:
         options["base_output_dir"] = options.pop("out")
     if "name" in options:
@@ -155,6 +154,9 @@ def _train(config: str, options: dict[str, Any], threads: int) -> Any:
         from envfleet.training.config import read_config
 
         read = read_config(config)
+    from envfleet.training import train as run
+
+    set_threads(threads)
     return run(read, **options)
 
 

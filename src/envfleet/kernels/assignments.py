@@ -1,12 +1,18 @@
-"""Assignments that a field could take only a part of: a float to an int or a bool, an int to a bool.
+"""Assignments that kernels cannot make: to parameters, to whole arrays, and of which a field would keep only a part.
 
-Numba and NumPy convert them silently. Fields may widen numbers (bool to int to float), and narrow their precision.
+Numba and NumPy convert a float to an int, and an int to a bool, silently. Fields may widen numbers (bool to int to
+float), and narrow their precision.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+OF_PARAMETER = (
+    "writes to a parameter: parameters do not change during an episode; make it a field of the state, which reset "
+    "copies from the parameter"
+)
+OF_ARRAY = "assigns to {name!r}, an array of the state: write its elements, as in `state.{name}[:] = values`"
 _RANKS = {"b": 0, "i": 1, "u": 1, "f": 2}
 _NAMES = ("bool", "int", "float")
 _KEPT = ("would keep only whether it is 0", "would cut off its fraction")

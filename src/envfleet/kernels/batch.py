@@ -10,16 +10,17 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch_base import BatchBase, BatchState
-from envfleet.kernels.buffers import ENDED_DTYPE, Block, BufferPlan
+from envfleet.kernels.buffers import ENDED_DTYPE, Block
+from envfleet.kernels.cpu_target import FIRST_ADDRESS, LIMIT, MODE, NOW, NUM_ROWS
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.outputs import OutputPool, set_maker
+from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.params import merge_params
 from envfleet.kernels.program import Program, compile_kernel
-from envfleet.kernels.source import DISABLED, FIRST_ADDRESS, LIMIT, MODE, NEXT_STEP, NOW, NUM_ROWS, SAME_STEP
-from envfleet.kernels.threads import Crew
+from envfleet.kernels.source import DISABLED, NEXT_STEP, SAME_STEP
+from envfleet.kernels.threads import Crew, count_threads
+from envfleet.options import Options
 
 MODES = {
     AutoresetMode.NEXT_STEP: NEXT_STEP,
@@ -70,13 +71,9 @@ class CpuBatch(BatchBase):
     Args:
         spec: The kernel.
         num_envs: How many.
+        options: Of the fleet; they decide whether a step returns the episodes that ended in it.
         params: Values by name, each for all or `(num_envs, …)`.
         limit: Steps after which an episode is truncated; `None` for never.
-        autoreset_mode: Gymnasium's.
-        num_threads: How many share the work.
-        copy: Whether results are the caller's own.
-        debug: Whether the kernel's functions check their indices and raise `KernelIndexError`.
-        gathers_ended: Whether a step returns the episodes that ended in it.
 
     Raises:
         KernelError: The kernel cannot be compiled.
@@ -85,34 +82,24 @@ class CpuBatch(BatchBase):
 
     device = "cpu"
 
-    def __init__(  # noqa: PLR0913  # every option is keyword-only
-        self,
-        spec: KernelSpec,
-        num_envs: int,
-        *,
-        params: Mapping[str, Any],
-        limit: int | None,
-        autoreset_mode: AutoresetMode,
-        num_threads: int,
-        copy: bool,
-        debug: bool = False,
-        gathers_ended: bool = False,
+    def __init__(
+        self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
     ) -> None:
         super().__init__(spec, num_envs, params)
-        self._plan = plan = BufferPlan(spec)
-        self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
-        self._copy, self._debug, self._gathers_ended = copy, debug, gathers_ended
-        self._info_shapes = {name: spec.state.dtype[name].shape for name in spec.kernel.info_fields}
+        plan = self._plan
+        self._is_same_step = options.autoreset_mode is AutoresetMode.SAME_STEP
+        self._copy, self._debug = options.copy, options.debug
+        self._gathers_ended = options.record_episodes or (options.final_infos and self._is_same_step)
         self._kept = Block(plan.kept, num_envs)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
         self._head = np.zeros(FIRST_ADDRESS, np.int64)
-        self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, NO_LIMIT if limit is None else limit, MODES[autoreset_mode]
+        self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, limit or NO_LIMIT, MODES[options.autoreset_mode]
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
-        self._crew = Crew(num_threads, num_envs)
-        self.num_threads = num_threads
+        self.num_threads = count_threads(num_envs, options.workers)
+        self._crew = Crew(self.num_threads, num_envs)
         self._build()
 
     def _build(self) -> None:
@@ -129,8 +116,15 @@ class CpuBatch(BatchBase):
             if buffer.name in held:
                 table[place] = held[buffer.name].ctypes.data
         first = FIRST_ADDRESS + len(plan.kept) + len(plan.params.buffers)
-        shapes = [spec.observation.shape, (), (), (), *self._info_shapes.values()]
-        pool = OutputPool(set_maker(plan.outputs, shapes, self.num_envs, table, first), copy=self._copy)
+        forms = [((self.num_envs, *out.shape), out.dtype) for out in plan.outputs]
+
+        def make_set() -> OutputSet:
+            arrays = tuple(np.empty(shape, dtype) for shape, dtype in forms)
+            own = table.copy()
+            own[first : first + len(arrays)] = [array.ctypes.data for array in arrays]
+            return OutputSet(own, arrays)
+
+        pool = OutputPool(make_set, copy=self._copy)
         # All at once, as the code and its tables belong to one block, which whatever interrupts this must not free.
         self._has_own_params, self._params_block, self._program, self._pool = has_own_params, block, program, pool
 
@@ -247,7 +241,7 @@ class CpuBatch(BatchBase):
             return Ended(words, now, None, {})
         rows = words[:, 0]
         finals = self._finals.arrays
-        infos = {name: finals[f"final_i_{name}"][rows].reshape(-1, *shape) for name, shape in self._info_shapes.items()}
+        infos = {name: finals[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
         return Ended(words, now, self.final_observations[rows], infos)
 
     # ------------------------------------------------------------------ what is kept
@@ -255,8 +249,7 @@ class CpuBatch(BatchBase):
     @property
     def final_observations(self) -> NDArray[Any]:
         """The last observation of each row's previous episode (`SAME_STEP`), `(num_envs, …)`; a view."""
-        flat = self._finals.arrays["final_observations"]
-        return flat.reshape(-1, *self.spec.observation.shape)
+        return self._finals.arrays["final_observations"]
 
     def kept(self, name: str) -> NDArray[Any]:
         """Return an array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""
@@ -309,12 +302,7 @@ class CpuBatch(BatchBase):
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
         """Bring saved rows back, to the same places or others."""
         target: Any = slice(None) if rows is None else rows
-        forms = {name: (array.dtype, array.shape[1:]) for name, array in self._kept.arrays.items()}
-        if forms != {name: (array.dtype, array.shape[1:]) for name, array in state.arrays.items()}:
-            raise InvalidArgument(
-                f"the saved state has other fields than {self.spec.name}: pass one of the same kernel"
-            )
-        self._check_params_of(state)
+        self._check_saved(state.params, state.arrays)
         for name, array in self._kept.arrays.items():
             array[target] = state.arrays[name]
         if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
+from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.params import check_params
 from envfleet.kernels.rng import RNG_DTYPE
@@ -52,7 +53,7 @@ class BatchBase(abc.ABC):
     """
 
     def __init__(self, spec: KernelSpec, num_envs: int, params: Mapping[str, Any]) -> None:
-        self.spec, self.num_envs = spec, num_envs
+        self.spec, self.num_envs, self._plan = spec, num_envs, BufferPlan(spec)
         self._params = check_params(spec, num_envs, params)
 
     @abc.abstractmethod
@@ -84,19 +85,19 @@ class BatchBase(abc.ABC):
             params[name] = values[row if len(values) > 1 else 0]
         return state, params
 
-    def _check_params_of(self, state: BatchState) -> None:
-        """Check that saved parameters are those of this kernel.
+    def _check_saved(self, params: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+        """Check that saved parameters, and arrays of what is kept, are those of this kernel.
 
         Raises:
             InvalidArgument: They are not.
         """
-        present, saved = (
-            {name: values.shape[1:] for name, values in one.items()} for one in (self._params, state.params)
-        )
-        if present != saved:
-            found, expected = (", ".join(names) or "none" for names in (saved, present))
+        kept = {one.name: (one.dtype, one.shape) for one in self._plan.kept}
+        found = kept if arrays is None else {name: (one.dtype, one.shape[1:]) for name, one in arrays.items()}
+        own, saved = ({name: values.shape[1:] for name, values in one.items()} for one in (self._params, params))
+        if found != kept or own != saved:
+            names, expected = (", ".join(one) or "none" for one in (saved, own))
             raise InvalidArgument(
-                f"the saved state has other fields than {self.spec.name}: its parameters are {found}, expected "
+                f"the saved state has other fields than {self.spec.name}: its parameters are {names}, expected "
                 f"{expected}; pass one of the same kernel"
             )
 

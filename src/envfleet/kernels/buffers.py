@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,17 +25,22 @@ ENDED_DTYPE = np.dtype(
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """One array with a fixed number of elements per sub-environment.
+    """One array with a fixed shape per sub-environment.
 
     Attributes:
         name: In compiled code.
         dtype: Of an element; may be a record.
-        size: Elements per sub-environment.
+        shape: Per sub-environment.
     """
 
     name: str
     dtype: np.dtype[Any]
-    size: int = 1
+    shape: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Elements per sub-environment."""
+        return math.prod(self.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,11 +113,11 @@ class BufferPlan:
         )
         self.kept = (*self.state.buffers, *self.rng.buffers, *self.episode)
         infos = tuple(
-            Buffer(f"i_{name}", spec.state.dtype[name].base, int(np.prod(spec.state.dtype[name].shape)))
+            Buffer(f"i_{name}", spec.state.dtype[name].base, spec.state.dtype[name].shape)
             for name in spec.kernel.info_fields
         )
         self.outputs = (
-            Buffer("observations", spec.observation.dtype, spec.observation.size),
+            Buffer("observations", spec.observation.dtype, spec.observation.shape),
             Buffer("rewards", np.dtype(np.float64)),
             Buffer("terminated", np.dtype(np.bool_)),
             Buffer("truncated", np.dtype(np.bool_)),
@@ -119,8 +125,8 @@ class BufferPlan:
         )
         self.ended = Buffer("ended", ENDED_DTYPE)
         self.finals = (
-            Buffer("final_observations", spec.observation.dtype, spec.observation.size),
-            *(Buffer(f"final_{info.name}", info.dtype, info.size) for info in infos),
+            Buffer("final_observations", spec.observation.dtype, spec.observation.shape),
+            *(Buffer(f"final_{info.name}", info.dtype, info.shape) for info in infos),
         )
         self.all = (*self.kept, *self.params.buffers, *self.outputs, self.ended, *self.finals)
 
@@ -134,7 +140,7 @@ class Block:
 
     Attributes:
         memory: The piece, uint8.
-        arrays: The arrays by name, `(num_rows,)` or `(num_rows, size)`; views of `memory`.
+        arrays: The arrays by name, `(num_rows, …)`; views of `memory`.
     """
 
     def __init__(self, buffers: Iterable[Buffer], num_rows: int) -> None:
@@ -156,5 +162,4 @@ class Block:
 
     def _view(self, buffer: Buffer, offset: int) -> NDArray[Any]:
         size_bytes = buffer.dtype.itemsize * buffer.size * self.num_rows
-        flat = self.memory[offset : offset + size_bytes].view(buffer.dtype)
-        return flat if buffer.size == 1 else flat.reshape(self.num_rows, buffer.size)
+        return self.memory[offset : offset + size_bytes].view(buffer.dtype).reshape(self.num_rows, *buffer.shape)

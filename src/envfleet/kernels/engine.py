@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexError, ResetNeeded
 from envfleet.fleet import engine as seam
-from envfleet.fleet.checks import Seeds, check_options
+from envfleet.fleet.checks import Seeds
 from envfleet.fleet.episodes import EpisodeStatus
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
@@ -22,14 +22,13 @@ from envfleet.fleet.rollout import Rollout, check_rollout, is_batched, map_array
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.batches import make_batch, require_cpu
-from envfleet.kernels.infos import ResetInfos, StepInfos
+from envfleet.kernels.infos import KernelInfos
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
-from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit, read_seeds
+from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit, read_params, read_seeds
 from envfleet.kernels.rng import to_generator
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.rollout import run_rollout
-from envfleet.kernels.values import spread, to_values
 from envfleet.options import Options
 
 
@@ -66,19 +65,7 @@ class KernelEngine(seam.Engine):
         self._kernel, self.copy = spec, options.copy
         self._unpack, self._has_parts = spec.observation.unpack, bool(spec.observation.parts)
         self._first_seed = read_first_seed(options.seed, num_envs)
-        self._batch = make_batch(
-            spec,
-            num_envs,
-            device=options.device,
-            params=params,
-            limit=read_limit(max_episode_steps),
-            autoreset_mode=options.autoreset_mode,
-            workers=options.workers,
-            copy=options.copy,
-            debug=options.debug,
-            gathers_ended=options.record_episodes
-            or (options.final_infos and options.autoreset_mode is AutoresetMode.SAME_STEP),
-        )
+        self._batch = make_batch(spec, num_envs, options, params, read_limit(max_episode_steps))
         threads = self._batch.num_threads
         crew = f"{threads} thread{'s' if threads > 1 else ''} on the CPU"
         crew = "one thread per sub-environment on the CUDA device" if options.device == "cuda" else crew
@@ -102,8 +89,7 @@ class KernelEngine(seam.Engine):
             is_bound_to_process=False,
         )
         self._is_disabled = options.autoreset_mode is AutoresetMode.DISABLED
-        self._reset_infos = ResetInfos(spec, num_envs)
-        self._step_infos = StepInfos(spec, num_envs, options)
+        self._infos = KernelInfos(spec, num_envs, options)
         self._has_infos = bool(spec.kernel.info_fields)
         self._seeds: NDArray[np.uint64] | None = None
         self._observations: Any = None
@@ -127,7 +113,7 @@ class KernelEngine(seam.Engine):
         self._steps += 1
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = arrays[0]
-        infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
+        infos = {} if ended is None and not self._has_infos else self._infos.step(arrays, ended)
         observations = self._unpack(arrays[0]) if self._has_parts else arrays[0]
         return observations, arrays[1], arrays[2], arrays[3], infos
 
@@ -162,7 +148,7 @@ class KernelEngine(seam.Engine):
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = self._observations.copy()
         self._observations[rows] = arrays[0][rows]
-        infos = {} if ended is None and not self._has_infos else self._step_infos(arrays, ended)
+        infos = self._infos.step(arrays, ended)
         observations, rewards, terminated, truncated = (array[rows] for array in arrays[:4])
         return seam.Batch(self._unpack(observations), rewards, terminated, truncated, take_infos(infos, rows), rows)
 
@@ -187,19 +173,9 @@ class KernelEngine(seam.Engine):
 
     def _reset(self, request: seam.Reset) -> dict[str, Any]:
         num_envs, rows = self.traits.num_envs, request.rows
-        if request.options is not None and not isinstance(request.options, Mapping):
-            raise InvalidArgument("options per sub-environment: a kernel's reset takes one dict with 'params' for all")
-        options = request.options or {}
-        unknown = set(options) - {"params"}
-        if unknown:
-            raise InvalidArgument(
-                f"options has {min(unknown)!r}, expected 'reset_mask' or 'params': a kernel's reset takes no "
-                "options of its own, only parameters"
-            )
+        params = read_params(request.options)
         every = np.arange(num_envs) if rows is None else rows
         values, is_seeded = self._read_seeds(request.seeds, every)
-        params = options.get("params")
-        check_options(params, name="options['params']")
         if params:
             self._batch.set_params(params, rows)
         if self._seeds is None:
@@ -208,7 +184,7 @@ class KernelEngine(seam.Engine):
         self._seeds[every[is_seeded]] = values[is_seeded]
         arrays = self._batch.reset(every, values, is_seeded)
         self._observations = arrays[0]
-        return self._reset_infos(arrays, rows)
+        return self._infos.reset(arrays, rows)
 
     def _read_seeds(self, seeds: Seeds, rows: seam.Rows) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         if isinstance(seeds, int):
@@ -237,9 +213,10 @@ class KernelEngine(seam.Engine):
         if name == "np_random_seed":
             return [None] * num_envs if self._seeds is None else list(self._seeds.tolist())
         if name in self._kernel.params.names:
-            return to_values(spread(self._batch.params[name], num_envs))
+            values = self._batch.params[name]
+            return _to_values(np.broadcast_to(values, (num_envs, *values.shape[1:])))
         if name in self._kernel.state.names:
-            return to_values(self._batch.field(name))
+            return _to_values(self._batch.field(name))
         value = getattr(self._kernel.kernel, name, None)
         if value is None or callable(value):
             known = ", ".join((*self._kernel.params.names, *self._kernel.state.names))
@@ -335,3 +312,8 @@ class KernelEngine(seam.Engine):
         if self._batch is not None:
             self._batch.close()
         return []
+
+
+def _to_values(values: NDArray[Any]) -> tuple[Any, ...]:
+    """Return one Python number, or array, per sub-environment."""
+    return tuple(values.tolist()) if values.ndim == 1 else tuple(values.copy())

@@ -12,15 +12,15 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 
-from envfleet.errors import InvalidArgument, KernelError
-from envfleet.fleet.checks import check_options
+from envfleet.errors import KernelError
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import batch_of_one
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
 from envfleet.kernels.plain import PlainRecord
-from envfleet.kernels.requests import check_render_mode, read_seeds
+from envfleet.kernels.requests import check_render_mode, read_params, read_seeds
 from envfleet.kernels.rng import from_generator, to_generator
+from envfleet.options import Options
 
 _ROW = np.zeros(1, np.int64)
 
@@ -50,16 +50,8 @@ class KernelEnv(gym.Env[Any, Any]):
         # Of its own: a space draws, and seeding one environment's must not touch another's.
         self.observation_space, self.action_space = copy.deepcopy((spec.observation_space, spec.action_space))
         self._debug = debug
-        self._batch = CpuBatch(
-            spec,
-            1,
-            params=params,
-            limit=None,
-            autoreset_mode=AutoresetMode.DISABLED,
-            num_threads=1,
-            copy=True,
-            debug=debug,
-        )
+        options = Options(autoreset_mode=AutoresetMode.DISABLED, workers=1, debug=debug)
+        self._batch = CpuBatch(spec, 1, options, params)
         self._awaiting = self._batch.kept("awaiting")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -69,12 +61,7 @@ class KernelEnv(gym.Env[Any, Any]):
             seed: Seeds the generator; without it, it goes on.
             options: `"params"`: parameters by name, from now on.
         """
-        check_options(options)
-        unknown = set(options or {}) - {"params"}
-        if unknown:
-            raise InvalidArgument(f"options has {min(unknown)!r}, expected 'params': parameters by name")
-        params = (options or {}).get("params")
-        check_options(params, name="options['params']")
+        params = read_params(options)
         if params:
             self._batch.set_params(params)
         if seed is None and self._np_random_seed is None:

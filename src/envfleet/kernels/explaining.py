@@ -16,7 +16,7 @@ _OURS = Path(__file__).parent
 _ADVICE = (
     (r"(?P<loss>assigns .+? to the \w+ field .+?, or write `\w+\(\.\.\.\)`)", "{loss}"),
     (
-        r"<function _attach\.<locals>\.choose",
+        r"<function add_draws\.<locals>\.add\.<locals>\.choose_draw",
         "calls a method of `rng` with arguments it does not take there: kernels draw one number at a time",
     ),
     (

@@ -16,29 +16,8 @@ from envfleet.options import Options
 _FIRST_INFO = 4
 
 
-class ResetInfos:
-    """Infos of a reset.
-
-    Args:
-        spec: The kernel.
-        num_envs: How many sub-environments.
-    """
-
-    def __init__(self, spec: KernelSpec, num_envs: int) -> None:
-        self._names, self._num_envs = tuple(spec.kernel.info_fields), num_envs
-
-    def __call__(self, arrays: tuple[Any, ...], rows: NDArray[np.int64] | None) -> dict[str, Any]:
-        """Return the infos of `rows`, or of all."""
-        size = self._num_envs if rows is None else len(rows)
-        infos: dict[str, Any] = {}
-        for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
-            infos[name] = column if rows is None else column.take(rows, axis=0)
-            infos[f"_{name}"] = np.ones(size, np.bool_)
-        return infos
-
-
-class StepInfos:
-    """Infos of a step. Masks in which every row is set are made once, and read-only.
+class KernelInfos:
+    """Infos of resets and steps. Masks of steps in which every row is set are made once, and read-only.
 
     Args:
         spec: The kernel.
@@ -53,8 +32,17 @@ class StepInfos:
         self._all = np.ones(num_envs, np.bool_)
         self._all.flags.writeable = False
 
-    def __call__(self, arrays: tuple[Any, ...], ended: EndedInStep | None) -> dict[str, Any]:
-        """Return the infos; `ended` are the episodes that ended, if it is not known that none did."""
+    def reset(self, arrays: tuple[Any, ...], rows: NDArray[np.int64] | None) -> dict[str, Any]:
+        """Return the infos of a reset of `rows`, or of all."""
+        size = self._num_envs if rows is None else len(rows)
+        infos: dict[str, Any] = {}
+        for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
+            infos[name] = column if rows is None else column.take(rows, axis=0)
+            infos[f"_{name}"] = np.ones(size, np.bool_)
+        return infos
+
+    def step(self, arrays: tuple[Any, ...], ended: EndedInStep | None) -> dict[str, Any]:
+        """Return the infos of a step; `ended` are the episodes that ended, if it is not known that none did."""
         infos: dict[str, Any] = {}
         for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
             infos[name], infos[f"_{name}"] = column, self._all

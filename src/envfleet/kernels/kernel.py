@@ -305,6 +305,16 @@ def _read_space(kernel: type[Kernel], name: str) -> ArraySpec:
     return ArraySpec((), np.dtype(fields, align=True), parts)
 
 
+def choice_limits(space: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the first choice and the one after the last, for each element of an action; `None` for a Box."""
+    if isinstance(space, spaces.Box):
+        return None
+    low = getattr(space, "start", 0)  # none of MultiBinary
+    high = low + (2 if isinstance(space, spaces.MultiBinary) else getattr(space, "nvec", getattr(space, "n", 0)))
+    first, end = (np.broadcast_to(bound, space.shape).ravel().astype(np.int64) for bound in (low, high))
+    return first, end
+
+
 def _read_array(space: Any, where: str) -> ArraySpec:
     if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise KernelError(

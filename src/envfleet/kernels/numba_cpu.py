@@ -1,247 +1,39 @@
-"""What numba needs to compile kernels for the CPU; imported with the first kernel that is.
+"""What a user's functions become on the CPU: compilable, strict about assignments, and checked if asked to be.
 
-Everything private to numba is used in this module alone, and `pyproject.toml` bounds numba's version.
-
-Numba links, optimises and generates code for every function with all that it calls, again and again. Here a function is
-a part: intermediate code alone, which costs nothing more. A program takes in each part once, is optimised once, and has
-a few functions that are called from outside.
+Imported with the first kernel that is compiled.
 """
 
 from __future__ import annotations
 
-import inspect
-import pickle
-import types as python_types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import llvmlite.binding as llvm
 import numba
+import numba.extending
 import numpy as np
-from numba import _dynfunc, types
-from numba.core import cgutils, ir
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_machinery import AnalysisPass, FunctionPass, register_pass
-from numba.core.environment import Environment, lookup_environment
-from numba.core.errors import TypingError
-from numba.core.registry import cpu_target
-from numba.core.typed_passes import NopythonTypeInference
-from numba.core.typing.arraydecl import RecordAttribute
-from numba.core.untyped_passes import IRProcessing
-from numba.extending import intrinsic, overload, overload_method, register_jitable
-from numba.np.numpy_support import as_dtype
+from numba import types
+from numba.extending import intrinsic, overload, register_jitable
 
 from envfleet.errors import KernelIndexError
-from envfleet.kernels import rng as rng_functions
 from envfleet.kernels.assignments import describe_typed_loss
 from envfleet.kernels.explaining import describe_line
 from envfleet.kernels.jitting import FRAMEWORK, FunctionTree
+from envfleet.kernels.machine_code import DistinctArrays, Part
+from envfleet.kernels.numba_private import (
+    AnalysisPass,
+    FunctionPass,
+    IRProcessing,
+    NopythonTypeInference,
+    RecordAttribute,
+    TypingError,
+    as_dtype,
+    cgutils,
+    cpu_target,
+    ir,
+    register_pass,
+)
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.views import make_row_view, scalar_clip
-
-_ENVIRONMENT = "_ZN08NumbaEnv"
-
-
-# ---------------------------------------------------------------------- parts, and programs made of them
-
-
-class _Nowhere:
-    """Stands in for the code generator where a part has no machine code that an environment could be given to."""
-
-    @staticmethod
-    def set_env(name: str, environment: Any) -> None:
-        """Do nothing."""
-
-
-class PartLibrary(JITCodeLibrary):
-    """Intermediate code of one function: neither linked nor optimised as a whole."""
-
-    _own: Any = None
-    _shared_module: Any = None
-
-    @property
-    def codegen(self) -> Any:
-        """For numba, which asks for it only to set environments."""
-        return _Nowhere
-
-    def finalize(self) -> None:
-        """Take nothing in."""
-        self._raise_if_finalized()
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        """There is no machine code."""
-        self._ensure_finalized()
-        return 0
-
-    def own_module(self) -> Any:
-        """Return the function, for modules that may have it from elsewhere, too."""
-        if self._own is None:
-            self._own = self._final_module.clone()
-            for function in self._own.functions:
-                if not function.is_declaration and function.linkage == llvm.Linkage.external:
-                    function.linkage = "weak_odr"  # not linkonce: that is left out if its caller comes later
-        return self._own
-
-    def _get_module_for_linking(self) -> Any:
-        """Return the function with all that it calls, for numba's own libraries."""
-        self._ensure_finalized()
-        if self._shared_module is None:
-            whole = self.own_module().clone()
-            _link(whole, self._linking_libraries, {self})
-            self._shared_module = whole
-        return self._shared_module
-
-
-def _link(module: Any, libraries: Iterable[Any], linked: set[Any]) -> None:
-    """Take libraries into a module, each with all that it calls and once."""
-    for library in libraries:
-        if library in linked:
-            continue
-        linked.add(library)
-        if isinstance(library, PartLibrary):
-            module.link_in(library.own_module(), preserve=True)
-            _link(module, library._linking_libraries, linked)
-        else:
-            module.link_in(library._get_module_for_linking(), preserve=True)
-
-
-class ProgramLibrary(JITCodeLibrary):
-    """Machine code of a few functions, with a copy of everything that they call."""
-
-    def link(self, parts: Sequence[PartLibrary], exported: set[str]) -> None:
-        """Take in some parts and generate code.
-
-        Args:
-            parts: With all that they call.
-            exported: Names of the functions that are called from outside.
-        """
-        self._codegen._check_llvm_bugs()
-        linked: set[Any] = set(parts)
-        for part in parts:
-            self._final_module.link_in(part._final_module, preserve=True)
-            _link(self._final_module, part._linking_libraries, linked)
-        for function in self._final_module.functions:
-            if not function.is_declaration and function.name not in exported:
-                function.linkage = "internal"  # names are unique within a process, but other programs come from files
-        self._optimize_final_module()
-        self._final_module.verify()
-        self._finalize_final_module()
-
-
-class Part(CompilerBase):
-    """Compiles a function to a part."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Numba's own pipeline."""
-        library = PartLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        self.state.library = library
-        return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
-
-
-class DistinctArrays(Part):
-    """Compiles a function whose array arguments never overlap, so that LLVM may vectorise without asking."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Return the same, with a flag."""
-        self.state.flags.noalias = True
-        return super().define_pipelines()
-
-
-class MachineCode(NamedTuple):
-    """Functions that are called from outside, ready to run.
-
-    They take exactly what they were compiled for, unchecked.
-
-    Attributes:
-        functions: For Python, by name.
-        addresses: For compiled code, which calls them with `call_at`.
-        data: All of it, for `load_machine_code`; `None` if it is of use to this process alone.
-    """
-
-    functions: dict[str, Callable[..., Any]]
-    addresses: dict[str, int]
-    data: bytes | None
-
-
-def compile_machine_code(module: python_types.ModuleType, samples: Mapping[str, tuple[Any, ...]]) -> MachineCode:
-    """Compile some functions.
-
-    Args:
-        module: Has them, made by `numba.njit(**ENTRY)`.
-        samples: Arguments such as each takes, by its name.
-    """
-    with global_compiler_lock:
-        found = {name: _compile_part(vars(module)[name], arguments) for name, arguments in samples.items()}
-        symbols = {
-            name: (one.fndesc.llvm_func_name, one.fndesc.llvm_cpython_wrapper_name) for name, one in found.items()
-        }
-        library = ProgramLibrary(cpu_target.target_context.codegen(), module.__name__)
-        library.enable_object_caching()
-        library.link([one.library for one in found.values()], {name for pair in symbols.values() for name in pair})
-        names = [one.name for one in library._final_module.global_variables if one.name.startswith(_ENVIRONMENT)]
-        environments = {name: lookup_environment(name) for name in names}
-        constants = {name: list(one.consts) for name, one in environments.items() if one is not None}
-        data = pickle.dumps((library._get_compiled_object(), symbols, constants))
-        # Of global arrays that are large, or not contiguous, numba compiles the addresses in.
-        kept = None if library.has_dynamic_globals else data
-        return _make_ready(module, library, symbols, environments, kept)
-
-
-def _compile_part(function: Any, arguments: tuple[Any, ...]) -> Any:
-    """Numba's result for arguments such as these."""
-    kinds = tuple(map(numba.typeof, arguments))
-    function.compile(kinds)
-    return function.overloads[kinds]
-
-
-def load_machine_code(module: python_types.ModuleType, data: bytes) -> MachineCode:
-    """Make ready what was compiled before, perhaps by another process."""
-    code, symbols, constants = pickle.loads(data)
-    with global_compiler_lock:
-        cpu_target.target_context.refresh()  # installs what machine code may call
-        codegen = cpu_target.target_context.codegen()
-        library = ProgramLibrary(codegen, module.__name__)
-        library.enable_object_caching()
-        library._set_compiled_object(code)
-        library._finalize_final_module()
-        codegen._engine._defined_symbols.update(name for pair in symbols.values() for name in pair)
-        environments = {}
-        for name, values in constants.items():
-            environments[name] = Environment(vars(module))
-            environments[name].consts[:] = values
-        return _make_ready(module, library, symbols, environments, data)
-
-
-def _make_ready(
-    module: python_types.ModuleType,
-    library: ProgramLibrary,
-    symbols: Mapping[str, tuple[str, str]],
-    environments: Mapping[str, Any],
-    data: bytes | None,
-) -> MachineCode:
-    codegen = cpu_target.target_context.codegen()
-    for name, environment in environments.items():
-        if environment is not None:
-            codegen.set_env(name, environment)
-    kept = (library, environments)  # as long as a function is
-    functions, addresses = {}, {}
-    for name, (symbol, wrapper) in symbols.items():
-        pointer = library.get_pointer_to_function(wrapper)
-        addresses[name] = library.get_pointer_to_function(symbol)
-        functions[name] = _dynfunc.make_function(module, name, "", pointer, Environment(vars(module)), kept)
-    return MachineCode(functions, addresses, data)
-
-
-def describe_machine() -> str:
-    """Return the processor and its features as the compiler takes them."""
-    return repr(cpu_target.target_context.codegen().magic_tuple())
-
-
-# ---------------------------------------------------------------------- a user's functions
+from envfleet.kernels.views import add_draws, make_row_view
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
@@ -438,30 +230,7 @@ _CHECKS: dict[str, Any] = {"boundscheck": True, "pipeline_class": Checked}
 make_checked_function = FunctionTree(_jit(**FLAGS | _CHECKS), _jit(**INNER | _CHECKS))
 """The same, in code that checks every index."""
 
-_RNG_TYPE = numba.from_dtype(RNG_DTYPE)
-
-
-def _attach(name: str, function: Callable[..., Any]) -> None:
-    """Make `rng.name(...)` call `function(rng, ...)`."""
-    compiled = make_function(function)
-    of_int = make_function(rng_functions.INT_METHODS.get(name, function))
-
-    def choose(rng: Any, *args: Any, **kwargs: Any) -> Any:
-        is_int = isinstance(next(iter((*args, *kwargs.values())), None), types.Integer)
-        return None if rng != _RNG_TYPE else of_int.py_func if is_int else compiled.py_func
-
-    choose.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
-    overload_method(types.Record, name, jit_options=FLAGS)(choose)
-
-
-for _name, _function in rng_functions.METHODS.items():
-    _attach(_name, _function)
-
-
-@overload(np.clip)
-def _clip(a, a_min, a_max):  # type: ignore[no-untyped-def]  # numba compares what is annotated
-    """`np.clip` of a number, which numba has of arrays only."""
-    return scalar_clip(types, a, a_min, a_max)
+add_draws(numba.extending, types, numba.from_dtype(RNG_DTYPE), make_function, jit_options=FLAGS)
 
 
 def _put_methods_first() -> None:

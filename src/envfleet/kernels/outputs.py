@@ -9,8 +9,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.kernels.buffers import Buffer
-
 _MAX_SETS = 4
 _CAN_COUNT = getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -33,33 +31,6 @@ class OutputSet(NamedTuple):
 
     table: NDArray[np.int64]
     arrays: tuple[NDArray[Any], ...]
-
-
-def set_maker(
-    buffers: Sequence[Buffer],
-    shapes: Sequence[tuple[int, ...]],
-    num_envs: int,
-    table: NDArray[np.int64],
-    first_place: int,
-) -> Callable[[], OutputSet]:
-    """Return what makes sets for an `OutputPool`.
-
-    Args:
-        buffers: The arrays of a set.
-        shapes: Shape of each for one sub-environment.
-        num_envs: Their leading dimension.
-        table: All that the compiled functions need but the addresses of the set.
-        first_place: Where in the table those addresses begin.
-    """
-    forms = [((num_envs, *shape), buffer.dtype) for buffer, shape in zip(buffers, shapes, strict=True)]
-
-    def make() -> OutputSet:
-        arrays = tuple(np.empty(shape, dtype) for shape, dtype in forms)
-        own = table.copy()
-        own[first_place : first_place + len(arrays)] = [array.ctypes.data for array in arrays]
-        return OutputSet(own, arrays)
-
-    return make
 
 
 class OutputPool(Generic[_S]):

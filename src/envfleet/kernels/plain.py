@@ -12,13 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
-from envfleet.kernels.assignments import describe_loss
+from envfleet.kernels.assignments import OF_ARRAY, OF_PARAMETER, describe_loss
 from envfleet.kernels.explaining import describe_line
 from envfleet.kernels.fields import Fields
 from envfleet.kernels.kernel import ArraySpec, KernelSpec
 
 _REHEARSED_STEPS = 3
 _OF_OTHERS = tuple(str(Path(file).parent) for file in (__file__, np.__file__, gymnasium.__file__))
+EXPECTED_RESULTS = (
+    "expected two values on every way through it, `return reward, terminated`, or three on every way, `return reward, "
+    "terminated, truncated`"
+)
 _ADVICE: dict[type[Exception], str] = {
     ZeroDivisionError: "compiled code would go on with inf or nan: look at the divisor first",
     OverflowError: "the number does not fit: keep it in the range of the field's type",
@@ -72,15 +76,9 @@ class PlainRecord:
     def __setattr__(self, name: str, value: Any) -> None:
         self._fields.check_name(name)
         if self._is_constant:
-            raise KernelError(
-                f"it assigns to the parameter {name!r}: parameters do not change during an episode; make it a field of "
-                "the state, which reset copies from the parameter"
-            )
+            raise KernelError(f"it assigns to {name!r}, which {OF_PARAMETER}")
         if self._fields.dtype[name].shape:
-            raise KernelError(
-                f"it assigns to {name!r}, an array of the state: arrays stay where they are; write their elements, as "
-                f"in `state.{name}[0] = value` or `state.{name}[:] = values`"
-            )
+            raise KernelError(f"it {OF_ARRAY.format(name=name)}")
         try:
             self._values[name][0] = value
         except (TypeError, ValueError) as error:
@@ -136,15 +134,10 @@ class PlainEnv:
         action = _plain_action(self.spec.action, action)
         result: Any = self.spec.step(self.state, action, self.rng, self.params)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
-            raise KernelError(
-                f"{self.spec.name}.step returned {result!r}, expected two values: `return reward, terminated`, or "
-                "three: `return reward, terminated, truncated`"
-            )
+            raise KernelError(f"{self.spec.name}.step returned {result!r}, {EXPECTED_RESULTS}")
         if self._num_results not in (None, len(result)):
-            raise KernelError(
-                f"{self.spec.name}.step returned {len(result)} values, and {self._num_results} before: end every way "
-                "through it by `return reward, terminated`, or every way by `return reward, terminated, truncated`"
-            )
+            before = f"{len(result)} values, and {self._num_results} before"
+            raise KernelError(f"{self.spec.name}.step returned {before}, {EXPECTED_RESULTS}")
         self._num_results = len(result)
         for name, value in zip(("reward", "terminated", "truncated"), result, strict=False):
             if not isinstance(value, (bool, int, float, np.number, np.bool_)):
@@ -170,21 +163,11 @@ class PlainEnv:
             KernelError: It does not; names the first that it leaves out.
         """
         once, again = self._observe_over(0), self._observe_over(1)
-        parts = self.spec.observation.parts
+        parts, function = self.spec.observation.parts, f"{self.spec.name}.observe"
         if not parts:
-            self._check_written("out", once, again)
+            check_written(once, again, function, "out", "observation_space")
         for (key, _), name in zip(parts, once.dtype.names or (), strict=bool(parts)):
-            self._check_written(f"out[{key!r}]", once[name], again[name])
-
-    def _check_written(self, out: str, once: NDArray[Any], again: NDArray[Any]) -> None:
-        missing = np.argwhere((once != again) & ((once == once) | (again == again)))  # noqa: PLR0124  # NaN is written
-        if len(missing):
-            place = f"{out}[{', '.join(str(int(index)) for index in missing[0])}]"
-            raise KernelError(
-                f"{self.spec.name}.observe leaves {len(missing)} of {once.size} elements of `{out}` unwritten, the "
-                f"first is {place}, or it reads them: `{out}` has the shape {once.shape} of observation_space and "
-                "holds anything at first, so write every element"
-            )
+            check_written(once[name], again[name], function, f"out[{key!r}]", "observation_space")
 
     def _observe_over(self, fill: int) -> Any:
         out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
@@ -192,6 +175,29 @@ class PlainEnv:
         observe: Callable[..., Any] = self.spec.observe
         _expect_nothing(self.spec, "observe", observe(self.state, out), "it writes the elements of `out`")
         return out
+
+
+def check_written(once: NDArray[Any], again: NDArray[Any], function: str, out: str, space: str) -> None:
+    """Check that a function writes every element of an array.
+
+    Args:
+        once: What it wrote.
+        again: What it wrote over something else.
+        function: Its name.
+        out: Name of the array in it.
+        space: What the array is an element of.
+
+    Raises:
+        KernelError: It does not; names the first that it leaves out.
+    """
+    missing = np.argwhere((once != again) & ((once == once) | (again == again)))  # noqa: PLR0124  # NaN is written
+    if len(missing):
+        place = f"{out}[{', '.join(str(int(index)) for index in missing[0])}]"
+        raise KernelError(
+            f"{function} leaves {len(missing)} of {once.size} elements of `{out}` unwritten, the first is {place}, or "
+            f"it reads them: `{out}` has the shape {once.shape} of {space} and holds anything at first, so write every "
+            "element"
+        )
 
 
 def _plain_action(form: ArraySpec, action: Any) -> Any:

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.cache import alone, load_source, read_code, write_code
+from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.explaining import explain
-from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.kernel import KernelSpec, choice_limits
 from envfleet.kernels.plain import rehearse
 from envfleet.kernels.progress import Note
 from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
 
 if TYPE_CHECKING:
-    from envfleet.kernels.numba_cpu import MachineCode
+    from envfleet.kernels.machine_code import MachineCode
 
 _FRAMEWORK = (
-    *("numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
-    *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py"),
+    *("machine_code.py", "numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
+    *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
 )
 
 
@@ -111,10 +111,10 @@ def check_functions(spec: KernelSpec) -> bool:
 @functools.lru_cache(maxsize=64)
 def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> Program:
     truncates = check_functions(spec)
-    from envfleet.kernels import numba_cpu
+    from envfleet.kernels import machine_code, numba_cpu
 
     plan = BufferPlan(spec)
-    source = Source(plan, has_own_params=has_own_params, truncates=truncates)
+    text = CpuTarget(Source(plan, has_own_params=has_own_params, truncates=truncates)).text()
     make_function = numba_cpu.make_checked_function if debug else numba_cpu.make_function
     table, rows = np.zeros(1, np.int64), np.zeros(0, np.int64)
     actions = np.zeros((0, *spec.action.shape), spec.action.dtype)
@@ -125,7 +125,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
         "reset": (table, rows, rows.astype(np.uint64), rows.astype(np.bool_)),
         "observe": (table, 0, 0),
     }
-    module = load_module(spec, source.text(), "loops", numba_cpu.describe_machine(), debug=debug)
+    module = load_module(spec, text, "loops", machine_code.describe_machine(), debug=debug)
     target = "the CPU, checking indices" if debug else "the CPU"
     code = ready_code(spec, module, samples, lambda: loop_names(plan, numba_cpu, make_function), target)
     return Program(plan, code, debug=debug)
@@ -152,7 +152,7 @@ def ready_code(
     Raises:
         KernelError: It cannot be compiled; the message names the user's line.
     """
-    from envfleet.kernels.numba_cpu import compile_machine_code, load_machine_code
+    from envfleet.kernels.machine_code import compile_machine_code, load_machine_code
 
     path = Path(str(module.__file__)).with_suffix(".code")
     data = read_code(path)
@@ -192,7 +192,8 @@ def load_module(spec: KernelSpec, text: str, name: str, *more: str, debug: bool 
     import numba
 
     framework = [(Path(__file__).parent / file).read_text("utf-8") for file in _FRAMEWORK]
-    forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, action_bounds(spec))
+    bounds = [str(choice_limits(space)) for space in (spec.action_space,) if not spec.action.parts]
+    forms = (spec.state.dtype, spec.params.dtype, spec.observation, spec.action, bounds)
     functions, versions = fingerprint_of(spec, has_places=debug), (numba.__version__, np.__version__, sys.version)
     key = fingerprint([], functions, str(debug), text, repr(forms), *framework, *versions, *more)
     return load_source(f"{spec.name}-{key}", name, text)
@@ -223,18 +224,8 @@ def loop_names(plan: BufferPlan, target: Any, make_function: Callable[..., Any])
     for name in spec.kernel.info_fields:
         names[f"info_row_{name}"] = target.row_view(spec.state.dtype[name].shape)
     names |= {f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all}
-    if isinstance(spec.action_space, spaces.MultiDiscrete):
-        names["action_low"], names["action_high"] = map(np.array, action_bounds(spec))
-    return names
-
-
-def action_bounds(spec: KernelSpec) -> tuple[list[int], list[int]]:
-    """Return the first action and the one after the last, of each element of a `MultiDiscrete` space; else empty."""
-    space: Any = spec.action_space
-    if not isinstance(space, spaces.MultiDiscrete):
-        return [], []
-    low = np.ravel(space.start)
-    return low.tolist(), (low + np.ravel(space.nvec)).tolist()
+    limits = None if spec.action.parts else choice_limits(spec.action_space)
+    return names | dict(zip(("action_low", "action_high"), limits or (), strict=False))
 
 
 @contextlib.contextmanager

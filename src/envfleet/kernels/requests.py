@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.checks import check_seeds, check_whole
+from envfleet.fleet.checks import check_options, check_seeds, check_whole
 
 _TOO_LARGE = 2**64
 
@@ -54,11 +54,29 @@ def read_seeds(seed: int | Sequence[int | None], num_envs: int) -> tuple[NDArray
         InvalidArgument: A sequence of another length, or something that is no seed below 2**64.
     """
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-        if not 0 <= int(seed) <= _TOO_LARGE - num_envs:
-            raise InvalidArgument(f"seed={seed}: pass an int from 0 to 2**64 - num_envs; kernels keep seeds in 64 bits")
-        return np.uint64(seed) + np.arange(num_envs, dtype=np.uint64), np.ones(num_envs, np.bool_)
+        return np.uint64(read_first_seed(int(seed), num_envs)) + np.arange(num_envs, dtype=np.uint64), np.ones(
+            num_envs, np.bool_
+        )
     seeds: Any = check_seeds(seed, num_envs)
     if any(one is not None and one >= _TOO_LARGE for one in seeds):
         raise InvalidArgument("a seed is 2**64 or more: pass smaller ones; kernels keep seeds in 64 bits")
     values = np.array([0 if one is None else one for one in seeds], np.uint64)
     return values, np.array([one is not None for one in seeds])
+
+
+def read_params(options: Any) -> Mapping[str, Any]:
+    """Return the parameters among the options of a reset.
+
+    Raises:
+        InvalidArgument: The options, or the parameters, are no dict, or there are others.
+    """
+    check_options(options)
+    unknown = set(options or {}) - {"params"}
+    if unknown:
+        raise InvalidArgument(
+            f"options has {min(unknown)!r}, expected 'params', or 'reset_mask' of a fleet: a kernel's reset takes no "
+            "options of its own, only parameters"
+        )
+    params = (options or {}).get("params")
+    check_options(params, name="options['params']")
+    return params or {}

@@ -13,12 +13,13 @@ import types
 from typing import Any, NoReturn
 
 import numpy as np
-from numba.core import compiler, ir
-from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from envfleet.errors import KernelError
+from envfleet.kernels.assignments import OF_ARRAY, OF_PARAMETER
 from envfleet.kernels.explaining import describe_line, explain
 from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.numba_private import NumbaError, UnsupportedBytecodeError, ir, run_frontend
+from envfleet.kernels.plain import EXPECTED_RESULTS
 from envfleet.kernels.rng import METHODS
 
 _ARGUMENTS = {
@@ -26,13 +27,9 @@ _ARGUMENTS = {
     "step": ("state", "action", "rng", "params"),
     "observe": ("state to observe", "out"),
 }
-_PARAMETER = (
-    "writes to a parameter: parameters do not change during an episode; make it a field of the state, which reset "
-    "copies from the parameter"
-)
 _FROZEN = {
-    "params": _PARAMETER,
-    "array of params": _PARAMETER,
+    "params": OF_PARAMETER,
+    "array of params": OF_PARAMETER,
     "action": "writes to the action, which is the caller's: calculate with a number of your own",
     "observation": "writes to the observation, which the rollout keeps: calculate with a number of your own",
     "state to observe": "writes to the state, which observe is to look at only: write it in reset and in step",
@@ -84,7 +81,7 @@ class _Walk:
         self._seen.add((function, kinds))
         self._stack.append(function)
         try:
-            code = compiler.run_frontend(function)
+            code = run_frontend(function)
         except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
             raise KernelError(explain(self._spec, error)) from error
         frame = _Frame(self, self._spec, function, kinds)
@@ -138,8 +135,7 @@ class _Frame:
         if kind == "state":
             self._check_field("state", statement.attr, statement.loc)
             if self._spec.state.dtype[statement.attr].shape:
-                what = f"assigns to {statement.attr!r}, an array of the state: write its elements, as in"
-                self._fail(statement.loc, f"{what} `state.{statement.attr}[:] = values`")
+                self._fail(statement.loc, OF_ARRAY.format(name=statement.attr))
 
     def _check_field(self, kind: str, name: str, loc: Any) -> None:
         if kind == "rng":
@@ -291,15 +287,7 @@ class _Frame:
 
     def _check_count(self, count: int, loc: Any) -> None:
         if count not in (2, 3):
-            self._fail(
-                loc,
-                f"returns {count} values, expected two: `return reward, terminated`, or three: `return reward, "
-                "terminated, truncated`",
-            )
+            self._fail(loc, f"returns {count} values, {EXPECTED_RESULTS}")
         if self._num_results not in (None, count):
-            self._fail(
-                loc,
-                f"returns {count} values and elsewhere {self._num_results}: end every way through it by `return "
-                "reward, terminated`, or every way by `return reward, terminated, truncated`",
-            )
+            self._fail(loc, f"returns {count} values and elsewhere {self._num_results}, {EXPECTED_RESULTS}")
         self._num_results = count

@@ -1,10 +1,14 @@
-"""Views of rows and limits of numbers for compiled code, the same for every target of numba."""
+"""What compiled code has besides what numba has, the same for every target: views of rows, draws, `np.clip`."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from envfleet.kernels.rng import INT_METHODS, METHODS
 
 
 def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...]) -> Any:
@@ -44,8 +48,33 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...]) -> Any:
     return view
 
 
-def scalar_clip(types: Any, a: Any, a_min: Any, a_max: Any) -> Any:
-    """`np.clip` of numbers for a target of numba, whose own is for arrays; `None` where anything else is given."""
-    if not all(isinstance(one, (types.Number, types.Boolean)) for one in (a, a_min, a_max)):
-        return None
-    return lambda a, a_min, a_max: np.minimum(np.maximum(a, a_min), a_max)
+def add_draws(extending: Any, types: Any, generator: Any, make_function: Any, **options: Any) -> None:
+    """Teach a target of numba the methods of `rng`, and `np.clip` of numbers; its own is for arrays.
+
+    Args:
+        extending: The target's module of decorators.
+        types: The target's types.
+        generator: The target's type of a record of `RNG_DTYPE`.
+        make_function: Makes functions for it.
+        **options: Of its decorators.
+    """
+
+    def add(name: str, function: Callable[..., Any]) -> None:
+        compiled, of_int = make_function(function), make_function(INT_METHODS.get(name, function))
+
+        def choose_draw(rng: Any, *args: Any, **kwargs: Any) -> Any:
+            is_int = isinstance(next(iter((*args, *kwargs.values())), None), types.Integer)
+            return None if rng != generator else of_int.py_func if is_int else compiled.py_func
+
+        choose_draw.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
+        extending.overload_method(types.Record, name, **options)(choose_draw)
+
+    for name, function in METHODS.items():
+        add(name, function)
+
+    def clip(a, a_min, a_max):  # type: ignore[no-untyped-def]  # numba compares what is annotated
+        if not all(isinstance(one, (types.Number, types.Boolean)) for one in (a, a_min, a_max)):
+            return None
+        return lambda a, a_min, a_max: np.minimum(np.maximum(a, a_min), a_max)
+
+    extending.overload(np.clip)(clip)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_whole
 
-Engine = Literal["compiled", "box2d"]
 Backend = Literal["auto", "serial", "thread", "process", "ray", "kernel"]
 
 
@@ -19,7 +18,7 @@ class RunOptions:
 
     Attributes:
         num_envs: Sub-environments.
-        engine: Of hockey: `"compiled"`, or `"box2d"`, which is the same game to the last bit and slower.
+        engine: Of a game that has several; `None` for the first of them.
         backend: Of the fleet; `None` chooses: `"kernel"` for what is compiled, `"serial"` for one sub-environment of
             anything else, and `"auto"`, which measures, for several.
         workers: Threads or processes of the fleet; `None` for its own choice.
@@ -34,7 +33,7 @@ class RunOptions:
     """
 
     num_envs: int = 1
-    engine: Engine = "compiled"
+    engine: str | None = None
     backend: Backend | None = None
     workers: int | None = None
     device: str = "cpu"
@@ -44,7 +43,6 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_whole("num_envs", self.num_envs, 1)
-        check_choice("engine", self.engine, get_args(Engine))
         check_choice("on_failure", self.on_failure, ("raise", "restart"))
         for name in ("max_minutes", "max_transitions"):
             value: Any = getattr(self, name)

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envfleet.errors import InvalidArgument
+from envfleet.files import NO_ROOM
 from envfleet.sources import advise
+from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, parse_config, read_config
+from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.events import Observer, find_observers
 from envfleet.training.loop.checkpoints import Checkpoints
+from envfleet.training.loop.examining import POOL
 from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
-from envfleet.training.opponents.sources import check_opponents
-from envfleet.training.opponents.standing import STRONG, WEAK
-from envfleet.training.options import Backend, Engine, RunOptions
+from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, records_of
 
 RUNS = "results/runs"
@@ -37,10 +39,11 @@ class RunResult:
         total_episodes: Likewise.
         total_updates: Likewise.
         mean_reward: Mean return of the last 100 episodes of training, without shaping.
-        win_rate: Against the strong scripted player, in the last evaluation; `None` where nobody plays against it.
-        win_rate_weak: Likewise against the weak one.
+        win_rate: Against the strongest scripted player (the random one, if there is none) in the last evaluation;
+            `None` in environments for one.
+        win_rate_weak: Likewise against the weakest of several.
         evaluation: All figures of the last evaluation, by opponent.
-        rating: Then; 25 is the strong scripted player's and 22 the weak one's. `None` where nobody plays against it.
+        rating: Then, on the scale of the game's scripted players; `None` in environments for one.
         steps_per_s: Transitions per second of this sitting, without evaluations.
         seconds: Where those of this sitting went: `act`, `env`, `wait`, `update`, `evaluation`.
         checkpoint: The last agent's file.
@@ -68,7 +71,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
     config: RunConfig | Mapping[str, Any] | str | Path,
     *,
     num_envs: int = 1,
-    engine: Engine = "compiled",
+    engine: str | None = None,
     backend: Backend | None = None,
     workers: int | None = None,
     device: str = "cpu",
@@ -89,7 +92,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         config: A configuration, its content as a dict, the path of its file, or the name of one that comes with
             envfleet, such as `"quickstart"`.
         num_envs: Sub-environments.
-        engine: Of hockey: `"compiled"`, or `"box2d"`, which is the same game to the last bit and slower.
+        engine: Of a game that has several, such as `"box2d"`; `None` for the first of them.
         backend: Of the fleet; `None` chooses.
         workers: Threads or processes of the fleet; `None` for its own choice.
         device: Where networks live: `"cpu"`, `"cuda"`, …
@@ -119,7 +122,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         max_minutes=max_minutes,
         max_transitions=max_transitions,
     )
-    check_opponents(given.curriculum.phases)
+    check_phases(given.curriculum.phases)
     folder = RunFolder.create(base_output_dir, given, options=dataclasses.asdict(options), name=run_name)
     return _run(given, options, folder, verbose, observers, is_resumed=False)
 
@@ -256,13 +259,19 @@ def _run(
             with contextlib.closing(trainer), stop_requests() as should_stop:
                 if state is not None:
                     trainer.load_state_dict(state)
-                reason = trainer.run(should_stop)
+                try:
+                    reason = trainer.run(should_stop)
+                except OSError as error:
+                    if error.errno in NO_ROOM:
+                        error.add_note(f"free some space, then {checkpoints.way_on}")
+                    raise
                 return _result(trainer, folder, checkpoints, reason)
 
 
 def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:
     evaluation = trainer.evaluation
-    rates = {name: figures.get("win_rate") for name, figures in evaluation.items()}
+    rates = [evaluation[name].get("win_rate") for name in evaluation if name != POOL]
+    scripted = [evaluation[name]["win_rate"] for name in evaluation if name.startswith(SCRIPT)]
     return RunResult(
         run_name=folder.name,
         run_dir=folder.path,
@@ -271,8 +280,8 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         total_episodes=trainer.episodes,
         total_updates=trainer.agent.num_updates,
         mean_reward=trainer.mean_return,
-        win_rate=rates.get(STRONG),
-        win_rate_weak=rates.get(WEAK),
+        win_rate=rates[0] if rates else None,
+        win_rate_weak=scripted[-1] if len(scripted) > 1 else None,
         evaluation=evaluation,
         rating=trainer.rating,
         steps_per_s=trainer.steps_per_s,

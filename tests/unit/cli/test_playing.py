@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from envfleet.agents import PPO, PPOConfig
 from envfleet.cli.app import app
+from envfleet.envs.games import known_game
 from envfleet.envs.hockey import HockeyTwoEnv
 from envfleet.training.games import Seated, play, seat_player
 from envfleet.training.games.showing import Person, show_games
@@ -79,7 +80,7 @@ def test_watch_writes_the_games_that_evaluate_counts(tmp_path: Path) -> None:
     games = play("strong", "weak", 1, seed=5)
     what = {1: "strong won", 0: "a draw", -1: "weak won"}[int(games.outcomes[0])]
     assert f"Game 1, strong on the left: {what} after {games.lengths[0]} steps." in flat(result.output)
-    assert imageio.imread(film, index=0).shape == (480, 600, 3)
+    assert imageio.imread(film, index=0).shape == (518, 600, 3)  # with who plays, the score and the clock above
 
 
 def test_games_that_are_shown_are_those_that_are_counted(run: Path) -> None:
@@ -119,7 +120,7 @@ def test_arrows_move_a_person_where_they_point(window: None, monkeypatch: pytest
 
     monkeypatch.setattr(pygame.key, "get_pressed", Pressed)
     env = HockeyTwoEnv(render_mode="human")
-    person = Seated("you", policy=Person(env, is_left))
+    person = Seated("you", policy=Person(known_game("hockey").person(env, 0 if is_left else 1)))
     moments = show_games(env, person, seat_player("weak"), 1, side="left" if is_left else "right")
     for _ in zip(range(15), moments, strict=False):
         pass

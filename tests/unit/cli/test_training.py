@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,34 @@ def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, mo
     assert told.stdout.strip() == line
 
 
+@contextlib.contextmanager
+def small_disk(size_bytes: int) -> Iterator[None]:
+    """Let no file be larger, so that writing one fails as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_names_the_file_and_what_to_do(config: Path, tmp_path: Path) -> None:
+    arguments = ("train", config, "-n", 4, "--backend", "serial", "--out", tmp_path, "--max-transitions", 64, "-q")
+    with small_disk(10_000):
+        full = invoke(*arguments, "--name", "first")
+    assert full.exit_code == 2
+    said = flat(full.stderr).replace(" ", "")  # as a panel breaks paths anywhere
+    assert "first/resume.ptcannotbewritten(Filetoolarge):freesomespace,thenbegintherunagain:ithasno" in said
+
+    assert invoke(*arguments, "--name", "mine").exit_code == 0
+    with small_disk(10_000):
+        full = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 128, "-q")
+    said = flat(full.stderr).replace(" ", "")
+    assert "mine/resume.ptcannotbewritten(Filetoolarge):freesomespace,thengoonfromitslastcheckpoint:" in said
+    resumed = invoke("train", "--resume", tmp_path / "mine", "--max-transitions", 128, "-q")
+    assert "128 transitions" in resumed.stdout
+
+
 def test_a_run_that_ended_before_its_first_episode_has_no_return(tmp_path: Path) -> None:
     result = training.RunResult(
         run_name="mine", run_dir=tmp_path / "mine", reason="max_transitions", total_steps=8, total_episodes=0,
@@ -122,7 +153,7 @@ def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
     shown = flat(text.getvalue())
     assert "mine has used its time" in shown
     assert "basic_strong 90.0% 6.0% 4.0% 85.0% to 94.0% 200" in shown
-    assert "Rating 31.2 (the strong scripted player has 25, the weak one 22)" in shown
+    assert "Rating 31.2 (strong has 25)" in shown
     assert "Time: learning 50%, environment 30%, acting 20% " in shown
     assert "Best agent runs/mine/checkpoints/best.pt" in shown
 
@@ -144,7 +175,7 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
         (("--resume", "runs/mine", "-n", 4, "--seed", 1), "--num-envs, --seed with --resume, but a run goes on with"),
         (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),
         (("no.json",), "no.json cannot be read (No such file or directory)"),
-        (("CONFIG", "--engine", "bullet"), "engine='bullet': pass one of 'compiled', 'box2d'"),
+        (("CONFIG", "--engine", "bullet"), "engine='bullet', but 'CartPole-v1' has none to choose from: leave it out"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_a_panel(arguments: tuple[object, ...], message: str, config: Path) -> None:

@@ -7,82 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from gymnasium import spaces
-from numpy.typing import NDArray
+from tests.unit.kernels.parts import Pair, Rover
 
 import envfleet
 from envfleet.errors import InvalidArgument, KernelError
-from envfleet.kernels import Kernel, array
+from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
 from envfleet.testing import check_kernel
-
-
-class Rover(Kernel):
-    """Drives over a grid: gear and steering, a map and where it is."""
-
-    observation_space: ClassVar[Any] = spaces.Dict(
-        {
-            "map": spaces.Box(0, 255, (3, 4), np.uint8),
-            "gear": spaces.Discrete(3),
-            "place": spaces.Box(-10.0, 10.0, (2,), np.float32),
-            "speed": spaces.Box(-10.0, 10.0, (), np.float32),
-        }
-    )
-    action_space: ClassVar[Any] = spaces.Dict(
-        {"gear": spaces.Discrete(3), "steer": spaces.Box(-1.0, 1.0, (2,)), "lamps": spaces.MultiBinary(2)}
-    )
-    max_episode_steps: ClassVar[int | None] = 5
-    info_fields: ClassVar[tuple[str, ...]] = ("gear",)
-
-    class State:
-        cells: NDArray[np.uint8] = array((3, 4), np.uint8)
-        x: float
-        y: float
-        gear: int
-
-    @staticmethod
-    def reset(state: Any, rng: Any, params: Any) -> None:
-        for k in range(12):
-            state.cells[k // 4, k % 4] = rng.integers(256)
-        state.x = rng.uniform(-1.0, 1.0)
-        state.y = 0.0
-        state.gear = 0
-
-    @staticmethod
-    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
-        state.gear = action["gear"]
-        state.x = np.clip(state.x + state.gear * action["steer"][0], -9.0, 9.0)
-        state.y = np.clip(state.y + action["steer"][1], -9.0, 9.0)
-        state.cells[0, 0] = 200 if action["lamps"][1] else 0
-        return state.x, abs(state.x) > 4.0
-
-    @staticmethod
-    def observe(state: Any, out: Any) -> None:
-        out["map"][:, :] = state.cells
-        out["gear"] = state.gear
-        out["place"][0] = state.x
-        out["place"][1] = state.y
-        out["speed"] = 0.5 * state.gear
-
-
-class Pair(Rover):
-    """The same as tuples."""
-
-    observation_space: ClassVar[Any] = spaces.Tuple((spaces.Discrete(3), spaces.Box(-10.0, 10.0, (2,), np.float64)))
-    action_space: ClassVar[Any] = spaces.Tuple((spaces.Discrete(3, start=-1), spaces.Box(-1.0, 1.0, (2,))))
-
-    @staticmethod
-    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
-        state.gear = action[0] + 1
-        state.x = np.clip(state.x + state.gear * action[1][0], -9.0, 9.0)
-        state.y = np.clip(state.y + action[1][1], -9.0, 9.0)
-        return state.x, abs(state.x) > 4.0
-
-    @staticmethod
-    def observe(state: Any, out: Any) -> None:
-        out[0] = state.gear
-        out[1][0] = state.x
-        out[1][1] = state.y
-
 
 KERNELS = [Rover, Pair]
 
@@ -90,27 +21,6 @@ KERNELS = [Rover, Pair]
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_they_are_as_right_as_others(kernel: type[Kernel]) -> None:
     assert check_kernel(kernel, num_steps=30, seeds=[0, 5]) == 60
-
-
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_fleet_of_them_equals_one_of_single_environments(kernel: type[Kernel], mode: Any) -> None:
-    with (
-        envfleet.make(kernel, 3, backend="kernel", autoreset_mode=mode) as fleet,
-        envfleet.make(kernel, 3, backend="serial", autoreset_mode=mode) as other,
-    ):
-        fleet.action_space.seed(0)
-        found, _ = fleet.reset(seed=2)
-        assert_equal(found, other.reset(seed=2)[0])
-        assert fleet.observation_space.contains(found)
-        for _ in range(15):
-            actions = fleet.action_space.sample()
-            one, two = fleet.step(actions), other.step(actions)
-            for mine, theirs in zip(one[:4], two[:4], strict=True):
-                assert_equal(mine, theirs)
-            assert one[4].keys() == two[4].keys()
-            for mine, theirs in zip(one[4].get("final_obs", ()), two[4].get("final_obs", ()), strict=True):
-                assert_equal(mine, theirs)
 
 
 def assert_equal(found: Any, expected: Any) -> None:

@@ -20,6 +20,7 @@ import envfleet
 from envfleet.kernels import Kernel, program
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.cache import cache_folder
+from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.source import Source
 
@@ -140,7 +141,8 @@ def test_a_process_that_dies_while_it_compiles_leaves_the_work_to_the_next(tmp_p
 def place(kernel: type[Kernel], *, has_own_params: bool = False) -> Path:
     """Where the machine code of a kernel is kept."""
     spec = read_kernel(kernel)
-    module = program.load_module(spec, Source(BufferPlan(spec), has_own_params=has_own_params).text(), "loops")
+    text = CpuTarget(Source(BufferPlan(spec), has_own_params=has_own_params)).text()
+    module = program.load_module(spec, text, "loops")
     assert module.__file__ is not None
     return Path(module.__file__)
 

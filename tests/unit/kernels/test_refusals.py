@@ -41,7 +41,7 @@ def test_send_and_recv_take_turns(walkers: Any) -> None:
 def test_rollouts_that_cannot_be_are_refused(walkers: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"num_steps=2\.5 \(type float\): pass a whole number"):
         walkers.rollout("random", num_steps=2.5)
-    with pytest.raises(InvalidArgument, match=r"seed='a', expected an int"):
+    with pytest.raises(InvalidArgument, match=r"seed='a' \(type str\): pass a whole number"):
         walkers.rollout("random", 2, seed="a")
     with pytest.raises(InvalidArgument, match="out is a int, expected what an earlier rollout returned"):
         walkers.rollout("random", 2, out=3)

@@ -1,4 +1,4 @@
-"""Agents, networks and observers as a user writes them, and an environment with parts, for tests to name."""
+"""Agents and observers as a user writes them, and an environment with parts, for tests to name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from torch import nn
 
 from envfleet.agents import Agent
 from envfleet.training.events import Event, Observer
@@ -43,10 +42,6 @@ class Corridor(gym.Env[dict[str, Any], np.int64]):
         return self._observe(), reward, is_there, self._steps == 4, {}
 
 
-def flat(space: spaces.Space[Any]) -> nn.Module:
-    return nn.Flatten()
-
-
 class Notes(Observer):
     """Counts events, over interruptions."""
 
@@ -76,7 +71,3 @@ closed: list[Notes] = []
 
 class Idle(Agent[Any]):
     """An agent that learns from nothing that a run has."""
-
-
-class NoConfig:
-    pass

@@ -19,7 +19,7 @@ from envfleet.agents import load_agent
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunResult, resume, train, train_single_run
 from envfleet.training.events import Ended, Event, Learned, Saved
-from envfleet.training.records import reporting
+from envfleet.training.records import plots
 
 pytestmark = pytest.mark.timeout(600)  # processes that are waited for, on a busy machine
 
@@ -62,7 +62,7 @@ NUM_ENVS = 3
 def _no_plots() -> Iterator[None]:
     """Drawing takes longer than these runs; `test_records.py` looks at plots."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reporting, "plot_runs", lambda runs: [])
+        patch.setattr(plots, "plot_runs", lambda runs: [])
         yield
 
 
@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 def run(engine: str, folder: Path, name: str, *observers: Watcher) -> RunResult:
     torch.set_num_threads(1)
     return train(
-        CONFIG, num_envs=NUM_ENVS, engine=engine, backend="serial" if engine == "box2d" else None,  # type: ignore[arg-type]
+        CONFIG, num_envs=NUM_ENVS, engine=engine, backend="serial" if engine == "box2d" else None,
         base_output_dir=folder, run_name=name, verbose=False, observers=observers,
     )  # fmt: skip
 

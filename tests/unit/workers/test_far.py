@@ -33,7 +33,10 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return FAR
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name.lower())
+CONFORMING = [*((make_far, mode) for mode in MODES), (make_mixed, AutoresetMode.NEXT_STEP)]
+
+
+@pytest.mark.parametrize(("backend", "mode"), CONFORMING, indirect=["backend"])
 def test_conforms(backend: Backend, mode: AutoresetMode) -> None:
     check_backend(backend, autoreset_modes=[mode], copy_modes=[True])
 

@@ -38,6 +38,11 @@ class BasicOpponent:
         self.keep_mode = keep_mode
         self.seed(seed)
 
+    @property
+    def script(self) -> str:
+        """The player inside the environment that plays alike."""
+        return "weak" if self.weak else "strong"
+
     def seed(self, seed: int | np.random.SeedSequence | None) -> None:
         """Begin anew with this seed."""
         self._rng = np.random.default_rng(seed)

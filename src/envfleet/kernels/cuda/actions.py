@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.cuda.availability import import_cuda
-from envfleet.kernels.cuda.dlpack import CUDA, Borrowed
 from envfleet.kernels.host_actions import convert_actions, refuse_action
-from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.kernel import KernelSpec, choice_limits
 
 _LEGACY_STREAM = 1
 
@@ -33,7 +31,7 @@ class Actions:
         """Return where actions lie on the device and what keeps them there, or the host's array, checked for upload.
 
         Args:
-            actions: An array on the device (`__cuda_array_interface__` or DLPack) of the action space's dtype, or an
+            actions: An array on the device (`__cuda_array_interface__`) of the action space's dtype, or an
                 array, list or tensor of the host.
 
         Raises:
@@ -42,11 +40,6 @@ class Actions:
         interface = getattr(actions, "__cuda_array_interface__", None)
         if interface is not None:
             return self._take_interface(actions, interface)
-        device = getattr(actions, "__dlpack_device__", None)
-        if device is not None and int(device()[0]) == CUDA:
-            borrowed = Borrowed(actions, _LEGACY_STREAM)
-            self._check_form(borrowed.shape, borrowed.dtype, is_contiguous=borrowed.is_contiguous)
-            return borrowed.address, borrowed
         return self._take_host(actions)
 
     def _take_interface(self, actions: Any, interface: dict[str, Any]) -> tuple[int, Any]:
@@ -77,16 +70,8 @@ class Actions:
         return array
 
     def _find_wrong(self, array: NDArray[Any]) -> NDArray[np.bool_]:
-        space: Any = self._spec.action_space
-        if isinstance(space, spaces.Discrete):
-            low = int(space.start)
-            wrong = (array < low) | (array >= low + int(space.n))
-        elif isinstance(space, spaces.MultiDiscrete):
-            start: NDArray[Any] = space.start
-            nvec: NDArray[Any] = space.nvec
-            wrong = (array < start) | (array >= np.add(start, nvec))
-        elif isinstance(space, spaces.MultiBinary):
-            wrong = (array < 0) | (array > 1)
-        else:
-            wrong = array != array  # noqa: PLR0124  # NaN, and of any dtype
-        return np.asarray(wrong, np.bool_)
+        limits = choice_limits(self._spec.action_space)
+        if limits is None:
+            return np.asarray(np.isnan(array), np.bool_)
+        low, high = (bound.reshape(self._spec.action.shape) for bound in limits)
+        return np.asarray((array < low) | (array >= high), np.bool_)

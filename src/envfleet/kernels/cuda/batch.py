@@ -14,19 +14,20 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.batch import MODES, NO_LIMIT
 from envfleet.kernels.batch_base import BatchBase, BatchState
-from envfleet.kernels.buffers import Buffer, BufferPlan
+from envfleet.kernels.buffers import Buffer
 from envfleet.kernels.cuda.actions import Actions
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.ended import DeviceEnded
 from envfleet.kernels.cuda.memory import HEADER_BYTES, SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
 from envfleet.kernels.cuda.outputs import DeviceSet
-from envfleet.kernels.cuda.program import CudaProgram, compile_for_cuda
-from envfleet.kernels.cuda.source import Layouts
+from envfleet.kernels.cuda.program import compile_for_cuda
+from envfleet.kernels.cuda.target import Layouts
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool
 from envfleet.kernels.params import merge_params
 from envfleet.kernels.program import compiling
+from envfleet.options import Options
 
 MAX_BLOCK_THREADS = 128
 _WORD_BYTES = 8
@@ -44,10 +45,9 @@ class CudaBatch(BatchBase):
     Args:
         spec: The kernel.
         num_envs: How many.
+        options: Of the fleet.
         params: Values by name, each for all or `(num_envs, …)`.
         limit: Steps after which an episode is truncated; `None` for never.
-        autoreset_mode: Gymnasium's.
-        copy: Whether results are the caller's own.
 
     Raises:
         InvalidArgument: There is no device.
@@ -59,30 +59,23 @@ class CudaBatch(BatchBase):
     num_threads = 1
 
     def __init__(
-        self,
-        spec: KernelSpec,
-        num_envs: int,
-        *,
-        params: Mapping[str, Any],
-        limit: int | None,
-        autoreset_mode: AutoresetMode,
-        copy: bool,
+        self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
     ) -> None:
         require_cuda()
         cuda = import_cuda()
         super().__init__(spec, num_envs, params)
-        self._plan = plan = BufferPlan(spec)
+        plan = self._plan
         self._layouts = Layouts(plan)
         self._room = room_for(num_envs)
-        self._limit, self._mode = NO_LIMIT if limit is None else limit, MODES[autoreset_mode]
-        self._has_finals = autoreset_mode is AutoresetMode.SAME_STEP
+        self._limit, self._mode = limit or NO_LIMIT, MODES[options.autoreset_mode]
+        self._has_finals = options.autoreset_mode is AutoresetMode.SAME_STEP
         threads = min(MAX_BLOCK_THREADS, num_envs)
         self._grid = -(-num_envs // threads), threads
         self._kept = Piece(self._layouts.kept, num_envs, self._room, is_zero=True)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
         make_set = functools.partial(DeviceSet, plan, self._layouts.out, num_envs, has_finals=self._has_finals)
-        self._pool = OutputPool(make_set, copy=copy)
+        self._pool = OutputPool(make_set, copy=options.copy)
         self._last: DeviceSet = self._pool.take()
         # Ended episodes of this step and of the one before, which take turns.
         self._counts = cuda.to_device(np.zeros(2 * _WORD_BYTES, np.uint8))
@@ -93,7 +86,7 @@ class CudaBatch(BatchBase):
         self._step_number = 0
         self._actions = Actions(spec, num_envs)
         self._actions_home = Piece(
-            Layout([Buffer("actions", spec.action.dtype, spec.action.size)]), num_envs, self._room
+            Layout([Buffer("actions", spec.action.dtype, spec.action.shape)]), num_envs, self._room
         )
         self._requests = Layout(
             [Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))]
@@ -112,12 +105,12 @@ class CudaBatch(BatchBase):
         for buffer in plan.params.buffers:
             piece.write(buffer.name, block[buffer.name.removeprefix("p_")] if plan.params.is_split else block)
         self._params_piece = piece
-        self._program: CudaProgram = compile_for_cuda(self.spec, self._has_own_params)
+        self._program = compile_for_cuda(self.spec, self._has_own_params)
         target = cuda_target()
         self._launch = target.launcher(self._program.step, *self._grid)
         self._launch_observe = target.launcher(self._program.observe, *self._grid)
         launch_reset = target.launcher(self._program.reset, 1, 1)
-        with compiling(self.spec, "CUDA"), target.translating(self.spec):
+        with compiling(self.spec, "CUDA"), target.translating():
             out, place = self._last.piece.address, self._counts_at
             launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
             self._launch_observe(self._kept.address, out, 0, self._room)
@@ -308,29 +301,22 @@ class CudaBatch(BatchBase):
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
         """Bring saved rows back, to the same places or others; they may come from another device."""
-        self._check_params_of(state)
         arrays = state.arrays
         if rows is None and isinstance(arrays, SavedBuffers) and self._is_of_this_form(arrays.piece):
+            self._check_saved(state.params)
             self._kept.data.copy_to_device(arrays.piece.data)
         else:
-            self._load_from_host(dict(arrays), rows)
+            arrays = dict(arrays)
+            self._check_saved(state.params, arrays)
+            for name in arrays:
+                whole = self._kept.read(name)
+                whole[slice(None) if rows is None else rows] = arrays[name]
+                self._kept.write(name, whole)
         if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
             self.set_params(dict(state.params), rows)
 
     def _is_of_this_form(self, piece: Piece) -> bool:
         return piece.layout.buffers == self._layouts.kept.buffers and piece.num_rows == self.num_envs
-
-    def _load_from_host(self, arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64] | None) -> None:
-        wholes = {name: self._kept.read(name) for name in self._layouts.kept.buffers}
-        forms = {name: (array.dtype, array.shape[1:]) for name, array in wholes.items()}
-        if forms != {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}:
-            raise InvalidArgument(
-                f"the saved state has other fields than {self.spec.name}: pass one that this kernel's get_state "
-                "returned"
-            )
-        for name, whole in wholes.items():
-            whole[slice(None) if rows is None else rows] = arrays[name]
-            self._kept.write(name, whole)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a batch of kernel environments holds memory of a device: pickle what save() returns")

@@ -1,4 +1,4 @@
-"""DLPack capsules, made and taken without another library.
+"""DLPack capsules, made without another library.
 
 Source: the DLPack specification, version 0.8 (`DLManagedTensor`).
 """
@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.errors import InvalidArgument
-
 CPU, CUDA = 1, 2
-_NAME, _USED_NAME = b"dltensor", b"used_dltensor"
+_NAME = b"dltensor"
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-_KINDS = {code: kind for kind, code in _CODES.items()}
 
 
 class _Tensor(ctypes.Structure):
@@ -46,9 +43,7 @@ _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _api = ctypes.pythonapi
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)(("PyCapsule_New", _api))
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_pointer_of_dying = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 
 _lent: dict[int, tuple[Any, ...]] = {}
 """What consumers hold: by address of the managed tensor, all that must live as long."""
@@ -64,7 +59,7 @@ def _release(managed: Any) -> None:
 def _drop(capsule: int) -> None:
     """Drop a capsule that is collected; if nobody took what is in it, nobody will."""
     if _is_valid(capsule, _NAME):
-        _lent.pop(_pointer_of_dying(capsule, _NAME), None)
+        _lent.pop(_pointer(capsule, _NAME), None)
 
 
 def make_capsule(
@@ -86,45 +81,3 @@ def make_capsule(
     place = ctypes.addressof(managed)
     _lent[place] = (managed, extents, strides, owner)
     return _new(place, _NAME, _drop)
-
-
-class Borrowed:
-    """An array of another library, taken by DLPack; given back when this object is collected.
-
-    Args:
-        producer: Has `__dlpack__`.
-        stream: The one that will use the memory; the producer makes it wait until the array is ready.
-
-    Attributes:
-        address: Where it begins.
-        shape: Its shape.
-        dtype: Its dtype.
-        is_contiguous: In C order, without gaps.
-
-    Raises:
-        InvalidArgument: Its dtype is none of NumPy's numbers or bools.
-    """
-
-    def __init__(self, producer: Any, stream: int | None) -> None:
-        capsule = producer.__dlpack__(stream=stream)
-        self._managed = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed))
-        _rename(capsule, _USED_NAME)
-        tensor = self._managed.contents.tensor
-        self.address = (tensor.data or 0) + tensor.byte_offset
-        self.shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
-        strides = [tensor.strides[k] for k in range(tensor.ndim)] if tensor.strides else None
-        packed = [int(np.prod(self.shape[k + 1 :], dtype=np.int64)) for k in range(tensor.ndim)]
-        self.is_contiguous = strides is None or all(
-            found == expected or extent == 1
-            for found, expected, extent in zip(strides, packed, self.shape, strict=True)
-        )
-        if tensor.code not in _KINDS or tensor.lanes != 1:
-            raise InvalidArgument(
-                f"an array by DLPack has the type code {tensor.code}, expected ints, floats or bools: convert it"
-            )
-        self.dtype = np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
-
-    def __del__(self) -> None:
-        managed = getattr(self, "_managed", None)
-        if managed is not None and managed.contents.deleter:
-            managed.contents.deleter(managed)

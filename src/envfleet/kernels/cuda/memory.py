@@ -99,10 +99,10 @@ class Piece:
         return self.data[self.layout.span(name, self.room, self.num_rows)]
 
     def read(self, name: str) -> NDArray[Any]:
-        """Copy a buffer to the host: `(num_rows,)` or `(num_rows, size)`."""
+        """Copy a buffer to the host: `(num_rows, …)`."""
         buffer = self.layout.buffers[name]
         flat: NDArray[Any] = self.bytes_of(name).copy_to_host().view(buffer.dtype)
-        return flat if buffer.size == 1 else flat.reshape(self.num_rows, buffer.size)
+        return flat.reshape(self.num_rows, *buffer.shape)
 
     def write(self, name: str, values: NDArray[Any]) -> None:
         """Copy a buffer from the host."""

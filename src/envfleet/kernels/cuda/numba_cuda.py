@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numba import cuda
-from numba.cuda import cgutils, types
-from numba.cuda.core.errors import NumbaError, NumbaPerformanceWarning, TypingError
+from numba.cuda import cgutils, extending, types
+from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
-from numba.cuda.extending import intrinsic, overload, overload_method
+from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
-from envfleet.errors import KernelError
-from envfleet.kernels import rng as rng_functions
 from envfleet.kernels.assignments import describe_typed_loss
-from envfleet.kernels.explaining import explain
 from envfleet.kernels.jitting import FunctionTree
-from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.views import make_row_view, scalar_clip
+from envfleet.kernels.views import add_draws, make_row_view
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
 
@@ -35,29 +30,7 @@ kernel = cuda.jit(cache=True)
 make_function = FunctionTree(cuda.jit(device=True))
 """Makes a user's function, and all that it calls, compilable."""
 
-_RNG_TYPE = from_dtype(RNG_DTYPE)
-
-
-def _attach(name: str, function: Callable[..., Any]) -> None:
-    """Make `rng.name(...)` call `function(rng, ...)`."""
-    compiled = make_function(function)
-    of_int = make_function(rng_functions.INT_METHODS.get(name, function))
-
-    def choose(rng: Any, *args: Any, **kwargs: Any) -> Any:
-        is_int = isinstance(next(iter((*args, *kwargs.values())), None), types.Integer)
-        return None if rng != _RNG_TYPE else of_int.py_func if is_int else compiled.py_func
-
-    choose.__signature__ = inspect.signature(compiled.py_func)  # type: ignore[attr-defined]  # numba compares it
-    overload_method(types.Record, name)(choose)
-
-
-for _name, _function in rng_functions.METHODS.items():
-    _attach(_name, _function)
-
-
-@overload(np.clip)
-def _clip(a, a_min, a_max):  # type: ignore[no-untyped-def]  # numba compares what is annotated
-    return scalar_clip(types, a, a_min, a_max)
+add_draws(extending, types, from_dtype(RNG_DTYPE), make_function)
 
 
 def new_record(dtype: np.dtype[Any]) -> Any:
@@ -127,14 +100,11 @@ _compiling = threading.Lock()
 
 
 @contextlib.contextmanager
-def translating(spec: KernelSpec) -> Iterator[None]:
-    """Wrap compilation: products and sums are not contracted, assignments lose nothing, and errors are explained.
+def translating() -> Iterator[None]:
+    """Wrap compilation: products and sums are not contracted, and assignments lose nothing.
 
     The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
     it and no pass of one's own, but both go through functions that can be stood in for.
-
-    Raises:
-        KernelError: From numba's own error.
     """
 
     def compile_uncontracted(ir: Any, **options: Any) -> Any:
@@ -153,8 +123,6 @@ def translating(spec: KernelSpec) -> Iterator[None]:
         nvvm.compile_ir, context.resolve_setattr = compile_uncontracted, resolve_assignment
         try:
             yield
-        except NumbaError as error:
-            raise KernelError(explain(spec, error)) from error
         finally:
             nvvm.compile_ir = _compile_ir
             del context.resolve_setattr

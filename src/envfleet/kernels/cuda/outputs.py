@@ -25,14 +25,7 @@ class DeviceSet:
     def __init__(self, plan: BufferPlan, layout: Layout, num_envs: int, *, has_finals: bool) -> None:
         before = None if has_finals else plan.finals[0].name
         self.piece = Piece(layout, num_envs, room_for(num_envs), before=before)
-        spec = plan.spec
-        infos = [spec.state.dtype[name].shape for name in spec.kernel.info_fields]
-        shapes: list[tuple[int, ...]] = [spec.observation.shape, (), (), (), *infos, ()]
-        buffers = [*plan.outputs, plan.ended]
-        if has_finals:
-            shapes += [spec.observation.shape, *infos]
-            buffers += plan.finals
         self.arrays = [
-            DeviceArray(self.piece.bytes_of(buffer.name), (num_envs, *shape), buffer.dtype)
-            for buffer, shape in zip(buffers, shapes, strict=True)
+            DeviceArray(self.piece.bytes_of(buffer.name), (num_envs, *buffer.shape), buffer.dtype)
+            for buffer in (*plan.outputs, plan.ended, *(plan.finals if has_finals else ()))
         ]

@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import types
-from typing import Any
 
 import numpy as np
 
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.cuda.availability import cuda_target
-from envfleet.kernels.cuda.source import CudaSource
+from envfleet.kernels.cuda.target import CudaTarget
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
+from envfleet.kernels.source import Source
 
 
-class CudaProgram:
-    """A kernel's entry points on the device; made by `compile_for_cuda`.
-
-    All take plain integers, most of them addresses.
-
-    Args:
-        module: The generated code, complete.
-
-    Attributes:
-        step: `step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, room, limit, mode, now)`.
-        reset: `reset(kept, params_at, out, rows, seeds, is_seeded, count, room, now)`.
-        observe: `observe(kept, out, n, room)`.
-    """
-
-    def __init__(self, module: types.ModuleType) -> None:
-        self.step: Any = module.step
-        self.reset: Any = module.reset
-        self.observe: Any = module.observe
-
-
-def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
+def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> types.ModuleType:
     """Prepare a kernel for the device; it is compiled, or loaded from the cache on disk, when first launched.
+
+    The module has its entry points, which take plain integers, most of them addresses:
+
+    - `step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, room, limit, mode, now)`
+    - `reset(kept, params_at, out, rows_at, seeds_at, flags_at, count, room, now)`
+    - `observe(kept, out, n, room)`
 
     Args:
         spec: The kernel.
@@ -49,11 +36,11 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> CudaProgram:
 
 
 @functools.lru_cache(maxsize=64)
-def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> CudaProgram:
+def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> types.ModuleType:
     truncates = check_functions(spec)
     plan, target = BufferPlan(spec), cuda_target()
-    source = CudaSource(plan, has_own_params=has_own_params, truncates=truncates)
-    module = load_module(spec, source.text(), "device")
+    text = CudaTarget(Source(plan, has_own_params=has_own_params, truncates=truncates)).text()
+    module = load_module(spec, text, "device", importlib.metadata.version("numba-cuda"))
     arrays = {buffer.name: buffer.dtype for buffer in plan.all} | {
         "actions": spec.action.dtype,
         "counts": np.dtype(np.int64),
@@ -63,4 +50,4 @@ def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> CudaP
     module.__dict__.update(loop_names(plan, target, target.make_function))
     module.__dict__.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
     module.__dict__["nan"] = float("nan")
-    return CudaProgram(module)
+    return module

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.plain import PlainEnv
+from envfleet.kernels.plain import PlainEnv, check_written
 
 Activation = Literal["tanh", "relu"]
 Head = Literal["argmax", "categorical", "linear", "tanh", "gaussian", "tanh_gaussian"]
@@ -213,14 +213,7 @@ def check_act(spec: KernelSpec, act: Act) -> None:
     except Exception as error:
         raise KernelError(f"the policy {name} raised {type(error).__name__}: {error}") from error
     if spec.action.shape:
-        missing = np.argwhere((first != second) & ((first == first) | (second == second)))  # noqa: PLR0124  # NaN
-        if len(missing):
-            place = f"out[{', '.join(str(int(index)) for index in missing[0])}]"
-            raise KernelError(
-                f"the policy {name} leaves {len(missing)} of {first.size} elements of `out` unwritten, the first is "
-                f"{place}, or it reads them: `out` has the shape {first.shape} of action_space and holds anything at "
-                "first, so write every element"
-            )
+        check_written(first, second, f"the policy {name}", "out", "action_space")
     elif not isinstance(first, (int, np.integer, np.bool_)):
         raise KernelError(f"the policy {name} returned {first!r}, expected an int: convert it with int(…)")
     check_policy_rules(spec, act)

@@ -11,15 +11,16 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument, OutOfMemory
+from envfleet.fleet.checks import check_whole
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch, Fused
 from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
+from envfleet.kernels.cpu_target import FIRST_ADDRESS
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source
-from envfleet.kernels.rollouts.source import compile_rollout, compile_values
-from envfleet.kernels.source import FIRST_ADDRESS
+from envfleet.kernels.rollouts.program import compile_rollout, compile_values
 
 _FIRST_ENDED = 64
 
@@ -43,14 +44,12 @@ class Slabs:
     """
 
     def __init__(self, spec: KernelSpec, outputs: tuple[Buffer, ...], num_steps: int, num_envs: int) -> None:
-        infos = [spec.state.dtype[name].shape for name in spec.kernel.info_fields]
-        shapes = [spec.observation.shape, (), (), (), *infos]
         lengths = [num_steps + 1] + [num_steps] * (len(outputs) - 1)
         self.form = (spec, num_steps, num_envs)
         try:
             self.outputs = [
-                np.empty((length, num_envs, *shape), buffer.dtype)
-                for length, shape, buffer in zip(lengths, shapes, outputs, strict=True)
+                np.empty((length, num_envs, *buffer.shape), buffer.dtype)
+                for length, buffer in zip(lengths, outputs, strict=True)
             ]
             self.actions = np.empty((num_steps, num_envs, *spec.action.shape), spec.action.dtype)
             self.is_reset = np.empty((num_steps, num_envs), np.bool_)
@@ -72,7 +71,7 @@ def run_rollout(
 ) -> Rollout:
     """Step a batch `num_steps` times in one compiled call; see `Fleet.rollout`."""
     spec, num_envs = batch.spec, batch.num_envs
-    word = _check_seed(seed)
+    word = secrets.randbits(32) if seed is None else check_whole("seed", seed, 0, 2**32 - 1, most_name="2**32 - 1")
     fused = batch.fused()
     plan = fused.program.plan
     chooser, given = GIVEN, None
@@ -125,16 +124,6 @@ def _evaluate(
         evaluate(inputs, np.ascontiguousarray(episodes.observations).reshape(-1), last, 0, len(last))
         slabs.next_values[episodes.steps, episodes.env_indices] = last
     return slabs.values[:-1], slabs.next_values
-
-
-def _check_seed(seed: Any) -> int:
-    if seed is None:
-        return secrets.randbits(32)
-    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
-        raise InvalidArgument(
-            f"seed={seed!r}, expected an int from 0 to 2**32 - 1: pass one, or None for the system's entropy"
-        )
-    return int(seed)
 
 
 def _check_actions(batch: CpuBatch, fused: Fused, actions: Any, num_steps: int) -> NDArray[Any]:
@@ -191,11 +180,10 @@ def _gather(
     order = np.argsort(steps.astype(np.uint16) if num_steps < 2**16 else steps, kind="stable")
     ended = np.concatenate([part[1][: part[0]] for part in parts])[order]
     steps, rows = steps[order], ended["row"].copy()
-    shapes = [spec.observation.shape, *(spec.state.dtype[name].shape for name in spec.kernel.info_fields)]
     finals = []
-    for place, (output, shape) in enumerate(zip([slabs.outputs[0], *slabs.outputs[4:]], shapes, strict=True)):
+    for place, output in enumerate([slabs.outputs[0], *slabs.outputs[4:]]):
         if mode is AutoresetMode.SAME_STEP:
-            saved = [part[3 + place].reshape(-1, *shape)[: part[0]] for part in parts]
+            saved = [part[3 + place].reshape(-1, *output.shape[2:])[: part[0]] for part in parts]
             finals.append(np.concatenate(saved)[order])
         else:
             finals.append(output[steps + (place == 0), rows])

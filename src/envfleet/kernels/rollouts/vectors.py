@@ -16,10 +16,10 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from envfleet.kernels.rollouts.mlp_source import BLOCK_ROWS
+from envfleet.kernels.numba_private import cgutils
+from envfleet.kernels.rollouts.policy_source import BLOCK_ROWS
 
 _IS_WIDE = llvm.get_host_cpu_features().get("avx512f", False)
 LANES = 16 if _IS_WIDE else 8

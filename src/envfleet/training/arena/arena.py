@@ -12,12 +12,12 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envfleet.agents.packing import Packing
-from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.engine import StepResult
 from envfleet.fleet.fleet import Fleet
 from envfleet.training.arena.outcomes import ArenaStep, Running, column, in_step
-from envfleet.training.arena.shaping import SHAPING_TERMS, RewardShaper
+from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase
 from envfleet.training.opponents.opponents import Entry, Opponents
@@ -39,7 +39,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     Args:
         fleet: In `SAME_STEP`. It is closed with the arena.
-        num_players: 1 or 2.
+        game: What is played; `None` in environments for one.
         seed: Of the draws of opponents.
         reward_scale: What all rewards are multiplied by.
         max_loaded: Networks of opponents to keep.
@@ -60,7 +60,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     def __init__(
         self,
         fleet: Fleet,
-        num_players: int,
+        game: Game | None,
         *,
         seed: np.random.SeedSequence,
         reward_scale: float = 1.0,
@@ -77,24 +77,26 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
                 'with autoreset_mode="SAME_STEP"'
             )
         self.fleet, self.has_states = fleet, has_states and fleet.engine.traits.has_states
-        self._is_game = num_players == PLAYERS
+        self._game = game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
-        self.single_observation_space: Any = _one_of(fleet.single_observation_space, num_players)
-        self.single_action_space: Any = _one_of(fleet.single_action_space, num_players)
+        self.single_observation_space: Any = _one_of(fleet.single_observation_space, game)
+        self.single_action_space: Any = _one_of(fleet.single_action_space, game)
         self._pack = Packing(self.single_observation_space).pack
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._opponents = Opponents(
             self.num_envs,
-            self.single_action_space.shape or (),
+            self.single_action_space,
             seed=seed,
             max_loaded=max_loaded,
             spares_learner=has_both_sides,
         )
-        self._shaper = RewardShaper(self.num_envs, reward_scale)
+        self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
+        self._shaping: Shaping | None = None
         self._running = Running(self.num_envs)
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
+        self._actions: NDArray[Any] = np.zeros(0)  # as the fleet was sent them
         self._every = np.arange(self.num_envs)
         self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
         self.closed = False
@@ -114,17 +116,10 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             entries: With two players: who the opponents are.
         """
         self._shaper.begin_phase(phase)
-        if not self._is_game:
+        self._shaping = None if phase.shaping is None else find_shaping(phase.shaping)
+        if self._game is None:
             return
-        shares = phase.environment.mode_shares
-        settings = {
-            "mode": int(Mode.NORMAL),
-            "shooting_share": shares.get(Mode.TRAIN_SHOOTING.name, 0.0),
-            "defense_share": shares.get(Mode.TRAIN_DEFENSE.name, 0.0),
-            "keep_mode": phase.environment.keep_mode,
-            "starter": 0,  # said again in every phase, or it would be that of the phase before
-            **phase.environment.kwargs,
-        }
+        settings = self._game.settings(phase.environment.mode_shares, phase.environment.settings)
         for name, value in settings.items():
             self.fleet.set_attr(name, [value] * self.num_envs)
         self._opponents.cast(entries)
@@ -143,7 +138,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         """
         if options:
             raise InvalidArgument(f"options={options!r}: an arena is reset as a whole, without options")
-        if self._is_game:
+        if self._game is not None:
             self._opponents.draw(self._every)
             self._set_scripts()
             self._take_seats()
@@ -154,7 +149,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return self._by_seat(self._observations), infos
 
     def _set_scripts(self) -> None:
-        self.fleet.set_attr("player_two", self._opponents.scripts.tolist())
+        if self._game is not None and self._game.scripts:
+            self.fleet.set_attr("player_two", self._opponents.scripts.tolist())
 
     def _take_seats(self) -> None:
         self.seats = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
@@ -164,7 +160,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return self.num_seats > self.num_envs
 
     def _by_seat(self, array: NDArray[Any]) -> NDArray[Any]:
-        if not self._is_game:
+        if self._game is None:
             return array
         if self._has_both_sides:
             return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (2 * N, …)
@@ -177,7 +173,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
         Actions for seats that it does not have are not looked at.
         """
-        if self._is_game:
+        if self._game is not None:
             joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
             joint[:, 0] = actions[: self.num_envs]
             if self._opponents.has_networks:
@@ -186,23 +182,26 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             own = self._opponents.own_rows
             joint[own, 1] = actions[self.num_envs + own]
             actions = joint
+        self._actions = actions
         self.fleet.send(actions)
 
     def recv(self) -> ArenaStep:
         """Wait for what comes of it; episodes that begin have their opponents then."""
         observations, rewards, terminated, truncated, infos, _ = self.fleet.recv()
         self._watch.lap("wait")
-        self._observations = observations = self._pack(observations)
+        observations = self._pack(observations)
         rows = np.flatnonzero(terminated | truncated)
         winners = np.zeros(self.num_envs, np.int64)
         if len(rows):
             winners[rows] = column(infos, "winner", rows)
-        shaped, seats = self._shape(rewards, winners, infos, rows), self.seats
+        shaped, seats = self._shape(rewards, winners, infos, rows, observations), self.seats
+        self._observations = observations
         self._running.add(rewards, shaped[: self.num_envs])
         results = None
         if len(rows):
-            names = self._opponents.names(rows) if self._is_game else ("",) * len(rows)
-            results = self._running.end(rows, winners[rows], truncated[rows], infos, names)
+            names = self._opponents.names(rows) if self._game is not None else ("",) * len(rows)
+            modes = () if self._game is None else self._game.modes
+            results = self._running.end(rows, winners[rows], truncated[rows], _modes(infos, rows, modes), names)
             self._begin_episodes(rows, winners[rows])
         if self._has_both_sides:
             terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
@@ -210,25 +209,42 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return ArenaStep(seats, self._by_seat(observations), shaped, terminated, truncated, finals, infos, results)
 
     def _shape(
-        self, rewards: NDArray[Any], winners: NDArray[np.int64], infos: Mapping[str, Any], ended: NDArray[np.int64]
+        self,
+        rewards: NDArray[Any],
+        winners: NDArray[np.int64],
+        infos: Mapping[str, Any],
+        ended: NDArray[np.int64],
+        observations: NDArray[Any],
     ) -> NDArray[np.float64]:
         """Rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
-        one = self._shaper.shape(rewards, self._terms(infos, "", ended), winners > 0)
+        seen = observations
+        if self._shaping is not None:
+            seen = np.array(observations)
+            seen[ended] = self.fleet.final_observations[ended]
+        one = self._shaper.shape(self._own(rewards, seen, 0), self._terms(infos, "", ended), winners > 0)
         if not self._has_both_sides:
             return one
         two = np.zeros(self.num_envs)
         if len(self._opponents.own_rows):
             theirs = in_step(infos, "reward_two", ended)
-            two = self._shaper.shape(theirs, self._terms(infos, "_two", ended), winners < 0)
+            two = self._shaper.shape(self._own(theirs, seen, 1), self._terms(infos, "_two", ended), winners < 0)
         return np.concatenate((one, two))
+
+    def _own(self, rewards: NDArray[Any], seen: NDArray[Any], player: int) -> NDArray[Any]:
+        """Return rewards as the phase's own function shapes them; those of player one (0) or two (1)."""
+        if self._shaping is None:
+            return rewards
+        arrays = (self._observations, self._actions, seen)
+        before, actions, after = arrays if self._game is None else (array[:, player] for array in arrays)
+        return self._shaping(before, actions, rewards, after)
 
     def _terms(self, infos: Mapping[str, Any], player: str, ended: NDArray[np.int64]) -> NDArray[np.float64] | None:
         if not self._shaper.needs_terms:
             return None
-        return np.stack([in_step(infos, name + player, ended) for name in SHAPING_TERMS], axis=1)
+        return np.stack([in_step(infos, name + player, ended) for name in self._shaper.terms], axis=1)
 
     def _begin_episodes(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
-        if self._is_game:
+        if self._game is not None:
             self._opponents.report(rows, winners)
             if self._opponents.draw(rows):
                 self._set_scripts()
@@ -249,7 +265,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self.send(actions)
         step = self.recv()
         infos = step.infos
-        if step.results is not None and self._is_game:
+        if step.results is not None and self._game is not None:
             finals = np.full(self.num_envs, None, object)
             for row in step.results.env_indices.tolist():
                 finals[row] = step.final_observations[row]
@@ -288,19 +304,29 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         if state["fleet"] is None:
             return self.reset()[0]
         self._running.load_state_dict(state["running"])
-        if self._is_game:
+        if self._game is not None:
             self._set_scripts()
             self._take_seats()
         self._observations = self._pack(self.fleet.set_state(state["fleet"]))
         return self._by_seat(self._observations)
 
 
-def _one_of(space: spaces.Space[Any], num_players: int) -> spaces.Space[Any]:
-    """Return the space of one of `num_players` players."""
-    if num_players == 1:
+def _one_of(space: spaces.Space[Any], game: Game | None) -> spaces.Space[Any]:
+    """Return the space of one player."""
+    if game is None:
         return space
-    if not isinstance(space, spaces.Box) or not space.shape or space.shape[0] != num_players:
-        raise InvalidArgument(
-            f"the space {space} is not one of {num_players} players, expected a Box whose first dimension they are"
-        )
-    return spaces.Box(space.low[0], space.high[0], dtype=space.low.dtype.type)
+    if isinstance(space, spaces.Box) and space.shape[:1] == (PLAYERS,):
+        return spaces.Box(space.low[0], space.high[0], dtype=space.low.dtype.type)
+    if isinstance(space, spaces.MultiDiscrete) and space.shape == (PLAYERS,) and space.nvec[0] == space.nvec[1]:
+        return spaces.Discrete(space.nvec[0], start=space.start[0])
+    raise InvalidArgument(
+        f"the space {space} is not one of {PLAYERS} players, expected a Box whose first dimension they are, or a "
+        "MultiDiscrete of one number for each: let both players see and do arrays or numbers"
+    )
+
+
+def _modes(infos: Mapping[str, Any], rows: NDArray[np.int64], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the mode of each episode that ended; `""` where there are none."""
+    if not names or "mode" not in infos.get("final_info", {}):
+        return ("",) * len(rows)
+    return tuple(names[mode] for mode in column(infos, "mode", rows).tolist())

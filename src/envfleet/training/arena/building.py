@@ -9,35 +9,28 @@ import numpy as np
 import torch
 
 import envfleet
-from envfleet.agents import Agent, OffPolicyAgent, load_agent
+from envfleet.agents import ActionTable, Agent, OffPolicyAgent, load_agent
 from envfleet.agents.loading import find_agent
+from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
-from envfleet.sources import find_callable, names_kernel
+from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig, action_table_of, agent_config
+from envfleet.training.config import RunConfig, agent_config
 from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.copies import experienced
 from envfleet.training.opponents.sources import needs_learner
 from envfleet.training.options import RunOptions
 
-_COMPILED, _BOX2D = "envfleet/Hockey-v0", "envfleet/Hockey-Two-Box2D-v0"
 
-
-def env_source(place: Environment, options: RunOptions) -> Any:
-    """Return what `envfleet.make` takes for the environment of a phase.
-
-    Raises:
-        InvalidArgument: It names a module that cannot be imported.
-    """
-    if place.is_hockey:
-        return _COMPILED if options.engine == "compiled" else _BOX2D
-    return find_callable(place.id) or place.id
-
-
-def make_fleet(place: Environment, options: RunOptions) -> Fleet:
+def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:
     """Make the fleet of a phase, in `SAME_STEP`.
+
+    Args:
+        place: Where the phase plays.
+        options: Of the run.
+        game: What `place` means; `None` if it is for one.
 
     Raises:
         InvalidArgument: There is no such environment, or an option does not fit it.
@@ -50,7 +43,9 @@ def make_fleet(place: Environment, options: RunOptions) -> Fleet:
                 f"backend={options.backend!r} for an environment behind a service, which decides that: leave it out"
             )
         return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
-    source = env_source(place, options)
+    if game is None and options.engine is not None:
+        raise InvalidArgument(f"engine={options.engine!r}, but {place.id!r} has none to choose from: leave it out")
+    source, kwargs = place.source() if game is None else (game.source(options.engine), {})  # set by each phase
     return envfleet.make(
         source,
         options.num_envs,
@@ -58,20 +53,26 @@ def make_fleet(place: Environment, options: RunOptions) -> Fleet:
         workers=options.workers,
         autoreset_mode="SAME_STEP",
         on_failure=options.on_failure,
-        **({} if place.is_hockey else place.kwargs),  # hockey's are set when a phase begins
+        **kwargs,
     )
 
 
 def make_arena(
-    place: Environment, config: RunConfig, options: RunOptions, *, seed: np.random.SeedSequence, stopwatch: Stopwatch
+    place: Environment,
+    config: RunConfig,
+    options: RunOptions,
+    game: Game | None,
+    *,
+    seed: np.random.SeedSequence,
+    stopwatch: Stopwatch,
 ) -> Arena:
     """Make the arena of a phase; raises as `make_fleet`."""
-    fleet = make_fleet(place, options)
+    fleet = make_fleet(place, options, game)
     opponents = [phase.opponent for phase in config.curriculum.phases]
     try:
         return Arena(
             fleet,
-            2 if place.is_hockey else 1,
+            game,
             seed=seed,
             reward_scale=config.training.reward_scale,
             has_both_sides=config.training.learn_from_both_sides and any(map(needs_learner, opponents)),
@@ -83,12 +84,24 @@ def make_arena(
         raise
 
 
-def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str, takes_weights: bool = True) -> Agent[Any]:
+def action_table_of(config: RunConfig, game: Game | None) -> ActionTable | None:
+    """Return the actions that DDDQN chooses from in a game that has such a table; `None` for others."""
+    if config.agent.type != "DDDQN" or game is None:
+        return None
+    settings = config.curriculum.phases[0].environment.settings
+    table = game.action_table(config.agent.action_fineness, config.agent.action_combined, settings)
+    return None if table is None else ActionTable(table)
+
+
+def make_agent(
+    config: RunConfig, arena: Arena, game: Game | None, *, seed: int, device: str, takes_weights: bool = True
+) -> Agent[Any]:
     """Make the agent, with the weights of `agent.checkpoint_path` if there is one: then it is experienced.
 
     Args:
         config: Of the run.
         arena: Where it acts.
+        game: What is played there; `None` in environments for one.
         seed: Of the agent.
         device: Where its networks live.
         takes_weights: Whether those weights are read; not if others are loaded anyway.
@@ -100,7 +113,7 @@ def make_agent(config: RunConfig, arena: Arena, *, seed: int, device: str, takes
     path, extra = config.agent.checkpoint_path, {"replay_device": place} if issubclass(kind, OffPolicyAgent) else {}
     agent: Agent[Any] = kind(
         arena.single_observation_space,
-        action_table_of(config) or arena.single_action_space,
+        action_table_of(config, game) or arena.single_action_space,
         agent_config(config) if path is None else experienced(agent_config(config)),
         num_envs=arena.num_seats,
         seed=seed,

@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.agents.saving import as_array
-from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 from envfleet.training.events import Results
-
-_MODES = {int(mode): mode.name for mode in Mode}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,14 +96,12 @@ class Running:
         rows: NDArray[np.int64],
         winners: NDArray[np.int64],
         truncated: NDArray[np.bool_],
-        infos: Mapping[str, Any],
+        modes: tuple[str, ...],
         opponents: tuple[str, ...],
     ) -> Results:
         """Take the sums of episodes that ended, one for each of `rows`, and begin with 0 there."""
-        has_modes = "mode" in infos.get("final_info", {})
-        modes = (_MODES.get(int(mode), "") for mode in column(infos, "mode", rows)) if has_modes else ("" for _ in rows)
         sums = (self._returns[rows], self._shaped[rows], self._lengths[rows])
-        results = Results(rows, *sums, winners, truncated, tuple(modes), opponents)
+        results = Results(rows, *sums, winners, truncated, modes, opponents)
         for running in (self._returns, self._shaped, self._lengths):
             running[rows] = 0
         return results

@@ -1,18 +1,20 @@
-"""Help for a learner: terms of the environment that are added to its reward, with weights that change over a phase."""
+"""Help for a learner: rewards shaped by terms of the game, with weights that change over a phase, or by a function."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.errors import InvalidArgument
+from envfleet.registry import find_own
 from envfleet.training.config import Phase
 
-SHAPING_TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")
-"""Names in the infos of hockey, in the order of the columns of `terms`."""
+Shaping = Callable[[NDArray[Any], NDArray[Any], NDArray[np.float64], NDArray[Any]], NDArray[np.float64]]
+"""A function from observations, actions, rewards and next observations, each `(N, …)`, to rewards, `(N,)`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,21 +46,28 @@ class Schedule:
 class RewardShaper:
     """Makes the learner's rewards of the environment's; each episode keeps the weights it began with.
 
-    The learner's reward is `reward_scale` times the sum of the environment's reward, the three terms by their
+    The learner's reward is `reward_scale` times the sum of the environment's reward, the game's terms by their
     weights, and the bonus in the step that wins. The k-th episode of a phase to begin has the weights of k, whatever
     the number of sub-environments is; those that begin together are numbered by row.
 
     Args:
         num_envs: Sub-environments.
         reward_scale: What all is multiplied by.
+        terms: `Game.terms`.
+
+    Attributes:
+        terms: Names of the terms in infos, in the order of the columns of weights.
     """
 
-    def __init__(self, num_envs: int, reward_scale: float = 1.0) -> None:
-        self._scale = reward_scale
+    def __init__(
+        self, num_envs: int, reward_scale: float = 1.0, terms: Mapping[str, tuple[str, float, float, str]] | None = None
+    ) -> None:
+        self._scale, self._keys = reward_scale, tuple(terms or {})
+        self.terms = tuple(name for name, *_ in (terms or {}).values())
         self._schedules: tuple[Schedule, ...] = ()
         self._bonus: Schedule | None = None
         self._begun = 0
-        self._weights = np.zeros((num_envs, len(SHAPING_TERMS)))
+        self._weights = np.zeros((num_envs, len(self.terms)))
         self._bonuses = np.zeros(num_envs)
 
     @property
@@ -68,7 +77,7 @@ class RewardShaper:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Return what the terms of each running episode are multiplied by, `(num_envs, 3)`; a copy."""
+        """Return what the terms of each running episode are multiplied by, `(num_envs, terms)`; a copy."""
         return self._weights.copy()
 
     def begin_phase(self, phase: Phase) -> None:
@@ -77,11 +86,7 @@ class RewardShaper:
         self._begun = 0
         self._schedules = ()
         if shaping is not None:
-            ends = (
-                (shaping.CLOSENESS_START, shaping.CLOSENESS_FINAL),
-                (shaping.TOUCH_START, shaping.TOUCH_FINAL),
-                (shaping.DIRECTION_START, shaping.DIRECTION_FINAL),
-            )
+            ends = ([getattr(shaping, f"{key}_{when}") for when in ("START", "FINAL")] for key in self._keys)
             self._schedules = tuple(Schedule(start, final, shaping.N, shaping.K) for start, final in ends)
         self._bonus = None
         if bonus is not None:
@@ -103,7 +108,7 @@ class RewardShaper:
 
         Args:
             rewards: The environment's, `(num_envs,)`.
-            terms: Columns of `SHAPING_TERMS`, `(num_envs, 3)`; `None` if not `needs_terms`.
+            terms: In the order of `terms`, `(num_envs, terms)`; `None` if not `needs_terms`.
             has_won: Whether the learner won its game in this step, `(num_envs,)`.
 
         Returns:
@@ -124,3 +129,26 @@ class RewardShaper:
         self._begun = state["begun"]
         self._weights[:] = state["weights"]
         self._bonuses[:] = state["bonuses"]
+
+
+def find_shaping(name: str) -> Shaping:
+    """Return the function of a phase's `shaping`, checked in every step.
+
+    Raises:
+        InvalidArgument: `"module:name"` cannot be imported, or is nothing that can be called.
+    """
+    function = find_own(name, "shaping")
+    if not callable(function):
+        raise InvalidArgument(f"shaping is {name!r}, a {type(function).__name__}: name a function")
+
+    def shape(
+        observations: NDArray[Any], actions: NDArray[Any], rewards: NDArray[np.float64], after: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        shaped = np.asarray(function(observations, actions, rewards, after), np.float64)
+        if shaped.shape != rewards.shape:
+            raise InvalidArgument(
+                f"{name} returned rewards of shape {shaped.shape}, expected {rewards.shape}: return one number per row"
+            )
+        return shaped
+
+    return shape

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent
+from envfleet.envs.games import Game, find_game
+from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_arena
+from envfleet.training.arena.shaping import find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase, RunConfig
+from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import entries_of, needs_pool
+from envfleet.training.opponents.sources import check_opponents, entries_of, needs_pool
 from envfleet.training.options import RunOptions
 
 
@@ -30,6 +34,7 @@ class Stage:
 
     Attributes:
         arena: Of the phase; it is closed with the stage.
+        game: What is played there; `None` in environments for one.
     """
 
     def __init__(
@@ -44,11 +49,14 @@ class Stage:
         self._config, self._options, self._watch = config, options, stopwatch
         self._env_seed, self._opponents_seed = env_seed, opponents_seed
         self._place = config.curriculum.phases[0].environment
+        self.game = _game_of(self._place)
         self.arena = self._make_arena()
         self._is_new = True
 
     def _make_arena(self) -> Arena:
-        return make_arena(self._place, self._config, self._options, seed=self._opponents_seed, stopwatch=self._watch)
+        return make_arena(
+            self._place, self._config, self._options, self.game, seed=self._opponents_seed, stopwatch=self._watch
+        )
 
     def begin_phase(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> NDArray[Any]:
         """Reset all sub-environments, to play by the rules of a phase.
@@ -64,11 +72,12 @@ class Stage:
         return observations
 
     def _enter(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> None:
-        if not phase.environment.is_hockey and phase.environment != self._place:
+        if not phase.environment.is_known_game and phase.environment != self._place:
             self.arena.close()
-            self._place = phase.environment
+            self._place, self.game = phase.environment, _game_of(phase.environment)
             self.arena, self._is_new = self._make_arena(), True
-        self.arena.begin_phase(phase, entries_of(phase.opponent, learner, pool, device=self._options.device))
+        _check(phase, self.game)
+        self.arena.begin_phase(phase, entries_of(phase.opponent, learner, pool, self.game, device=self._options.device))
 
     def load_state_dict(
         self, state: Mapping[str, Any], phase: Phase, learner: Agent[Any], pool: SnapshotPool
@@ -81,3 +90,30 @@ class Stage:
         self._enter(phase, learner, pool)
         self._is_new = False
         return self.arena.load_state_dict(state)
+
+
+def check_phases(phases: Sequence[Phase]) -> None:
+    """Check the phases of a run before it begins; its last one may be hours away.
+
+    Raises:
+        InvalidArgument: A phase has something that its environment does not, or names a file, class or function that
+            cannot be used.
+    """
+    game = _game_of(phases[0].environment)
+    for phase in phases:
+        _check(phase, game)
+        if phase.shaping is not None:
+            find_shaping(phase.shaping)
+    if game is not None:
+        check_opponents(phases, game)
+
+
+def _check(phase: Phase, game: Game | None) -> None:
+    try:
+        phase.check(game)
+    except ValueError as error:
+        raise InvalidArgument(f"the phase {phase.name!r} {error}") from error
+
+
+def _game_of(place: Environment) -> Game | None:
+    return None if place.is_remote else find_game(place.id, place.kwargs)

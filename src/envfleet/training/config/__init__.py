@@ -7,10 +7,11 @@ try:
 except ImportError as error:
     raise MissingDependency("training needs pydantic, which is not installed: pip install 'envfleet[train]'") from error
 
-from envfleet.training.config.agents import action_table_of, agent_config
+from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import (
     Matchmaking,
     MixedOpponent,
+    NamedOpponent,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
@@ -23,12 +24,12 @@ from envfleet.training.config.run import RunConfig
 __all__ = [
     "Matchmaking",
     "MixedOpponent",
+    "NamedOpponent",
     "Phase",
     "RunConfig",
     "SelfPlayOpponent",
     "Single",
     "SnapshotOpponent",
-    "action_table_of",
     "agent_config",
     "find_config",
     "json_schema",

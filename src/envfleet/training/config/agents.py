@@ -6,13 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from envfleet.agents import ActionTable
-from envfleet.agents.hyperparameters import OffPolicyConfig
-from envfleet.agents.loading import find_agent
-from envfleet.envs.hockey.discrete import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, find_own
 from envfleet.training.config.run import RunConfig
@@ -38,6 +33,8 @@ def agent_config(config: RunConfig) -> Any:
     Raises:
         InvalidArgument: A hyperparameter is not known, or cannot have that value.
     """
+    from envfleet.agents.hyperparameters import OffPolicyConfig  # imports torch
+
     kind = config.agent.type
     values = _named(kind, config.agent.hyperparameters)
     accepted = _accepted(kind)
@@ -66,15 +63,6 @@ def agent_config(config: RunConfig) -> Any:
             "nothing is learned before the replay buffer holds a batch"
         )
     return made
-
-
-def action_table_of(config: RunConfig) -> ActionTable | None:
-    """Return what DDDQN chooses from in hockey, actions of shape `(4,)`; `None` for others."""
-    place, agent = config.curriculum.phases[0].environment, config.agent
-    if agent.type != "DDDQN" or not place.is_hockey:
-        return None
-    table = action_table(agent.action_fineness, keep_mode=place.keep_mode, combined=agent.action_combined)
-    return ActionTable(np.pad(table, ((0, 0), (0, 4 - table.shape[1]))))  # without keep_mode nobody shoots
 
 
 def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +114,10 @@ def _unknown(kind: str, name: str, accepted: list[str]) -> str:
 
 
 def _config_class(kind: str) -> type[Any]:
-    return find_agent(kind, "agent.type").config_class
+    from envfleet.agents.loading import find_agent  # imports torch
+
+    config_class: type[Any] = find_agent(kind, "agent.type").config_class
+    return config_class
 
 
 def _accepted(kind: str) -> list[str]:

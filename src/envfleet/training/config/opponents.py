@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
+from envfleet.envs.games import RANDOM, known_games
 from envfleet.training.config.section import Section
+
+SCRIPT = "basic_"
+"""Before the name of a scripted player of a game in the type of an opponent."""
+SCRIPTED = (*dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
+"""Types of opponents that no section describes."""
+NAMED = "named"
 
 Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
 Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
@@ -33,16 +40,14 @@ class NoOpponent(_Entry):
     type: Literal["none"]
 
 
-class WeakOpponent(_Entry):
-    """The weak scripted player."""
+class NamedOpponent(_Entry):
+    """A scripted player of the game, one that acts at random, or one of your own."""
 
-    type: Literal["basic_weak"]
-
-
-class StrongOpponent(_Entry):
-    """The strong scripted player."""
-
-    type: Literal["basic_strong"]
+    type: str = Field(
+        pattern=f"^({'|'.join(SCRIPTED)})$|.:.",
+        description='A scripted player, "random", or a class of your own, such as "my_package:MyOpponent".',
+    )
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of a class of your own.")
 
 
 class SelfPlayOpponent(_Agent):
@@ -76,25 +81,38 @@ class MixedOpponent(_Entry):
     opponents: list[Opponent] = Field(min_length=1, description="Its entries; a mixture may hold mixtures.")
 
 
-Single = NoOpponent | WeakOpponent | StrongOpponent | SelfPlayOpponent | SnapshotOpponent
-Opponent = Annotated[Single | MixedOpponent, Field(discriminator="type")]
+def _kind_of(opponent: Any) -> Any:
+    """Return the tag of an opponent: its type, or that of all named ones."""
+    kind = opponent.get("type") if isinstance(opponent, dict) else getattr(opponent, "type", None)
+    return NAMED if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
+
+
+Single = NoOpponent | NamedOpponent | SelfPlayOpponent | SnapshotOpponent
+Opponent = Annotated[
+    Annotated[NoOpponent, Tag("none")]
+    | Annotated[NamedOpponent, Tag(NAMED)]
+    | Annotated[SelfPlayOpponent, Tag("self_play")]
+    | Annotated[SnapshotOpponent, Tag("snapshots")]
+    | Annotated[MixedOpponent, Tag("weighted_mixture")],
+    Discriminator(_kind_of),
+]
 MixedOpponent.model_rebuild()
 
 
-def shares_of(opponent: Single | MixedOpponent) -> list[tuple[Single, float]]:
+def shares_of(opponent: Single | MixedOpponent | None) -> list[tuple[Single, float]]:
     """Take mixtures apart.
 
     Returns:
         Opponents that are no mixtures, in the order of the file, each with its chance; chances add up to 1. Entries
-        without a chance are left out.
+        without a chance are left out. Empty without an opponent.
 
     Examples:
-        >>> weak, strong = WeakOpponent(type="basic_weak", weight=3.0), StrongOpponent(type="basic_strong")
+        >>> weak, strong = NamedOpponent(type="basic_weak", weight=3.0), NamedOpponent(type="basic_strong")
         >>> mixed = MixedOpponent(type="weighted_mixture", opponents=[weak, strong])
         >>> [(entry.type, share) for entry, share in shares_of(mixed)]
         [('basic_weak', 0.75), ('basic_strong', 0.25)]
     """
-    return [(entry, share) for entry, share in _spread(opponent, 1.0) if share > 0]
+    return [] if opponent is None else [(entry, share) for entry, share in _spread(opponent, 1.0) if share > 0]
 
 
 def _spread(opponent: Single | MixedOpponent, share: float) -> Iterator[tuple[Single, float]]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import functools
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+import gymnasium as gym
+from pydantic import Field, create_model, model_validator
 
-from envfleet.training.config.opponents import Opponent, Weight, shares_of
+from envfleet.envs.games import Game, known_game, known_games
+from envfleet.errors import InvalidArgument
+from envfleet.options import Options
+from envfleet.registry import GAMES
+from envfleet.sources import Blueprint, find_callable, is_kernel_class
+from envfleet.training.config.opponents import SCRIPT, NamedOpponent, Opponent, Weight, shares_of
 from envfleet.training.config.section import Section
 
-ModeName = Literal["NORMAL", "TRAIN_SHOOTING", "TRAIN_DEFENSE"]
-HOCKEY, REMOTE = "hockey", "remote"
+REMOTE = "remote"
+DEFAULT_GAME = next(iter(GAMES))
+if TYPE_CHECKING:
+    ModeName = str
+else:
+    ModeName = Literal[tuple(mode for game in known_games() for mode in game.modes)]
 Episodes = Annotated[int, Field(ge=0)]
 Length = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(strict=False, allow_inf_nan=False)]
@@ -27,32 +38,65 @@ class Environment(Section):
     """Where a phase plays."""
 
     id: str = Field(
-        default=HOCKEY,
-        description='"hockey", or for one player a Gymnasium id, a callable such as "package.module:make_env", or '
+        default=DEFAULT_GAME,
+        description=f"A game for two ({', '.join(GAMES)}), a Gymnasium id, a callable such as "
+        '"package.module:make_env" that makes a Gymnasium environment or a parallel PettingZoo game for two, or '
         '"remote", which takes the arguments of envfleet.connect as kwargs, url and env among them.',
     )
-    mode: ModeName | None = Field(default=None, description="Mode of hockey; without a mixture, null is NORMAL.")
+    mode: ModeName | None = Field(default=None, description="Mode of the game; without a mixture, null is the first.")
     mixture: list[WeightedMode] | None = Field(
-        default=None, min_length=1, description="Modes of hockey, one drawn by weight for every episode."
+        default=None, min_length=1, description="Modes of the game, one drawn by weight for every episode."
     )
-    keep_mode: bool = Field(default=True, description="Whether players of hockey can catch and shoot the puck.")
+    keep_mode: bool = Field(default=True, description="Whether players can catch and shoot, in games with a puck.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the environment.")
 
     @property
-    def is_hockey(self) -> bool:
-        """Return whether two players play hockey."""
-        return self.id == HOCKEY
+    def is_known_game(self) -> bool:
+        """Return whether it is a game for two that comes with envfleet."""
+        return self.id in GAMES
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of a game that comes with envfleet."""
+        return {"keep_mode": self.keep_mode, **self.kwargs}
 
     @property
     def is_remote(self) -> bool:
         """Return whether it lives behind a service."""
         return self.id == REMOTE
 
+    def source(self) -> tuple[Any, dict[str, Any]]:
+        """Return what `envfleet.make` takes for an environment for one, and its arguments as keywords.
+
+        Raises:
+            InvalidArgument: It names a module that cannot be imported.
+        """
+        found = find_callable(self.id)
+        if found is None or is_kernel_class(found):
+            return found or self.id, dict(self.kwargs)
+        return functools.partial(found, **self.kwargs), {}
+
+    def make(self, **more: Any) -> gym.Env[Any, Any]:
+        """Make an environment for one, to look at.
+
+        Args:
+            **more: Arguments beside those of the configuration, such as `render_mode`.
+
+        Raises:
+            InvalidArgument: It is behind a service.
+        """
+        if self.is_remote:
+            raise InvalidArgument(
+                f"{self.kwargs['env']!r} is behind a service and cannot be made here: name one that is installed"
+            )
+        source, kwargs = self.model_copy(update={"kwargs": {**self.kwargs, **more}}).source()
+        return Blueprint(source, 1, Options(), kwargs).builders(0)[0].build({})
+
     @property
     def mode_shares(self) -> dict[str, float]:
         """Return the chance of each mode that an episode can have; together 1."""
         if self.mixture is None:
-            return {self.mode or "NORMAL": 1.0}
+            return {} if self.mode is None else {self.mode: 1.0}
         total = sum(entry.weight for entry in self.mixture)
         shares: dict[str, float] = {}
         for entry in self.mixture:
@@ -66,23 +110,13 @@ class Environment(Section):
             raise ValueError("has a mode and a mixture of modes, expected one of both: leave one out")
         if self.mixture is not None and not any(entry.weight for entry in self.mixture):
             raise ValueError("has a mixture whose weights are all 0: give one a weight")
-        if not self.is_hockey and (self.mode, self.mixture, self.keep_mode) != (None, None, True):
+        if self.is_known_game:
+            known_game(self.id).check(self.kwargs)
+        elif (self.mode, self.mixture, self.keep_mode) != (None, None, True):
             raise ValueError(f"is {self.id!r}, which has no mode, mixture or keep_mode: pass its arguments in kwargs")
-        if self.is_hockey:
-            self._check_hockey()
         if self.is_remote:
             self._check_remote()
         return self
-
-    def _check_hockey(self) -> None:
-        for name, value in self.kwargs.items():
-            if name != "starter":
-                raise ValueError(
-                    f"has {name!r} in kwargs, where hockey takes starter alone: mode, mixture and keep_mode stand "
-                    "beside kwargs, and the opponent says who plays"
-                )
-            if isinstance(value, bool) or value not in (0, 1, 2):
-                raise ValueError(f"has starter={value!r} in kwargs, expected 1 or 2, or 0 to draw it for every game")
 
     def _check_remote(self) -> None:
         missing = [name for name in ("url", "env") if name not in self.kwargs]
@@ -101,17 +135,23 @@ class Environment(Section):
                 raise ValueError(f"has {name} in kwargs: leave it out, {advice}")
 
 
-class RewardShaping(Section):
+class _Shaping(Section):
     """Weights of the shaping terms over a phase: START for N episodes, FINAL from K later, a straight line between."""
 
     N: Episodes = Field(default=600, description="Episodes of the phase with the first weights.")
     K: Episodes = Field(default=400, description="Episodes over which they move to the last ones.")
-    CLOSENESS_START: Number = Field(default=20.0, description="Of being near the puck in one's own half.")
-    CLOSENESS_FINAL: Number = 1.5
-    TOUCH_START: Number = Field(default=15.0, description="Of touching the puck.")
-    TOUCH_FINAL: Number = 1.0
-    DIRECTION_START: Number = Field(default=0.0, description="Of sending the puck towards the opponent's goal.")
-    DIRECTION_FINAL: Number = 2.0
+
+
+_WEIGHTS: dict[str, Any] = {
+    f"{term}_{when}": (Number, Field(default=weight, description=f"Of {purpose}." if when == "START" else None))
+    for game in known_games()
+    for term, (_, *weights, purpose) in game.terms.items()
+    for when, weight in zip(("START", "FINAL"), weights, strict=True)
+}
+if TYPE_CHECKING:
+    RewardShaping = _Shaping
+else:
+    RewardShaping = create_model("RewardShaping", __base__=_Shaping, __doc__=_Shaping.__doc__, **_WEIGHTS)
 
 
 class RewardBonus(Section):
@@ -140,8 +180,14 @@ class Phase(Section):
     transitions: Length | None = Field(default=None, description="Transitions, over all sub-environments.")
     promote_at: Promotion | None = Field(default=None, description="When it ends before that.")
     environment: Environment = Environment()
-    opponent: Opponent
+    opponent: Opponent | None = Field(default=None, description="In games for two; null in environments for one.")
     reward_shaping: RewardShaping | None = Field(default=None, description="null for the true reward alone.")
+    shaping: str | None = Field(
+        default=None,
+        pattern=".:.",
+        description='A function of your own, such as "my_package:my_shaping", that turns rewards into those to learn '
+        "from.",
+    )
     reward_bonus: RewardBonus | None = Field(default=None, description="null for none.")
     clear_buffer: bool = Field(default=True, description="Whether the replay buffer is emptied when the phase begins.")
 
@@ -150,22 +196,47 @@ class Phase(Section):
         if (self.episodes is None) == (self.transitions is None):
             given = "none" if self.episodes is None else "both"
             raise ValueError(f"has {given} of episodes and transitions, expected one: say how long the phase is in one")
-        if not shares_of(self.opponent):
+        if self.opponent is not None and not shares_of(self.opponent):
             raise ValueError("has a mixture of opponents whose weights are all 0: give one a weight")
-        if not self.environment.is_hockey:
-            self._check_alone()
+        if self.environment.is_known_game:
+            self.check(known_game(self.environment.id))
+        elif ":" not in self.environment.id:  # what a callable makes is seen when the run begins
+            self.check(None)
         return self
 
-    def _check_alone(self) -> None:
-        name = self.environment.id
-        if self.opponent.type != "none":
+    def check(self, game: Game | None) -> None:
+        """Check what depends on the environment.
+
+        Args:
+            game: What the environment is; `None` if it is for one.
+
+        Raises:
+            ValueError: Something is for two players in an environment for one, or the game does not have it.
+        """
+        name, opponents = self.environment.id, [one for one, _ in shares_of(self.opponent)]
+        if game is None:
+            if self.opponent is not None and self.opponent.type != "none":
+                raise ValueError(
+                    f"has the opponent {self.opponent.type!r}, but {name!r} is for one player: leave opponent out"
+                )
+            for key in ("reward_shaping", "reward_bonus", "promote_at"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"has {key}, which is for games for two, but plays {name!r}: leave it out")
+            return
+        if not opponents:
             raise ValueError(
-                f"has the opponent {self.opponent.type!r}, but {name!r} is for one player: write "
-                '"opponent": {"type": "none"}'
+                f'plays {name!r}, a game for two, without an opponent: add "opponent": {{"type": "self_play"}}'
             )
-        for key in ("reward_shaping", "reward_bonus", "promote_at"):
-            if getattr(self, key) is not None:
-                raise ValueError(f"has {key}, which is made for hockey, but plays {name!r}: leave it out")
+        for one in opponents:
+            if one.type.startswith(SCRIPT) and one.type.removeprefix(SCRIPT) not in game.scripts:
+                raise ValueError(
+                    f"has the opponent {one.type!r}, but {name!r} has no scripted player of that name: take random, "
+                    "self_play, snapshots or a class of your own"
+                )
+            if isinstance(one, NamedOpponent) and one.kwargs and ":" not in one.type:
+                raise ValueError(f"has the opponent {one.type!r} with kwargs, which it does not take: leave them out")
+        if self.reward_shaping is not None and not game.terms:
+            raise ValueError(f"has reward_shaping, but {name!r} has no terms for it: write shaping, a function")
 
 
 class Curriculum(Section):
@@ -178,11 +249,12 @@ class Curriculum(Section):
         first = self.phases[0].environment
         for phase in self.phases[1:]:
             place = phase.environment
-            if (place.id, place.keep_mode) != (first.id, first.keep_mode):
+            theirs, ours = place.settings["keep_mode"], first.settings["keep_mode"]
+            if (place.id, theirs) != (first.id, ours):
                 raise ValueError(
-                    f"phase {phase.name!r} plays {place.id!r} with keep_mode={place.keep_mode}, phase "
-                    f"{self.phases[0].name!r} {first.id!r} with keep_mode={first.keep_mode}, expected the same in all: "
-                    "one agent cannot have several forms of observations and actions; train in several runs"
+                    f"phase {phase.name!r} plays {place.id!r} with keep_mode={theirs}, phase {self.phases[0].name!r} "
+                    f"{first.id!r} with keep_mode={ours}, expected the same in all: one agent cannot have several "
+                    "forms of observations and actions; train in several runs"
                 )
         names = [phase.name for phase in self.phases]
         twice = sorted({name for name in names if names.count(name) > 1})

@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
+from envfleet.training.config.actions import check_actions
 from envfleet.training.config.agents import agent_config
+from envfleet.training.config.opponents import NAMED, SCRIPTED
 from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
@@ -89,6 +91,7 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         config = RunConfig.model_validate(data)
         agent_config(config)
         find_observers(config.observers)
+        check_actions(config)
     except ValidationError as error:
         raise InvalidArgument(_explain(error, data, source)) from None
     except InvalidArgument as error:
@@ -142,7 +145,8 @@ def _line(problem: ErrorDetails, data: Any) -> str:
 
 
 def _tags() -> str:
-    return "'none', 'basic_weak', 'basic_strong', 'self_play', 'snapshots', 'weighted_mixture'"
+    kinds = ("none", *SCRIPTED, "self_play", "snapshots", "weighted_mixture")
+    return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
 
 
 def _describe(problem: ErrorDetails) -> str:
@@ -160,7 +164,7 @@ def _real(location: Sequence[int | str], data: Any) -> list[int | str]:
         if is_there and isinstance(data, (dict, list)):
             data = data[part]  # type: ignore[index]  # an int for lists, else a str
             keys.append(part)
-        elif number == len(location) - 1 and isinstance(data, dict) and part != data.get("type"):
+        elif number == len(location) - 1 and isinstance(data, dict) and part not in (data.get("type"), NAMED):
             keys.append(part)
     return keys
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from envfleet.registry import AGENTS
 from envfleet.training.config.phases import Curriculum, Length
 from envfleet.training.config.section import Section
-
-if TYPE_CHECKING:
-    pass
 
 Rate = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, strict=False, allow_inf_nan=False)]
@@ -97,10 +94,10 @@ class AgentSection(Section):
         "too, and DDDQN with its last epsilon from the first step.",
     )
     action_fineness: Length = Field(
-        default=1, description="DDDQN in hockey: levels of force in each direction of an axis."
+        default=1, description="DDDQN in games with a table of actions: levels in each direction of an axis."
     )
     action_combined: bool = Field(
-        default=False, description="DDDQN in hockey: whether an action may move several axes."
+        default=False, description="DDDQN in games with a table of actions: whether one may move several axes."
     )
 
     @field_validator("type")

@@ -9,14 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.intervals import Z_95, wilson
-from envfleet.training.games.matches import Games, Rink, Side, play, usual_side
-from envfleet.training.games.players import Player, seat_player
-
-MODES = tuple(mode.name for mode in Mode)
-"""Of the game, by name."""
+from envfleet.training.games.matches import Games, Rink, play
+from envfleet.training.games.players import Player, Seated, seat_player
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +94,11 @@ class Evaluation:
     Attributes:
         player: Its name.
         opponent: The opponent's name.
-        mode: Of the game.
+        mode: Of the game; `""` if it has none.
         seed: That all games derive theirs from.
         score: Of all games.
         outcomes: Of every game, in order: 1 if the player won, -1 if the opponent did, 0 for a draw.
-        sides: Of those on the `"left"` and on the `"right"`, as far as there were any.
+        sides: Of those in each of the game's two seats, by its name, as far as there were any.
         mean_return: Mean over games of the sum of the player's rewards.
         mean_length: Mean steps of a game.
     """
@@ -124,12 +120,12 @@ class Evaluation:
 
 
 def evaluate(
-    player: Player,
-    opponent: Player = "strong",
+    player: Player | Seated,
+    opponent: Player | Seated | None = None,
     *,
     games: int = 200,
     seed: int = 0,
-    side: Side | None = None,
+    side: str | None = None,
     rink: Rink | None = None,
     names: tuple[str | None, str | None] = (None, None),
 ) -> Evaluation:
@@ -139,23 +135,26 @@ def evaluate(
     meet the same starts.
 
     Args:
-        player: An agent, the path of a checkpoint, `"weak"`, `"strong"` or `"champion"`.
-        opponent: Likewise.
+        player: An agent, the path of a checkpoint, a name that the game knows, `"random"`, or `"my_package:MyPlayer"`.
+        opponent: Likewise; by default the game's strongest scripted player, or the random one if it has none.
         games: How many.
         seed: Of the games.
-        side: `"left"`, `"right"`, or `"both"` in turns; by default both, and the left in the training modes, where that
-            is the side that shoots or defends.
-        rink: Where: the engine, the mode, how many games at once.
+        side: One of the game's two seats, or `"both"` in turns; by default what is usual in the mode.
+        rink: Where: the game, its engine and mode, how many games at once.
         names: Of player and opponent, to show.
 
     Raises:
         InvalidArgument: There is no such player, side, engine or mode.
     """
     rink = rink or Rink()
-    one, two = (seat_player(who, name) for who, name in zip((player, opponent), names, strict=True))
-    side = side or usual_side(rink.mode)
+    opponent = rink.game.strongest if opponent is None else opponent
+    one, two = (
+        who if isinstance(who, Seated) else seat_player(who, name, game=rink.game)
+        for who, name in zip((player, opponent), names, strict=True)
+    )
+    side = side or rink.game.usual_seat(rink.mode)
     played = play(one, two, games, seed=seed, side=side, rink=rink)
-    sides = {"left": played.is_left, "right": ~played.is_left}
+    sides = dict(zip(rink.game.seats, (played.is_left, ~played.is_left), strict=True))
     return Evaluation(
         player=one.name,
         opponent=two.name,
@@ -170,7 +169,12 @@ def evaluate(
 
 
 def evaluate_panel(
-    player: Player, opponents: Mapping[str, Player], *, games: int = 200, seed: int = 0, rink: Rink | None = None
+    player: Player | Seated,
+    opponents: Mapping[str, Player | Seated],
+    *,
+    games: int = 200,
+    seed: int = 0,
+    rink: Rink | None = None,
 ) -> dict[str, Evaluation]:
     """Evaluate against several opponents: scripted ones, a pool of snapshots, checkpoints.
 
@@ -192,10 +196,10 @@ def evaluate_panel(
 
 def generalise(
     player: Player,
-    opponent: Player = "strong",
+    opponent: Player | None = None,
     *,
     seeds: Sequence[int] = (0, 1, 2),
-    modes: Sequence[str] = MODES,
+    modes: Sequence[str] = (),
     games: int = 200,
     rink: Rink | None = None,
 ) -> list[Evaluation]:
@@ -205,7 +209,7 @@ def generalise(
         player: As in `evaluate`.
         opponent: Likewise.
         seeds: Of the games.
-        modes: Of the game, by name.
+        modes: Of the game, by name; by default all.
         games: In each mode on each seed.
         rink: Where; its mode is not looked at.
 
@@ -215,7 +219,7 @@ def generalise(
     rink = rink or Rink()
     return [
         evaluate(player, opponent, games=games, seed=seed, rink=dataclasses.replace(rink, mode=mode))
-        for mode in modes
+        for mode in modes or rink.game.modes or ("",)
         for seed in seeds
     ]
 

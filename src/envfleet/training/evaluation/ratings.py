@@ -7,15 +7,11 @@ Scripted players are anchors: their ratings stand fixed, so that those of differ
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from openskill.models import BradleyTerryFull, BradleyTerryFullRating
 
 from envfleet.errors import InvalidArgument
-
-ANCHORS: Mapping[str, float] = {"weak": 22.0, "strong": 25.0}
-"""Fixed ratings of the scripted players: 3.0 apart, as strong scores 62.5 % against weak, draws counting half."""
 
 _ANCHOR_SIGMA = 0.1
 _RANKS = {1: [0, 1], 0: [0, 0], -1: [1, 0]}
@@ -27,7 +23,7 @@ class Rating:
 
     Attributes:
         name: Of the player.
-        mu: The rating; 25 is the strong scripted player's.
+        mu: The rating; that of a player of whom nothing is known is 25.
         sigma: Its standard deviation.
         games: It is taken from.
         is_anchor: Whether it stands fixed.
@@ -58,7 +54,7 @@ class Result:
 def rate(
     names: Sequence[str],
     results: Iterable[Result],
-    anchors: Mapping[str, float] = ANCHORS,
+    anchors: Mapping[str, float],
     before: Mapping[str, Rating] | None = None,
 ) -> list[Rating]:
     """Rate players.
@@ -94,17 +90,6 @@ def rate(
             if name not in anchors:
                 ratings[name] = rating
     return [Rating(name, ratings[name].mu, ratings[name].sigma, counts[name], name in anchors) for name in names]
-
-
-def expected_score(one: Rating, two: Rating) -> float:
-    """Return what `one` is expected to score in a game against `two`: its chance to win and half of that to draw.
-
-    Examples:
-        >>> expected_score(Rating("strong", 25.0, 0.1, 0), Rating("weak", 22.0, 0.1, 0))
-        0.624...
-    """
-    spread = math.sqrt(one.sigma**2 + two.sigma**2 + 2 * BradleyTerryFull().beta ** 2)
-    return 1 / (1 + math.exp((two.mu - one.mu) / spread))
 
 
 def _check(result: Result, ratings: Mapping[str, BradleyTerryFullRating]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from envfleet.training.evaluation.evaluation import Evaluation, Score
+from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score
 from envfleet.training.evaluation.tournament import Tournament
 
 
 def show_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Print an evaluation as a table: all games, then each side."""
     one, two = escape(evaluation.player), escape(evaluation.opponent)
-    table = Table(title=f"{one} against {two}, {evaluation.mode}", title_justify="left", show_edge=False)
+    mode = f", {evaluation.mode}" if evaluation.mode else ""
+    table = Table(title=f"{one} against {two}{mode}", title_justify="left", show_edge=False)
     table.add_column("side")
     for name in ("games", "won", "drawn", "lost"):
         table.add_column(name, justify="right")
@@ -31,6 +33,21 @@ def show_evaluation(evaluation: Evaluation, console: Console) -> None:
         f"Mean return {evaluation.mean_return:.2f}, mean length {evaluation.mean_length:.0f} steps, "
         f"seed {evaluation.seed}."
     )
+
+
+def show_returns(found: Mapping[str, MeanReturn], console: Console) -> None:
+    """Print mean returns of players in an environment for one as a table, best first."""
+    first = next(iter(found.values()))
+    title = f"{escape(first.env)}, {first.episodes} episodes each, seed {first.seed}"
+    table = Table(title=title, title_justify="left", show_edge=False)
+    table.add_column("player")
+    for name in ("mean return", "95 % interval", "worst", "best", "mean length"):
+        table.add_column(name, justify="right")
+    for player, one in sorted(found.items(), key=lambda item: -item[1].mean):
+        interval = f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"
+        numbers = (f"{number:.2f}" for number in (one.low, one.high))
+        table.add_row(escape(player), f"{one.mean:.2f}", interval, *numbers, f"{one.mean_length:.0f}")
+    console.print(table)
 
 
 def show_tournament(tournament: Tournament, console: Console) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent, load_agent, saving
@@ -17,7 +18,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.evaluation import Score
 from envfleet.training.evaluation.ratings import Rating, Result, rate
 from envfleet.training.games.matches import Rink, play
-from envfleet.training.games.players import RESUME_FILE, SCRIPTED, Player, plays_hockey, seat_player
+from envfleet.training.games.players import RESUME_FILE, Player, seat_player
 
 Progress = Callable[[str, float], None]
 
@@ -48,18 +49,21 @@ class Tournament:
         return Score(int(self.wins[row].sum()), int(self.draws[row].sum()), int(self.wins[:, row].sum()))
 
 
-def find_checkpoints(folder: str | Path) -> dict[str, Path]:
-    """Find the checkpoints of hockey players in a folder of files, of a run or of several runs.
+def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -> dict[str, Path]:
+    """Find the checkpoints of players in a folder of files, of a run or of several runs.
 
-    Those of agents for other environments are left out. Files with the same weights, such as a run's best checkpoint
-    and its newest, are one player.
+    Files with the same weights, such as a run's best checkpoint and its newest, are one player.
+
+    Args:
+        folder: Which.
+        observation_space: Of the environment that they are to play; agents that see something else are left out.
 
     Returns:
         Their files by name: the path within the folder, as far as it tells them apart; of several files with the same
         weights the first one, by all their names, with ` = ` between them.
 
     Raises:
-        InvalidArgument: There is no such folder, no checkpoint of a hockey player in it, or a file there that is none.
+        InvalidArgument: There is no such folder, no checkpoint of such a player in it, or a file there that is none.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -70,10 +74,13 @@ def find_checkpoints(folder: str | Path) -> dict[str, Path]:
     same: dict[str, list[Path]] = {}
     for path in paths:
         agent = load_agent(path, num_envs=1)
-        if plays_hockey(agent):
+        if agent.observation_space.shape == observation_space.shape:
             same.setdefault(_fingerprint(agent), []).append(path)
     if not same:
-        raise InvalidArgument(f"no checkpoint in {folder} is of an agent that plays hockey: pass another folder")
+        raise InvalidArgument(
+            f"no checkpoint in {folder} is of an agent that sees observations of shape {observation_space.shape}: pass "
+            "another folder, or the environment in which they were trained"
+        )
     return {" = ".join(_name_in(root, path) for path in files): files[0] for files in same.values()}
 
 
@@ -102,7 +109,7 @@ def run_tournament(
     """Let every player meet every other, half of the games on either side.
 
     Args:
-        players: By name; the scripted ones stand fixed in the ratings if they are called `"weak"` and `"strong"`.
+        players: By name; the scripted ones stand fixed in the ratings.
         games: Of each pair.
         seed: Of the games; all pairs meet the same starts.
         rink: Where.
@@ -113,11 +120,12 @@ def run_tournament(
     """
     if len(players) < 2:
         raise InvalidArgument(f"a tournament of {len(players)} players, expected 2 or more: add some")
-    for name in SCRIPTED.keys() & players.keys():
+    rink = rink or Rink()
+    for name in rink.game.anchors.keys() & players.keys():
         if players[name] != name:
             raise InvalidArgument(f"a player is called {name!r} and is not the scripted one: give it another name")
     names = [*players]
-    seated = [seat_player(player, name) for name, player in players.items()]
+    seated = [seat_player(player, name, game=rink.game) for name, player in players.items()]
     pairs = [*itertools.combinations(range(len(names)), 2)]
     wins, draws = np.zeros((2, len(names), len(names)), np.int64)
     outcomes = np.zeros((len(pairs), games), np.int64)
@@ -132,7 +140,7 @@ def run_tournament(
         for game in range(games)
         for number, (one, two) in enumerate(pairs)
     )
-    ratings = rate(names, results)
+    ratings = rate(names, results, rink.game.anchors)
     order = sorted(range(len(names)), key=lambda row: -ratings[row].mu)
     place = np.ix_(order, order)
     return Tournament(tuple(ratings[row] for row in order), wins[place], draws[place], games)

@@ -1,4 +1,4 @@
-"""Many games of hockey between two players, each game from its own seed.
+"""Many games between two players, each game from its own seed.
 
 How many run at once changes how long it takes and nothing else: games are seeded one by one, and policies see each at
 its own place in batches of one size (`envfleet.training.games.seating`).
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.envs.hockey.constants import Mode
+from envfleet.envs.games import Game, known_game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice
+from envfleet.sources import names_kernel
+from envfleet.training.config.phases import DEFAULT_GAME
 from envfleet.training.games.players import Player, Seated, seat_player
 from envfleet.training.games.seating import SeatedPolicy, Seating
-from envfleet.training.options import Engine
 
-Side = Literal["left", "right", "both"]
-
-_LEFT, _RIGHT = 0, 1
-_BOX2D = "envfleet/Hockey-Two-Box2D-v0"
+_ONE, _TWO = 0, 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,31 +31,39 @@ class Rink:
     """Where games are played.
 
     Attributes:
-        engine: `"compiled"`, or `"box2d"`, a hundred times slower and the same to the last bit.
-        mode: `"NORMAL"`, `"TRAIN_SHOOTING"` or `"TRAIN_DEFENSE"`.
-        keep_mode: Whether players can hold the puck.
+        game: Which.
+        engine: One of the game's; `None` for the first.
+        mode: One of the game's; `""` for the first.
+        settings: The game's, as in `environment.kwargs` of a configuration.
         num_envs: Games at once, at most.
-        backend: Of the fleet that plays on Box2D: `"serial"`, `"thread"`, `"process"`, `"auto"`.
+        backend: Of the fleet, if the engine is not compiled: `"serial"`, `"thread"`, `"process"`, `"auto"`.
         workers: Threads or processes of the fleet; its own choice by default.
     """
 
-    engine: Engine = "compiled"
-    mode: str = "NORMAL"
-    keep_mode: bool = True
+    game: Game = dataclasses.field(default_factory=lambda: known_game(DEFAULT_GAME))
+    engine: str | None = None
+    mode: str = ""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_envs: int = 1024
     backend: Literal["auto", "serial", "thread", "process"] = "serial"
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        check_choice("engine", self.engine, get_args(Engine))
-        check_choice("mode", self.mode, tuple(mode.name for mode in Mode))
+        self.game.source(self.engine)
+        if not self.mode and self.game.modes:
+            object.__setattr__(self, "mode", self.game.modes[0])
+        if self.mode and not self.game.modes:
+            raise InvalidArgument(f"mode={self.mode!r}, but {self.game.name!r} has no modes: leave it out")
+        if self.mode:
+            check_choice("mode", self.mode, self.game.modes)
 
     def open(self, num_envs: int) -> Any:
         """Make a fleet of games for two players."""
-        env, backend = ("envfleet/Hockey-v0", "kernel") if self.engine == "compiled" else (_BOX2D, self.backend)
-        mode = int(Mode[self.mode])
+        source = self.game.source(self.engine)
+        backend = "kernel" if names_kernel(source) else self.backend
+        arguments = self.game.arguments(self.mode, self.settings)
         make: Any = envfleet.make
-        return make(env, num_envs, backend=backend, workers=self.workers, mode=mode, keep_mode=self.keep_mode)
+        return make(source, num_envs, backend=backend, workers=self.workers, **arguments)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,8 +72,8 @@ class Games:
 
     Attributes:
         seeds: Of each, uint64 `(G,)`.
-        is_left: Whether the player had the left goal, bool `(G,)`.
-        is_starting: Whether the player had the puck first (in `NORMAL`), bool `(G,)`.
+        is_left: Whether the player had the first of the game's two seats, bool `(G,)`.
+        is_starting: Whether the player had the first move, in games where that is dealt, bool `(G,)`.
         outcomes: 1 where the player won, -1 where the opponent did, 0 for a draw, int64 `(G,)`.
         returns: Sum of the player's rewards, float64 `(G,)`.
         opponent_returns: Likewise the opponent's.
@@ -92,47 +98,39 @@ def play(
     games: int,
     *,
     seed: int = 0,
-    side: Side = "both",
+    side: str = "both",
     rink: Rink | None = None,
 ) -> Games:
     """Play games between two players, without exploration.
 
     Args:
-        player: `"weak"`, `"strong"`, `"champion"`, the path of a checkpoint, or anything with `act_batch`.
+        player: A name that the game knows, `"random"`, `"my_package:MyOpponent"`, the path of a checkpoint, or anything
+            with `act_batch`.
         opponent: Likewise.
         games: How many.
         seed: All games derive theirs from it; the first ones are the same for any number of games.
-        side: Where the player sits; with `"both"` even games on the left, odd ones on the right. Players take turns
-            with the puck: of four games in a row each player starts two.
+        side: Where the player sits, one of the game's seats; with `"both"` even games in the first, odd ones in the
+            second. Players take turns in beginning: of four games in a row each player begins two.
         rink: Where.
 
     Raises:
         InvalidArgument: There is no such player, side or engine.
     """
     rink = rink or Rink()
-    ready = [one if isinstance(one, Seated) else seat_player(one) for one in (player, opponent)]
-    seating, plan = Seating(games, rink.num_envs), plan_games(games, seed, side)
+    ready = [one if isinstance(one, Seated) else seat_player(one, game=rink.game) for one in (player, opponent)]
+    seating, plan = Seating(games, rink.num_envs), plan_games(rink.game, games, seed, side)
     with rink.open(seating.num_envs) as fleet:
-        _Table(fleet, seating, plan, ready).play()
+        _Table(fleet, rink.game, seating, plan, ready).play()
     return plan
 
 
-def usual_side(mode: str) -> Side:
-    """Return where a player sits by default: both sides in turns; in the training modes where one shoots or defends.
-
-    >>> usual_side("NORMAL"), usual_side("TRAIN_DEFENSE")
-    ('both', 'left')
-    """
-    return "both" if mode == Mode.NORMAL.name else "left"
-
-
-def plan_games(games: int, seed: int = 0, side: Side = "both") -> Games:
+def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Games:
     """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
-    check_choice("side", side, get_args(Side))
+    check_choice("side", side, (*game.seats, "both"))
     numbers = np.arange(games)
     return Games(
         seeds=np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1),
-        is_left=numbers % 2 == 0 if side == "both" else np.full(games, side == "left"),
+        is_left=numbers % 2 == 0 if side == "both" else np.full(games, side == game.seats[0]),
         is_starting=numbers // 2 % 2 == 0,
         outcomes=np.zeros(games, np.int64),
         returns=np.zeros(games),
@@ -141,29 +139,30 @@ def plan_games(games: int, seed: int = 0, side: Side = "both") -> Games:
     )
 
 
-def table_params(strengths: Sequence[int], is_left: bool, is_starting: bool) -> dict[str, int]:
-    """Return what an environment for two has to know of a game.
+def deal(game: Game, scripts: Sequence[int], is_left: bool, is_starting: bool) -> dict[str, Any] | None:
+    """Return the options with which a game is reset.
 
     Args:
-        strengths: Of the player and the opponent: 1 or 2 for scripted players, else 0.
-        is_left: Whether the player has the left goal.
-        is_starting: Whether the player has the puck first.
+        game: Which.
+        scripts: Of the player and the opponent: numbers of scripted players, else 0.
+        is_left: Whether the player is player one.
+        is_starting: Whether the player has the first move.
     """
-    one, two = strengths if is_left else reversed(strengths)
-    return {"starter": 1 if is_left == is_starting else 2, "player_one": one, "player_two": two}
+    one, two = scripts if is_left else reversed(scripts)
+    return game.deal((one, two), 1 if is_left == is_starting else 2)
 
 
 class _Table:
     """Games under way; it writes what comes of them into `games`."""
 
-    def __init__(self, fleet: Any, seating: Seating, games: Games, players: list[Seated]) -> None:
-        self._fleet, self._seating, self._games = fleet, seating, games
-        self._strengths = [player.strength for player in players]
+    def __init__(self, fleet: Any, game: Game, seating: Seating, games: Games, players: list[Seated]) -> None:
+        self._fleet, self._game, self._seating, self._games = fleet, game, seating, games
+        self._scripts = [player.script for player in players]
         self._policies = [None if player.policy is None else SeatedPolicy(player.policy, seating) for player in players]
         self._every = np.arange(seating.num_envs)
-        self._left = np.zeros(seating.num_envs, np.int64)  # 0 where the player sits on the left, 1 where the opponent
-        self._actions = np.zeros((seating.num_envs, 2, 4), np.float32)
-        self._returns = np.zeros((seating.num_envs, 2))  # of the left and the right side
+        self._seats = np.zeros(seating.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
+        self._actions = np.zeros(fleet.action_space.shape, fleet.action_space.dtype)
+        self._returns = np.zeros((seating.num_envs, 2))  # of player one and two
         self._lengths = np.zeros(seating.num_envs, np.int64)
 
     def play(self) -> None:
@@ -172,8 +171,8 @@ class _Table:
         while len(self._seating.rows):
             self._act(observations)
             observations, rewards, terminated, truncated, infos = self._fleet.step(self._actions)
-            self._returns[:, _LEFT] += rewards
-            self._returns[:, _RIGHT] += infos["reward_two"]
+            self._returns[:, _ONE] += rewards
+            self._returns[:, _TWO] += infos["reward_two"]
             self._lengths += 1
             ended = np.flatnonzero((terminated | truncated) & (self._seating.games >= 0))
             if len(ended):
@@ -184,35 +183,36 @@ class _Table:
         """Begin games in these sub-environments; returns all observations, the first ones of those games included."""
         numbers = self._seating.games[rows]
         is_left, is_starting = self._games.is_left[numbers], self._games.is_starting[numbers]
-        self._left[rows] = ~is_left
+        self._seats[rows] = ~is_left
         self._returns[rows], self._lengths[rows] = 0, 0
         for left, starting in itertools.product((True, False), repeat=2):
             chosen = (is_left == left) & (is_starting == starting)
             if chosen.any():
-                params = table_params(self._strengths, left, starting)
+                options = deal(self._game, self._scripts, left, starting)
                 seeds = [int(seed) for seed in self._games.seeds[numbers[chosen]]]
-                begun = self._fleet.reset_envs(rows[chosen], seeds, {"params": params})[0]
+                begun = self._fleet.reset_envs(rows[chosen], seeds, options)[0]
                 observations[rows[chosen]] = begun
         return observations
 
     def _act(self, observations: NDArray[Any]) -> None:
         for number, policy in enumerate(self._policies):
             if policy is not None:
-                side = self._left ^ number
-                self._actions[self._every, side] = _as_actions(policy.act(observations[self._every, side]))
+                side = self._seats ^ number
+                self._actions[self._every, side] = self._checked(policy.act(observations[self._every, side]))
 
     def _note(self, rows: NDArray[np.int64], winners: NDArray[Any]) -> None:
-        numbers, left = self._seating.games[rows], self._left[rows]
-        self._games.outcomes[numbers] = np.where(left == 0, winners, -winners)
-        self._games.returns[numbers] = self._returns[rows, left]
-        self._games.opponent_returns[numbers] = self._returns[rows, 1 - left]
+        numbers, seats = self._seating.games[rows], self._seats[rows]
+        self._games.outcomes[numbers] = np.where(seats == _ONE, winners, -winners)
+        self._games.returns[numbers] = self._returns[rows, seats]
+        self._games.opponent_returns[numbers] = self._returns[rows, 1 - seats]
         self._games.lengths[numbers] = self._lengths[rows]
 
-
-def _as_actions(actions: NDArray[Any]) -> NDArray[Any]:
-    if actions.shape[1:] != (4,):
-        raise InvalidArgument(
-            f"a player's actions have shape {actions.shape}, expected (N, 4): pass an agent whose actions are in "
-            "Box(-1, 1, (4,)) or in an ActionTable of hockey"
-        )
-    return actions
+    def _checked(self, actions: NDArray[Any]) -> NDArray[Any]:
+        expected = self._actions.shape[2:]
+        if actions.shape[1:] != expected:
+            shown = ", ".join(map(str, ("N", *expected)))
+            raise InvalidArgument(
+                f"a player's actions have shape {actions.shape}, expected ({shown}): pass an agent whose actions are "
+                f"in {self._game.action_space}"
+            )
+        return actions

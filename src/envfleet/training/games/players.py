@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
 from envfleet.agents import load_agent
 from envfleet.agents.agent import Agent
-from envfleet.envs.hockey.opponents import BasicOpponent
+from envfleet.agents.randomness import Random
+from envfleet.envs.games import RANDOM, Game, known_game
 from envfleet.errors import InvalidArgument
+from envfleet.registry import find_own
+from envfleet.training.config.phases import DEFAULT_GAME
 from envfleet.training.games.seating import Policy
 
 Player = str | Path | Policy
-"""`"weak"`, `"strong"` or `"champion"`, the path of a checkpoint or of a run, or anything with `act_batch`."""
-
-SCRIPTED = {"weak": 1, "strong": 2}
-"""Scripted players by name, and the numbers that environments know them by."""
-
-SHIPPED = {"champion": Path(__file__).with_name("shipped") / "champion.pt"}
-"""Trained players that come with the package, by name: their weights alone, as `Agent.save` writes them."""
+"""A name that the game knows, `"random"`, `"my_package:MyOpponent"`, the path of a checkpoint or of a run, or anything
+with `act_batch`."""
 
 RESUME_FILE = "resume.pt"
 """What a run needs to go on, beside its checkpoints; no player."""
-
-_VIEW = (18,)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,61 +36,149 @@ class Seated:
 
     Attributes:
         name: To show.
-        strength: 1 or 2: the environment plays it, as the weak or strong scripted player; 0: `policy` does.
+        script: Number of a scripted player, which the environment plays; 0: `policy` does.
         policy: `None` for scripted players.
     """
 
     name: str
-    strength: int = 0
+    script: int = 0
     policy: Policy | None = None
 
 
-def seat_player(player: Player, name: str | None = None, *, device: str = "cpu") -> Seated:
-    """Make a player ready to play hockey.
+class RandomPlayer:
+    """Draws every action from the action space.
+
+    Without exploration the draw is made by what it sees and the row in which it sees it, so that a game is the same
+    again, whatever else is played beside it.
+
+    Args:
+        observation_space: Of one player.
+        action_space: Of one player.
+        rng: Draws.
+    """
+
+    def __init__(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], rng: np.random.Generator
+    ) -> None:
+        self._space, self._rng = copy.deepcopy(action_space), rng
+
+    def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
+        """Draw actions, `(N, …)`."""
+        if deterministic:
+            rows = np.ascontiguousarray(observations)
+            seeds = [zlib.crc32(seen.tobytes(), row) for row, seen in enumerate(rows)]
+        else:
+            seeds = self._rng.integers(2**32, size=len(observations)).tolist()
+        return np.array([self._draw(seed) for seed in seeds])
+
+    def _draw(self, seed: int) -> Any:
+        self._space.seed(seed)
+        return self._space.sample()
+
+
+class OwnPlayer:
+    """A player of a class, with a generator of its own.
+
+    Args:
+        kind: Called with the spaces of observations and actions of one player, a NumPy generator for all draws, and
+            the keywords; has `act_batch(observations, deterministic)`. What it does may depend on nothing else, or a
+            run that is resumed goes on otherwise.
+        game: That it plays.
+        seed: Of the generator.
+        **kwargs: For `kind`.
+
+    Attributes:
+        random: The generator, with its state.
+
+    Raises:
+        InvalidArgument: The class does not take these arguments, or what it makes has no `act_batch`.
+    """
+
+    def __init__(self, kind: Callable[..., Any], game: Game, seed: int, **kwargs: Any) -> None:
+        self.random = Random(np.random.SeedSequence(seed))
+        self._name, self._shape = kind.__name__, game.action_space.shape or ()
+        try:
+            self._player = kind(game.observation_space, game.action_space, self.random.numpy, **kwargs)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"{self._name} cannot be made ({error}): let it take (observation_space, action_space, rng) and its "
+                "kwargs"
+            ) from error
+        _check_acts(self._player)
+
+    def act_batch(
+        self, observations: NDArray[Any], deterministic: bool = False, *, env_indices: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Choose actions, `(N, …)`."""
+        actions = np.asarray(self._player.act_batch(observations, deterministic))
+        expected = (len(observations), *self._shape)
+        if actions.shape != expected:
+            raise InvalidArgument(
+                f"{self._name} returned actions of shape {actions.shape}, expected {expected}: return one per row"
+            )
+        return actions
+
+
+def find_class(name: str) -> Callable[..., Any]:
+    """Return the class of a player, by `"random"` or `"module:Name"`."""
+    if name == RANDOM:
+        return RandomPlayer
+    found = find_own(name, "opponent")
+    if not callable(found):
+        raise InvalidArgument(f"opponent is {name!r}, a {type(found).__name__}: name a class")
+    kind: Callable[..., Any] = found
+    return kind
+
+
+def seat_player(player: Player, name: str | None = None, *, game: Game | None = None, device: str = "cpu") -> Seated:
+    """Make a player ready to play.
 
     Args:
         player: Who; of the folder of a run, its best checkpoint.
-        name: To show; by default the scripted player's, the file's, or the kind of the agent.
+        name: To show; by default the known name, the file's, or the kind of the agent.
+        game: That it is to play; by default the first of `registry.GAMES`.
         device: Where the networks of a checkpoint live.
 
     Raises:
         InvalidArgument: There is no such player, or it plays something else.
     """
-    if isinstance(player, BasicOpponent):  # its swing would depend on who else plays
-        player = "weak" if player.weak else "strong"
-    if isinstance(player, str) and player in SCRIPTED:
-        return Seated(name or player, SCRIPTED[player])
+    game = game or known_game(DEFAULT_GAME)
+    player = getattr(player, "script", player)  # one that the environment plays better: it draws from the game's seed
+    if isinstance(player, str) and player in game.scripts:
+        return Seated(name or player, game.scripts[player])
+    if player == RANDOM or (isinstance(player, str) and ":" in player and not Path(player).exists()):
+        return Seated(name or player, policy=OwnPlayer(find_class(player), game, 0))
     if isinstance(player, (str, Path)):
-        path = SHIPPED.get(str(player)) or _file_of(player)
+        path = game.files.get(str(player)) or _file_of(player, game)
         agent: Any = load_agent(path, num_envs=1, device=device)
         shown = name or path.stem
     else:
         agent, shown = player, name or str(getattr(player, "name", type(player).__name__))
-    if not callable(getattr(agent, "act_batch", None)):
+    _check_acts(agent)
+    if isinstance(agent, Agent) and agent.observation_space.shape != game.observation_space.shape:
         raise InvalidArgument(
-            f"a player of type {type(agent).__name__} has no act_batch(observations, deterministic): pass an agent, "
-            "the path of a checkpoint, 'weak', 'strong' or 'champion'"
-        )
-    if isinstance(agent, Agent) and not plays_hockey(agent):
-        raise InvalidArgument(
-            f"{shown} sees observations of shape {agent.observation_space.shape}, a hockey player sees {_VIEW}: pass "
-            "an agent that was trained on hockey"
+            f"{shown} sees observations of shape {agent.observation_space.shape}, a player of {game.name} sees "
+            f"{game.observation_space.shape}: pass an agent that was trained on {game.name}"
         )
     return Seated(shown, policy=cast(Policy, agent))
 
 
-def plays_hockey(agent: Agent[Any]) -> bool:
-    """Return whether an agent sees what players of hockey see."""
-    return agent.observation_space.shape == _VIEW
+def _check_acts(player: Any) -> None:
+    if not callable(getattr(player, "act_batch", None)):
+        raise InvalidArgument(
+            f"a player of type {type(player).__name__} has no act_batch(observations, deterministic): pass an agent, "
+            "the path of a checkpoint, or the name of a player"
+        )
 
 
-def _file_of(player: str | Path) -> Path:
+def _file_of(player: str | Path, game: Game) -> Path:
     path = Path(player)
     if path.is_dir():
         path = path / "checkpoints" / "best.pt"
     if not path.is_file():
+        known = ", ".join(map(repr, (*game.scripts, *game.files, RANDOM)))
         raise InvalidArgument(
-            f"there is no player {str(path)!r}, expected {', '.join(map(repr, (*SCRIPTED, *SHIPPED)))}, the file of a "
-            "checkpoint or the folder of a run: check the path"
+            f"there is no player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
+            "check the path"
         )
     return path

@@ -47,6 +47,13 @@ class Checkpoints:
         path = self._agents / BEST
         return path if path.is_file() else None
 
+    @property
+    def way_on(self) -> str:
+        """Return what to do with a run that ended by an error."""
+        if (self._folder / RESUME_FILE).is_file():
+            return f"go on from its last checkpoint: envfleet train --resume {self._folder}"
+        return "begin the run again: it has no checkpoint to go on from"
+
     def save(self, agent: Agent[Any], transitions: int, state: Mapping[str, Any]) -> Path:
         """Write the agent, and all that is needed to go on from here.
 

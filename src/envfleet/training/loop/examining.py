@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from envfleet.agents import Agent
-from envfleet.training.arena.building import env_source
-from envfleet.training.config import RunConfig
+from envfleet.envs.games import RANDOM, Game
+from envfleet.training.config import NamedOpponent, RunConfig, shares_of
+from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.config.phases import Environment
 from envfleet.training.evaluation.episodes import evaluate_returns
-from envfleet.training.evaluation.evaluation import Score, evaluate_panel
+from envfleet.training.evaluation.evaluation import MeanReturn, Score, evaluate_panel
 from envfleet.training.games.matches import Rink
+from envfleet.training.games.players import OwnPlayer, Player, Seated, find_class
+from envfleet.training.games.seating import Policy
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.standing import STRONG, WEAK, rate_learner
-from envfleet.training.options import RunOptions
+from envfleet.training.opponents.standing import rate_learner
 
 POOL, NOBODY = "pool", "none"
 _SNAPSHOTS = 3  # that an evaluation plays against
@@ -38,19 +40,19 @@ class Examination:
 
 
 class Examiner:
-    """Evaluates the learner of a run: in hockey against scripted players and its snapshots, else by its return.
+    """Evaluates the learner of a run: in games for two against opponents and its snapshots, else by its return.
 
-    Games are played on compiled hockey whatever the run is trained on, as it is the same game to the last bit and takes
-    a hundredth of the time.
+    Opponents are the game's scripted players, or a random one if it has none, and those of the configuration that are
+    classes of the user's own. Games are played on the first engine, whatever the run is trained on.
 
     Args:
         config: Of the run.
-        options: Likewise.
+        game: What is played; `None` in environments for one.
         seed: Of all games.
     """
 
-    def __init__(self, config: RunConfig, options: RunOptions, seed: int) -> None:
-        self._config, self._options, self._seed = config, options, seed
+    def __init__(self, config: RunConfig, game: Game | None, seed: int) -> None:
+        self._config, self._game, self._seed = config, game, seed
 
     def examine(self, agent: Agent[Any], pool: SnapshotPool) -> Examination:
         """Evaluate an agent without exploration.
@@ -60,14 +62,13 @@ class Examiner:
             pool: Its snapshots, which are rated on the way; they do not count for the score.
         """
         place = self._config.curriculum.phases[0].environment
-        return self._play(agent, pool, place) if place.is_hockey else self._play_alone(agent, place)
+        return self._play_alone(agent, place) if self._game is None else self._play(agent, pool, place, self._game)
 
-    def _play(self, agent: Agent[Any], pool: SnapshotPool, place: Environment) -> Examination:
+    def _play(self, agent: Agent[Any], pool: SnapshotPool, place: Environment, game: Game) -> Examination:
         training = self._config.training
-        scripted = {STRONG: "strong"} | ({WEAK: "weak"} if training.eval_weak_opponent else {})
         snapshots = {one.name: pool.player(one.name) for one in pool.unsure(_SNAPSHOTS)}
-        rink = Rink(engine="compiled", keep_mode=place.keep_mode)
-        met = evaluate_panel(agent, scripted, games=training.eval_games, seed=self._seed, rink=rink)
+        rink = Rink(game=game, settings=place.settings)
+        met = evaluate_panel(agent, self._panel(game), games=training.eval_games, seed=self._seed, rink=rink)
         results = {name: evaluation.figures() for name, evaluation in met.items()}
         scores = [figures["win_rate"] + figures["draw_rate"] / 2 for figures in results.values()]
         if snapshots:
@@ -75,13 +76,42 @@ class Examiner:
             mine = evaluate_panel(agent, snapshots, games=games, seed=self._seed, rink=rink)
             results[POOL] = sum((evaluation.score for evaluation in mine.values()), Score(0, 0, 0)).figures()
             met |= mine
+        anchors = {type_of(name, game): mu for name, mu in game.anchors.items()}
         ratings = {
-            name: {"rating": rating.mu, "rating_sd": rating.sigma} for name, rating in rate_learner(met, pool).items()
+            name: {"rating": rating.mu, "rating_sd": rating.sigma}
+            for name, rating in rate_learner(met, pool, anchors).items()
         }
         return Examination(results, sum(scores) / len(scores), ratings)
 
+    def _panel(self, game: Game) -> dict[str, Player | Seated]:
+        """Return the opponents by their types in configurations, the strongest scripted one first."""
+        scripted = [*game.scripts][::-1] or [RANDOM]
+        if not self._config.training.eval_weak_opponent:
+            del scripted[1:]
+        panel: dict[str, Player | Seated] = {type_of(name, game): name for name in scripted}
+        for phase in self._config.curriculum.phases:
+            for one, _ in shares_of(phase.opponent):
+                if isinstance(one, NamedOpponent) and ":" in one.type:
+                    own = OwnPlayer(find_class(one.type), game, self._seed, **one.kwargs)
+                    panel[one.type] = Seated(one.type, policy=own)
+        return panel
+
     def _play_alone(self, agent: Agent[Any], place: Environment) -> Examination:
-        episodes, kwargs = max(self._config.training.eval_games, 2), dict(place.kwargs)
-        source = kwargs.pop("env") if place.is_remote else env_source(place, self._options)
-        found = evaluate_returns(agent, source, episodes=episodes, seed=self._seed, **kwargs).figures()
+        episodes = max(self._config.training.eval_games, 2)
+        found = evaluate_alone(agent, place, episodes=episodes, seed=self._seed).figures()
         return Examination({NOBODY: found}, found["mean_return"])
+
+
+def type_of(player: str, game: Game) -> str:
+    """Return the type of a player that is known by name in configurations."""
+    return f"{SCRIPT}{player}" if player in game.scripts else player
+
+
+def evaluate_alone(policy: Policy, place: Environment, *, episodes: int, seed: int) -> MeanReturn:
+    """Evaluate in the environment for one of a configuration; raises as `evaluate_returns`."""
+    if place.is_remote:
+        kwargs = dict(place.kwargs)
+        source = kwargs.pop("env")
+    else:
+        source, kwargs = place.source()
+    return evaluate_returns(policy, source, episodes=episodes, seed=seed, **kwargs)

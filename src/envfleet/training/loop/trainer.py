@@ -77,7 +77,7 @@ class Trainer:
         )
         try:
             self.agent = make_agent(
-                config, self._stage.arena, seed=_int_of(for_agent), device=self.options.device,
+                config, self._stage.arena, self._stage.game, seed=_int_of(for_agent), device=self.options.device,
                 takes_weights=not is_resumed,
             )  # fmt: skip
             self._learner = make_learner(self.agent, config)
@@ -85,7 +85,7 @@ class Trainer:
             self._stage.arena.close()
             raise
         self._pool = SnapshotPool(self.agent, config.training.pool.size)
-        self._examiner = Examiner(config, self.options, _int_of(for_examiner))
+        self._examiner = Examiner(config, self._stage.game, _int_of(for_examiner))
         self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
         self._narrator = Narrator(
             observers,

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
+from envfleet.training.games.players import OwnPlayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Opponent:
 
     Attributes:
         name: What records call it.
-        script: What plays inside the environment: 0 nothing, 1 the weak, 2 the strong scripted player.
+        script: What plays inside the environment: number of a scripted player, 0 for none.
         key: What its network is known by to the source that drew it; `None` without a network.
     """
 
@@ -37,7 +39,7 @@ class Source(Protocol):
         """Opponents for `count` episodes."""
         ...
 
-    def load(self, key: str, seed: int) -> Agent[Any]:
+    def load(self, key: str, seed: int) -> Agent[Any] | OwnPlayer:
         """Return the player of a key; its draws derive from `seed`."""
         ...
 
@@ -79,7 +81,7 @@ class Entry:
 class _Group:
     """The rows that one network acts for."""
 
-    player: Agent[Any]
+    player: Agent[Any] | OwnPlayer
     is_deterministic: bool
     rows: NDArray[np.int64]
 
@@ -98,7 +100,7 @@ class Opponents:
 
     Args:
         num_envs: N.
-        action_shape: Of one action.
+        action_space: Of one player.
         seed: Of all draws.
         max_loaded: Networks to keep; more are kept only while all of them play.
         spares_learner: Whether the learner itself acts where it is its own opponent, in `own_rows`; if not, a player
@@ -112,20 +114,20 @@ class Opponents:
     def __init__(
         self,
         num_envs: int,
-        action_shape: tuple[int, ...],
+        action_space: spaces.Space[Any],
         *,
         seed: np.random.SeedSequence,
         max_loaded: int = 8,
         spares_learner: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(seed)
-        self._max_loaded, self._action_shape, self._spares_learner = max_loaded, action_shape, spares_learner
+        self._max_loaded, self._action_space, self._spares_learner = max_loaded, action_space, spares_learner
         self._entries: tuple[Entry, ...] = ()
         self._shares: NDArray[np.float64] = np.zeros(0)
         self._known: list[tuple[int, Opponent]] = [(0, _NOBODY)]  # number of the entry, and who of its source
         self._numbers = {self._known[0]: 0}
         self._who = np.zeros(num_envs, np.int64)  # places in `_known`
-        self._players: OrderedDict[_Place, Agent[Any]] = OrderedDict()
+        self._players: OrderedDict[_Place, Agent[Any] | OwnPlayer] = OrderedDict()
         self._groups: list[_Group] = []
         self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
 
@@ -202,7 +204,7 @@ class Opponents:
         for entry_of in self._entries:
             entry_of.source.retain({key for _, key in self._players})
 
-    def _player(self, place: _Place) -> Agent[Any]:
+    def _player(self, place: _Place) -> Agent[Any] | OwnPlayer:
         if place not in self._players:
             seed = int(self._rng.integers(2**32))
             self._players[place] = self._entries[place[0]].source.load(place[1], seed)
@@ -216,13 +218,13 @@ class Opponents:
         """Return whether any opponent acts by `act`."""
         return bool(self._groups)
 
-    def act(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+    def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions of all networks, `(N, …)`; 0 where there is none.
 
         Args:
             observations: As the opponents see the game, `(N, …)`.
         """
-        actions = np.zeros((len(self._who), *self._action_shape), np.float32)
+        actions = np.zeros((len(self._who), *(self._action_space.shape or ())), self._action_space.dtype)
         for group in self._groups:
             rows = group.rows
             actions[rows] = group.player.act_batch(observations[rows], group.is_deterministic, env_indices=rows)

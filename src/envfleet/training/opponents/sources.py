@@ -1,4 +1,4 @@
-"""Where opponents come from: the environment's scripts, the learner itself, its snapshots, files."""
+"""Where opponents come from: the environment's scripts, classes, the learner itself, its snapshots, files."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent, load_agent
+from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import (
     Matchmaking,
     MixedOpponent,
+    NamedOpponent,
     Phase,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
     shares_of,
 )
-from envfleet.training.games.players import RESUME_FILE, seat_player
+from envfleet.training.config.opponents import SCRIPT
+from envfleet.training.games.players import RESUME_FILE, OwnPlayer, find_class, seat_player
 from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.matchmaking import chances, move_rate
 from envfleet.training.opponents.opponents import Entry, Opponent, Source
 from envfleet.training.opponents.pool import SnapshotPool
 
-_SCRIPTS = {"none": 0, "basic_weak": 1, "basic_strong": 2}
 _MYSELF = "self"
 _NOTHING: dict[str, Any] = {}
 
@@ -35,17 +37,18 @@ class Scripted:
     """An opponent without a network: nobody, or a scripted player of the environment.
 
     Args:
-        name: `"none"`, `"basic_weak"` or `"basic_strong"`.
+        name: What records call it.
+        script: Its number in the environment, 0 for nobody.
     """
 
-    def __init__(self, name: str) -> None:
-        self._opponent = Opponent(name, _SCRIPTS[name])
+    def __init__(self, name: str, script: int = 0) -> None:
+        self._opponent = Opponent(name, script)
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:  # always the same one
         """Return the same opponent `count` times."""
         return [self._opponent] * count
 
-    def load(self, key: str, seed: int) -> Agent[Any]:  # as of every source
+    def load(self, key: str, seed: int) -> Agent[Any] | OwnPlayer:  # as of every source
         """There is nothing to load.
 
         Raises:
@@ -65,6 +68,24 @@ class Scripted:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Nothing changes."""
+
+
+class Own(Scripted):
+    """A player of a class.
+
+    Args:
+        section: Names the class.
+        game: That it plays.
+    """
+
+    def __init__(self, section: NamedOpponent, game: Game) -> None:
+        super().__init__("none")
+        self._opponent = Opponent(section.type, key=section.type)
+        self._section, self._game = section, game
+
+    def load(self, key: str, seed: int) -> OwnPlayer:  # there is one
+        """Return the player."""
+        return OwnPlayer(find_class(key), self._game, seed, **self._section.kwargs)
 
 
 class Myself(Scripted):
@@ -171,16 +192,18 @@ def _agents_in(path: Path) -> list[Path]:
     return sorted(found, key=lambda one: (one.stem.isdigit(), one.name))
 
 
-def check_opponents(phases: Iterable[Phase]) -> None:
-    """Look at all files that opponents come from, before a run begins whose last phase may be hours away.
+def check_opponents(phases: Iterable[Phase], game: Game) -> None:
+    """Look at all files and classes that opponents come from.
 
     Raises:
-        InvalidArgument: One is missing, or holds no player of hockey.
+        InvalidArgument: One is missing, or does not play the game.
     """
     for opponent in (one for phase in phases for one, _ in shares_of(phase.opponent)):
         place = _place_of(opponent)
         for file in [] if place is None else _agents_in(Path(place)):
-            seat_player(file, str(file))
+            seat_player(file, str(file), game=game)
+        if isinstance(opponent, NamedOpponent) and not opponent.type.startswith(SCRIPT):
+            Own(opponent, game).load(opponent.type, 0)
 
 
 def _place_of(opponent: Single) -> str | None:
@@ -193,7 +216,7 @@ def _place_of(opponent: Single) -> str | None:
 
 
 def entries_of(
-    opponent: Single | MixedOpponent, learner: Agent[Any], pool: SnapshotPool, *, device: str
+    opponent: Single | MixedOpponent | None, learner: Agent[Any], pool: SnapshotPool, game: Game | None, *, device: str
 ) -> tuple[Entry, ...]:
     """Return what the `opponent` of a phase says, made ready to draw from.
 
@@ -201,15 +224,18 @@ def entries_of(
         opponent: The section of the configuration.
         learner: Who trains.
         pool: Its snapshots.
+        game: What is played; `None` in environments for one, where nobody is drawn.
         device: Where the networks of opponents live.
 
     Raises:
         InvalidArgument: A file is missing.
     """
-    return tuple(_entry(one, share, learner, pool, device) for one, share in shares_of(opponent))
+    if game is None:
+        return ()
+    return tuple(_entry(one, share, learner, pool, game, device) for one, share in shares_of(opponent))
 
 
-def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, device: str) -> Entry:
+def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game, device: str) -> Entry:
     source: Source
     if isinstance(one, SelfPlayOpponent):
         path = _place_of(one)
@@ -220,15 +246,17 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, d
         if one.folder is not None:
             source = Files(one.folder, one.matchmaking, num_envs=learner.num_envs, device=device)
         return Entry(source, share, one.deterministic)
-    return Entry(Scripted(one.type), share)
+    if isinstance(one, NamedOpponent) and not one.type.startswith(SCRIPT):
+        return Entry(Own(one, game), share, is_deterministic=False)
+    return Entry(Scripted(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0)), share)
 
 
-def needs_pool(opponent: Single | MixedOpponent) -> bool:
+def needs_pool(opponent: Single | MixedOpponent | None) -> bool:
     """Return whether snapshots of the learner are drawn from."""
     return any(isinstance(one, SnapshotOpponent) and one.folder is None for one, _ in shares_of(opponent))
 
 
-def needs_learner(opponent: Single | MixedOpponent) -> bool:
+def needs_learner(opponent: Single | MixedOpponent | None) -> bool:
     """Return whether the learner plays against itself as it is now, exploring on either side."""
     return any(isinstance(one, SelfPlayOpponent) and _is_learner(one) for one, _ in shares_of(opponent))
 

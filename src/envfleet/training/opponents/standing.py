@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from envfleet.envs.games import Game, known_games
+from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.evaluation.evaluation import Evaluation
-from envfleet.training.evaluation.ratings import ANCHORS, Rating, Result, rate
+from envfleet.training.evaluation.ratings import Rating, Result, rate
 from envfleet.training.opponents.pool import SnapshotPool
 
 LEARNER = "learner"
-STRONG, WEAK = "basic_strong", "basic_weak"
-_ANCHORS = {STRONG: ANCHORS["strong"], WEAK: ANCHORS["weak"]}
 
 
-def rate_learner(evaluations: Mapping[str, Evaluation], pool: SnapshotPool) -> dict[str, Rating]:
+def rate_learner(
+    evaluations: Mapping[str, Evaluation], pool: SnapshotPool, anchors: Mapping[str, float]
+) -> dict[str, Rating]:
     """Rate the learner as it is, and the snapshots that it played against.
 
     The learner of a later evaluation is another player, so its rating comes from these games alone. Snapshots stay as
     they are: theirs become surer with every evaluation, and are kept in the pool.
 
     Args:
-        evaluations: Of the learner, by opponent: `"basic_strong"`, `"basic_weak"`, names of snapshots.
+        evaluations: Of the learner, by opponent: scripted players, names of snapshots, …
         pool: Of the snapshots.
+        anchors: Fixed ratings of opponents by name.
 
     Returns:
         Ratings of `"learner"` and of those snapshots, by name.
@@ -35,7 +38,14 @@ def rate_learner(evaluations: Mapping[str, Evaluation], pool: SnapshotPool) -> d
         for name, outcome in zip(names, turn, strict=True)
         if outcome is not None  # its games are over
     )
-    ratings = rate([LEARNER, *names], results, _ANCHORS, pool.ratings)
-    found = {rating.name: rating for rating in ratings if not rating.is_anchor}
+    ratings = rate([LEARNER, *names], results, anchors, pool.ratings)
+    found = {rating.name: rating for rating in ratings if rating.name == LEARNER or rating.name in pool.ratings}
     pool.set_ratings(rating for name, rating in found.items() if name != LEARNER)
     return found
+
+
+def anchors_among(opponents: Collection[str]) -> dict[str, float]:
+    """Return the fixed ratings of those opponents that have one, by their short names; for figures and reports."""
+    short = {opponent.removeprefix(SCRIPT) for opponent in opponents}
+    known = [Game.anchors, *(game.anchors for game in known_games())]
+    return {name: mu for anchors in known for name, mu in anchors.items() if name in short}

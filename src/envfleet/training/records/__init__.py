@@ -9,9 +9,8 @@ except ImportError as error:
 
 from envfleet.training.records.folder import RunFolder
 from envfleet.training.records.history import read_history
-from envfleet.training.records.plots import plot_runs
+from envfleet.training.records.plots import plot_runs, records_of
 from envfleet.training.records.progress import ProgressBar
-from envfleet.training.records.reporting import records_of
 
 __all__ = [
     "ProgressBar",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from envfleet.errors import MissingDependency
 from envfleet.files import write_whole
 
 if TYPE_CHECKING:
@@ -33,16 +34,22 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.facecolor": "white",
 }
-_BINS = 150
+_BINS = 300
 _DPI = 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.6, 0.2, 0.35, 0.5  # inches, around all panels
 _BETWEEN, _UNDER = 0.75, 0.8  # inches, from panel to panel
 
 
 def style() -> AbstractContextManager[None]:
-    """Make figures look as ours do while this is entered."""
-    import matplotlib as mpl
+    """Make figures look as ours do while this is entered.
 
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
     return mpl.rc_context(_STYLE)
 
 

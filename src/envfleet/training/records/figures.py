@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from envfleet.training.evaluation.ratings import ANCHORS
-from envfleet.training.opponents.standing import LEARNER
+from envfleet.training.opponents.standing import LEARNER, anchors_among
 from envfleet.training.records.drawing import (
     COLOURS,
     DRAW,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Histories = Sequence[RunHistory]
+_SMOOTHED = 12  # a point is the mean of this part of the whole curve
 _SECONDS = {
     "act_s": "acting",
     "env_s": "environment",
@@ -38,7 +38,7 @@ _SECONDS = {
 
 
 def draw_returns(histories: Histories) -> Figure | None:
-    """Draw means of the true and of the learner's returns, of a single run with the band that holds 80 % of them."""
+    """Draw the true and the learner's returns, smoothed within each phase, with the raw ones pale behind."""
     if all(history.episodes.is_empty() for history in histories):
         return None
     figure, panels = new_figure(1, 2, 10, 3.6)
@@ -46,16 +46,11 @@ def draw_returns(histories: Histories) -> Figure | None:
         panels, ("return", "shaped_return"), ("Return", "Return that is learned from"), strict=True
     ):
         for history, colour in zip(histories, _colours(histories), strict=True):
-            value = pl.col(column)
-            curve = binned(
-                history.episodes,
-                value.mean().alias("mean"), value.quantile(0.1).alias("low"), value.quantile(0.9).alias("high"),
-            )  # fmt: skip
-            if len(histories) == 1:
-                panel.fill_between(
-                    curve["transitions"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0
-                )
-            panel.plot(curve["transitions"], curve["mean"], color=colour, label=history.name)
+            raw = binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
+            window = max(len(raw) // _SMOOTHED, 1)
+            mean = pl.col(column).rolling_mean(window, center=True, min_samples=1).over("phase")
+            panel.plot(raw["transitions"], raw[column], color=colour, alpha=0.3, linewidth=0.8)
+            panel.plot(raw["transitions"], raw.select(mean)[column], color=colour, label=history.name)
         panel.set_title(title)
         _finish(panel, histories)
     _name_runs(figure, histories)
@@ -119,18 +114,20 @@ def draw_evaluations(histories: Histories) -> Figure | None:
         panel.set_title(f"Games won against {opponent}")
         _finish(panel, histories)
     if count > len(opponents):
-        _draw_ratings(panels[-1], histories, ratings)
+        _draw_ratings(panels[-1], histories, ratings, anchors_among(opponents))
     _name_runs(figure, histories)
     return figure
 
 
-def _draw_ratings(panel: Axes, histories: Histories, ratings: Sequence[pl.DataFrame]) -> None:
+def _draw_ratings(
+    panel: Axes, histories: Histories, ratings: Sequence[pl.DataFrame], anchors: Mapping[str, float]
+) -> None:
     """Ratings with two standard deviations to either side, and where the scripted players stand."""
     for history, table, colour in zip(histories, ratings, _colours(histories), strict=True):
         times, rating, reach = table["transitions"], table["rating"], 2 * table["rating_sd"]
         panel.plot(times, rating, color=colour, marker="o", markersize=3, label=history.name)
         draw_band(panel, times, rating - reach, rating + reach, colour)
-    for name, level in ANCHORS.items():
+    for name, level in anchors.items():
         panel.axhline(level, color="#777777", linewidth=0.8, linestyle="--")
         panel.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
     panel.set_title("Rating")

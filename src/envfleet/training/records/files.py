@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envfleet.errors import InvalidArgument
+from envfleet.files import naming
 
 _FLUSH_S = 1.0
 _FLUSH_ROWS = 4096
@@ -66,12 +67,13 @@ class Table:
     def _write(self, data: memoryview) -> None:
         """Write all of it or, where the disk is full, nothing."""
         before = os.fstat(self._file.fileno()).st_size
-        try:
-            while data:
-                data = data[self._file.write(data) :]
-        except OSError:
-            self._file.truncate(before)
-            raise
+        with naming(self.path):
+            try:
+                while data:
+                    data = data[self._file.write(data) :]
+            except OSError:
+                self._file.truncate(before)
+                raise
 
     def sync(self) -> int:
         """Write what waits down to the disk.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import errno
 import hashlib
@@ -12,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
@@ -22,15 +21,32 @@ from envfleet.training.records.surroundings import describe_surroundings
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
 
 
-@dataclasses.dataclass(frozen=True)
 class RunFolder:
     """Where the files of a run are.
 
-    Attributes:
+    Args:
         path: The folder; its name is the run's.
+
+    Attributes:
+        path: The folder.
+        name: Of the run.
+        config: The configuration.
+        environment: Options, versions, machine.
+        episodes: A row per episode.
+        updates: Losses and other figures.
+        evaluations: A row per evaluation and opponent.
+        speed: Steps per second, and where time went.
+        plots: Folder of figures.
+        checkpoints: Folder of saved agents.
+        tensorboard: Folder that `tensorboard --logdir` takes.
     """
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+        self.config, self.environment = path / "config.json", path / "environment.json"
+        self.episodes, self.updates = path / "episodes.csv", path / "updates.csv"
+        self.evaluations, self.speed = path / "evaluations.csv", path / "speed.csv"
+        self.plots, self.checkpoints, self.tensorboard = path / "plots", path / "checkpoints", path / "tensorboard"
 
     @classmethod
     def create(
@@ -84,9 +100,7 @@ class RunFolder:
         Raises:
             InvalidArgument: Somebody else does.
         """
-        with self.environment.open("r+b") as file:  # NFS locks only what is open for writing
-            if os.name == "posix":  # elsewhere nothing is held
-                _lock(file, self.path)
+        with reserve(self.environment, f"the run in {self.path}"):
             yield
 
     def read_config(self) -> RunConfig:
@@ -108,69 +122,28 @@ class RunFolder:
             raise InvalidArgument(f"{self.environment} has no options: put the file back that belongs to the run")
         return options
 
-    @property
-    def name(self) -> str:
-        """Return the run's name."""
-        return self.path.name
 
-    @property
-    def config(self) -> Path:
-        """Return the configuration."""
-        return self.path / "config.json"
+@contextlib.contextmanager
+def reserve(path: Path, what: str) -> Iterator[None]:
+    """Hold a file, so that nobody else does meanwhile; this ends with the process, however that ends.
 
-    @property
-    def environment(self) -> Path:
-        """Options, versions, machine."""
-        return self.path / "environment.json"
+    Raises:
+        InvalidArgument: Somebody else holds it; the message says what that is.
+    """
+    with path.open("r+b") as file:  # NFS locks only what is open for writing
+        if os.name == "posix":  # elsewhere nothing is held
+            import fcntl
 
-    @property
-    def episodes(self) -> Path:
-        """A row per episode."""
-        return self.path / "episodes.csv"
-
-    @property
-    def updates(self) -> Path:
-        """Losses and other figures."""
-        return self.path / "updates.csv"
-
-    @property
-    def evaluations(self) -> Path:
-        """A row per evaluation and opponent."""
-        return self.path / "evaluations.csv"
-
-    @property
-    def speed(self) -> Path:
-        """Steps per second, and where time went."""
-        return self.path / "speed.csv"
-
-    @property
-    def plots(self) -> Path:
-        """Folder of figures."""
-        return self.path / "plots"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of saved agents."""
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder that `tensorboard --logdir` takes."""
-        return self.path / "tensorboard"
-
-
-def _lock(file: IO[bytes], folder: Path) -> None:
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InvalidArgument(
-            f"the run in {folder} is under way in another process: wait for its end, or stop it there"
-        ) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InvalidArgument(
+                    f"{what} is under way in another process: wait for its end, or stop it there"
+                ) from error
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+        yield
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Drawing the figures of runs into files."""
+"""Drawing the figures of runs into files, and what else is made of a run's records once it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.errors import InvalidArgument
+from envfleet.training.events import Ended, Event, Observer
 from envfleet.training.records.drawing import save_figure, style
 from envfleet.training.records.figures import (
     Histories,
@@ -16,7 +17,10 @@ from envfleet.training.records.figures import (
     draw_speed,
     draw_win_rates,
 )
-from envfleet.training.records.history import read_history
+from envfleet.training.records.folder import RunFolder
+from envfleet.training.records.history import read_history, write_parquet
+from envfleet.training.records.tables import TableWriter
+from envfleet.training.records.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,15 +38,12 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
 
     Raises:
         InvalidArgument: There is no run, one is none, or there are several and no `out`.
+        MissingDependency: matplotlib is not installed.
     """
     if not runs:
         raise InvalidArgument("no run to plot: pass one or more folders of runs")
     if out is None and len(runs) > 1:
         raise InvalidArgument(f"{len(runs)} runs to compare, but no folder for the figures: pass one as `out` (--out)")
-    try:
-        import matplotlib as mpl  # noqa: F401  # so that what is missing is said once, and how to get it
-    except ImportError as error:
-        raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
     histories = [read_history(run) for run in runs]
     folder = Path(runs[0]) / "plots" if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,3 +57,25 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
     with style():
         drawn = {name: draw(histories) for name, draw in figures.items()}
         return [save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None]
+
+
+class Reporter(Observer):
+    """Draws the plots and writes the episodes as Parquet when a run ends; comes after `TableWriter`.
+
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def on_event(self, event: Event) -> None:
+        """Report when it is over."""
+        if isinstance(event, Ended):
+            write_parquet(self._folder)
+            plot_runs([self._folder.path])
+
+
+def records_of(folder: RunFolder) -> list[Observer]:
+    """Return all that write into the folder of a run, in the order in which they are to be told."""
+    return [TableWriter(folder), TensorBoardWriter(folder), Reporter(folder)]

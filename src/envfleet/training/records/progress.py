@@ -27,9 +27,11 @@ class ProgressBar(Observer):
 
     Args:
         console: Where to; `None` for standard error.
+        has_head: Whether the run and its folder are named when it begins.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, has_head: bool = True) -> None:
+        self._has_head = has_head
         self._console = Console(stderr=True, highlight=False) if console is None else console
         self._live: Live | None = None
         self._phases: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class ProgressBar(Observer):
             case Evaluated():
                 self._evaluation = _describe_evaluation(event)
                 if self._live is None:
-                    self._console.print(self._evaluation, soft_wrap=True, markup=False)
+                    self._console.print(self._evaluation, markup=False)
             case Progress():
                 self._show(event)
             case Ended():
@@ -66,11 +68,13 @@ class ProgressBar(Observer):
 
     def _begin(self, event: Began) -> None:
         self._phases = event.phases
-        how = "goes on" if event.transitions else "begins"
-        name, plan = escape(event.run_name), escape(event.plan)
-        self._console.print(f"[bold]{name}[/bold] {how}: {event.agent}, {plan}", soft_wrap=True)
-        if event.folder is not None:
-            self._console.print(f"[dim]{escape(str(event.folder))}[/dim]", soft_wrap=True)
+        if self._has_head:
+            how = "goes on" if event.transitions else "begins"
+            name, plan = escape(event.run_name), escape(event.plan)
+            is_log = not self._console.is_terminal
+            self._console.print(f"[bold]{name}[/bold] {how}: {event.agent}, {plan}", soft_wrap=is_log)
+            if event.folder is not None:
+                self._console.print(f"[dim]{escape(str(event.folder))}[/dim]", soft_wrap=True)
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -82,15 +86,19 @@ class ProgressBar(Observer):
             self._live.update(self._picture(event))
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
-            parts = [f"{name} {value}" for name, value in self._figures(event)]
-            self._console.print(f"{event.run_share:.0%}  {', '.join(parts)}", soft_wrap=True, markup=False)
+            parts = ", ".join(f"{name} {value}" for name, value in self._figures(event))
+            self._console.print(f"{self._head(event)}, {parts}", markup=False)
+
+    def _head(self, event: Progress) -> str:
+        """Return the share that is done, the time it took and, once it can be told, the time that is left."""
+        done = event.run_share - (self._began_at_share or 0.0)
+        left = f", {_duration(event.elapsed_s * (1.0 - event.run_share) / done)} left" if done > 0.002 else ""
+        return f"{event.run_share:.0%} in {_duration(event.elapsed_s)}{left}"
 
     def _figures(self, event: Progress) -> list[tuple[str, str]]:
-        phase = event.phase_name
-        if len(self._phases) > 1:
-            phase += f" ({event.phase + 1} of {len(self._phases)})"
+        number = f" {event.phase + 1}/{len(self._phases)}" if len(self._phases) > 1 else ""
         figures = [
-            ("phase", phase),
+            ("phase", f"{event.phase_name}{number}"),
             ("transitions", f"{event.transitions:,}"),
             ("steps/s", f"{event.steps_per_s:,.0f}"),
             ("episodes", f"{event.episodes:,}"),
@@ -102,23 +110,15 @@ class ProgressBar(Observer):
             figures.append(("won", f"{wins / len(self._winners):.0%}"))
         if self._loss:
             figures.append(("loss", self._loss))
-        left = self._left_s(event)
-        return [*figures, ("left", "…" if left is None else _duration(left))]
-
-    def _left_s(self, event: Progress) -> float | None:
-        """Seconds to the end if it goes on like this, `None` as long as nobody can tell."""
-        done = event.run_share - (self._began_at_share or 0.0)
-        return None if done <= 0.002 else event.elapsed_s * (1.0 - event.run_share) / done
+        return figures
 
     def _picture(self, event: Progress) -> Group:
         head = Table.grid(padding=(0, 1))
-        head.add_row(
-            Bar(total=1.0, completed=event.run_share, width=40),
-            f"{event.run_share:4.0%}",
-            Text(_duration(event.elapsed_s), style="dim"),
-        )
-        figures = Table.grid(padding=(0, 3))
+        head.add_row(Bar(total=1.0, completed=event.run_share, width=40), Text(self._head(event), style="dim"))
+        figures = Table.grid(padding=(0, 2))
         shown = self._figures(event)
+        for name, _ in shown:
+            figures.add_column(no_wrap=name != "phase")
         figures.add_row(*(Text(name, style="dim") for name, _ in shown))
         figures.add_row(*(Text(value) for _, value in shown))
         return Group(head, figures, *([Text(self._evaluation, style="dim")] if self._evaluation else []))
@@ -137,12 +137,11 @@ def _loss_of(figures: Mapping[str, float]) -> str:
 
 
 def _describe_evaluation(event: Evaluated) -> str:
-    parts = [
-        f"won {figures['win_rate']:.1%} against {opponent}"
-        if "win_rate" in figures and opponent != "none"
-        else f"return {figures.get('mean_return', 0.0):.2f}"
-        for opponent, figures in event.results.items()
-    ]
+    results = event.results.items()
+    won = [f"{figures['win_rate']:.1%} against {opponent}" for opponent, figures in results if "win_rate" in figures]
+    parts = [f"return {figures['mean_return']:.2f}" for _, figures in results if "win_rate" not in figures]
+    if won:
+        parts.append(f"won {', '.join(won)}")
     if LEARNER in event.ratings:
         parts.append(f"rating {event.ratings[LEARNER]['rating']:.1f}")
     return f"evaluated at {event.transitions:,}: {', '.join(parts)}"

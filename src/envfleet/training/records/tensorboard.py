@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envfleet.files import naming
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Observer, Progress
 from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.records.folder import RunFolder
@@ -34,6 +35,10 @@ class TensorBoardWriter(Observer):
 
     def on_event(self, event: Event) -> None:
         """Write scalars."""
+        with naming(self._folder):
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
         match event:
             case Began():
                 from torch.utils.tensorboard import SummaryWriter
@@ -82,7 +87,8 @@ class TensorBoardWriter(Observer):
     def state_dict(self) -> dict[str, Any]:
         """Nothing: `Began` says where the run goes on."""
         if self._writer is not None:
-            self._writer.flush()
+            with naming(self._folder):
+                self._writer.flush()
         return {}
 
     def close(self) -> None:

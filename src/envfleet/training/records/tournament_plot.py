@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from envfleet.errors import MissingDependency
 from envfleet.training.evaluation.tournament import Tournament
 from envfleet.training.records.drawing import COLOURS, new_figure, save_figure, style
 
@@ -32,10 +31,6 @@ def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl  # noqa: F401  # so that what is missing is said once, and how to get it
-    except ImportError as error:
-        raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with style():

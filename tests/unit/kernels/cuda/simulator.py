@@ -14,7 +14,6 @@ from numba import cuda
 from numpy.typing import NDArray
 
 from envfleet.kernels import rng as rng_functions
-from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import RNG_DTYPE
 
 kernel = cuda.jit
@@ -108,6 +107,6 @@ def launcher(entry: Any, blocks: int, threads: int) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def translating(_spec: KernelSpec) -> Iterator[None]:
+def translating() -> Iterator[None]:
     """Around compilation, which there is none of."""
     yield

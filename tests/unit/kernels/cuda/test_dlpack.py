@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
 from envfleet.kernels.cuda import dlpack
 
 
@@ -48,14 +47,3 @@ def test_what_is_lent_lives_as_long_as_it_is_used_and_no_longer() -> None:
     assert len(dlpack._lent) == before + 1
     del untaken
     assert len(dlpack._lent) == before
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
-def test_what_numpy_lends_is_taken(dtype: Any) -> None:
-    array = np.ones((4, 2), dtype)
-    borrowed = dlpack.Borrowed(array, None)
-    assert (borrowed.address, borrowed.shape, borrowed.dtype) == (array.ctypes.data, (4, 2), array.dtype)
-    assert borrowed.is_contiguous
-    assert not dlpack.Borrowed(array[:, :1], None).is_contiguous
-    with pytest.raises(InvalidArgument, match="type code"):
-        dlpack.Borrowed(array.astype(np.complex128), None)

@@ -18,6 +18,7 @@ from envfleet.envs.classic.cartpole import CartPole
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
+from envfleet.kernels.program import compiling
 
 HOPPER = (9, 0)
 NUM_ARGUMENTS = {"step": 13, "reset": 9, "observe": 4}
@@ -85,7 +86,7 @@ def to_ptx(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Compiler:
     def compiled(kernel: type[Kernel], has_own_params: bool, entry: str) -> str:
         spec = read_kernel(kernel)
         function = getattr(program.compile_for_cuda(spec, has_own_params), entry)
-        with target.translating(spec):
+        with compiling(spec, "CUDA"), target.translating():
             text, _ = cuda.compile_ptx(function.py_func, (numba.int64,) * NUM_ARGUMENTS[entry], cc=HOPPER)
         return str(text)
 

@@ -16,7 +16,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.rollouts.policies import check_random, policy_generator
-from envfleet.kernels.rollouts.source import compile_values
+from envfleet.kernels.rollouts.program import compile_values
 
 NUM_STEPS = 12
 

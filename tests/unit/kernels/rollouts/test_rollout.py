@@ -194,7 +194,7 @@ def test_seeds_of_rollouts() -> None:
         np.testing.assert_array_equal(actions[0], actions[1])
         for one, other in itertools.pairwise(actions[1:]):
             assert not np.array_equal(one, other)
-        with pytest.raises(InvalidArgument, match=r"seed=-1, expected an int from 0 to 2\*\*32 - 1"):
+        with pytest.raises(InvalidArgument, match=r"seed=-1: pass a whole number from 0 to 2\*\*32 - 1"):
             fleet.rollout("random", 3, seed=-1)
 
 

@@ -8,7 +8,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.training.arena.shaping import SHAPING_TERMS
+from envfleet.envs.games import known_game
+
+GAME = known_game("hockey")
+SHAPING_TERMS = tuple(name for name, *_ in GAME.terms.values())
 
 
 class Rally(gymnasium.Env[Any, Any]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import Rally
+from tests.unit.training.arena.rally import GAME, Rally
 
 import envfleet
 from envfleet.agents import PPO, SAC, Collector, PPOConfig, SACConfig
@@ -25,7 +25,7 @@ from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Myself, Scripted, Snapshots
 
 NUM_ENVS = 5
-WEAK, STRONG = Entry(Scripted("basic_weak")), Entry(Scripted("basic_strong"))
+WEAK, STRONG = Entry(Scripted("basic_weak", 1)), Entry(Scripted("basic_strong", 2))
 
 
 def phase_of(**more: Any) -> Phase:
@@ -35,7 +35,7 @@ def phase_of(**more: Any) -> Phase:
 @contextmanager
 def opened(entries: tuple[Entry, ...], phase: Phase | None = None, seed: int = 1) -> Iterator[Arena]:
     fleet = envfleet.make(Rally, NUM_ENVS, backend="serial", autoreset_mode="SAME_STEP")
-    arena = Arena(fleet, 2, seed=np.random.SeedSequence(seed))
+    arena = Arena(fleet, GAME, seed=np.random.SeedSequence(seed))
     try:
         arena.begin_phase(phase or phase_of(), entries)
         arena.reset(seed=3)
@@ -74,7 +74,7 @@ def test_the_opponent_of_a_row_stays_until_its_episode_ends() -> None:
 
 def test_a_mixture_keeps_its_shares() -> None:
     counts = {"basic_weak": 0, "basic_strong": 0}
-    with opened((Entry(Scripted("basic_weak"), 0.8), Entry(Scripted("basic_strong"), 0.2))) as arena:
+    with opened((Entry(Scripted("basic_weak", 1), 0.8), Entry(Scripted("basic_strong", 2), 0.2))) as arena:
         for step in step_through(arena, 600):
             for name in step.results.opponents if step.results else ():
                 counts[name] += 1
@@ -190,9 +190,9 @@ def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
 
 def test_a_fleet_in_another_mode_or_for_another_number_of_players_is_refused() -> None:
     with envfleet.make(Rally, 2, backend="serial") as fleet, pytest.raises(InvalidArgument, match="expected SAME_STEP"):
-        Arena(fleet, 2, seed=np.random.SeedSequence(0))
+        Arena(fleet, GAME, seed=np.random.SeedSequence(0))
     with (
         envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
         pytest.raises(InvalidArgument, match="not one of 2 players"),
     ):
-        Arena(fleet, 2, seed=np.random.SeedSequence(0))
+        Arena(fleet, GAME, seed=np.random.SeedSequence(0))

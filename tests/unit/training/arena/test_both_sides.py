@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import Rally
+from tests.unit.training.arena.rally import GAME, SHAPING_TERMS, Rally
 
 import envfleet
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
@@ -22,7 +22,6 @@ from envfleet.envs.hockey.views import inform, observe_both
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.outcomes import ArenaStep
-from envfleet.training.arena.shaping import SHAPING_TERMS
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner
 from envfleet.training.loop.schedule import UpdateSchedule
@@ -41,7 +40,7 @@ def phase_of(**more: Any) -> Phase:
 @contextmanager
 def opened(env: Any = Rally, **more: Any) -> Iterator[Arena]:
     fleet = envfleet.make(env, NUM_ENVS, autoreset_mode="SAME_STEP", **more)
-    arena = Arena(fleet, 2, seed=np.random.SeedSequence(1), has_both_sides=True)
+    arena = Arena(fleet, GAME, seed=np.random.SeedSequence(1), has_both_sides=True)
     try:
         yield arena
     finally:
@@ -63,7 +62,7 @@ def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     pool.add()
     myself = Myself(agent)
     return (
-        Entry(Scripted("basic_weak")),
+        Entry(Scripted("basic_weak", 1)),
         Entry(Snapshots(pool, "uniform"), is_deterministic=False),
         Entry(myself, is_deterministic=True),
         Entry(myself, weight=2.0, is_deterministic=False, is_learner=True),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.outcomes import in_step
 from envfleet.training.arena.shaping import RewardShaper, Schedule
@@ -16,6 +17,7 @@ SHAPING = {
     "N": 2, "K": 4, "CLOSENESS_START": 20.0, "CLOSENESS_FINAL": 4.0, "TOUCH_START": 8.0, "TOUCH_FINAL": 0.0,
     "DIRECTION_START": 0.0, "DIRECTION_FINAL": 2.0,
 }  # fmt: skip
+TERMS = known_game("hockey").terms
 BONUS = {"N": 1, "K": 2, "WIN_BONUS_START": 10.0, "WIN_BONUS_FINAL": 2.0}
 
 
@@ -36,7 +38,7 @@ def test_a_schedule_holds_moves_and_holds() -> None:
 
 
 def test_the_learners_reward_is_the_sum_of_its_parts() -> None:
-    shaper = RewardShaper(3, reward_scale=0.5)
+    shaper = RewardShaper(3, reward_scale=0.5, terms=TERMS)
     shaper.begin_phase(phase(SHAPING, BONUS))
     shaper.begin_episodes(rows(0, 1, 2))
     terms = np.array([[-1.0, 0.5, 0.25], [0.0, 0.0, 1.0], [-0.5, 1.0, 0.0]])
@@ -48,7 +50,7 @@ def test_the_learners_reward_is_the_sum_of_its_parts() -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
 def test_the_kth_episode_has_the_weights_of_k_for_any_number_of_sub_environments(num_envs: int) -> None:
-    shaper = RewardShaper(num_envs)
+    shaper = RewardShaper(num_envs, terms=TERMS)
     shaper.begin_phase(phase(SHAPING))
     seen: list[list[float]] = []
     while len(seen) < 10:
@@ -59,7 +61,7 @@ def test_the_kth_episode_has_the_weights_of_k_for_any_number_of_sub_environments
 
 
 def test_running_episodes_keep_their_weights() -> None:
-    shaper = RewardShaper(2)
+    shaper = RewardShaper(2, terms=TERMS)
     shaper.begin_phase(phase(SHAPING))
     shaper.begin_episodes(rows(0, 1))
     for _ in range(20):
@@ -68,7 +70,7 @@ def test_running_episodes_keep_their_weights() -> None:
 
 
 def test_a_phase_without_shaping_leaves_rewards_as_they_are() -> None:
-    shaper = RewardShaper(2)
+    shaper = RewardShaper(2, terms=TERMS)
     shaper.begin_phase(phase(SHAPING, BONUS))
     shaper.begin_episodes(rows(0, 1))
     shaper.begin_phase(phase())
@@ -79,7 +81,7 @@ def test_a_phase_without_shaping_leaves_rewards_as_they_are() -> None:
 
 
 def test_a_state_is_taken_up_again() -> None:
-    first, second = RewardShaper(2), RewardShaper(2)
+    first, second = RewardShaper(2, terms=TERMS), RewardShaper(2, terms=TERMS)
     for shaper in (first, second):
         shaper.begin_phase(phase(SHAPING, BONUS))
     for _ in range(3):

@@ -17,12 +17,13 @@ from tests.unit.training.config.written import PUBLIC, changed, clean, with_agen
 
 from envfleet import registry
 from envfleet.agents import TD3, DDDQNConfig, PPOConfig, SACConfig, TD3Config, load_agent
+from envfleet.envs.games import known_game
 from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
+from envfleet.training.arena.building import action_table_of
 from envfleet.training.config import (
     Phase,
     RunConfig,
-    action_table_of,
     agent_config,
     find_config,
     json_schema,
@@ -34,6 +35,7 @@ from envfleet.training.config import (
 from envfleet.training.config.phases import Environment, Promotion, RewardBonus, RewardShaping
 from envfleet.training.config.run import AgentSection, Hyperparameters, Training
 
+HOCKEY = known_game("hockey")
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "training.md"
 
 
@@ -58,7 +60,8 @@ def test_a_public_file_is_read_and_unused_keys_are_named(tmp_path: Path) -> None
         ("snapshots", 0.75),
     ]
     assert shooting.reward_shaping is not None
-    assert (shooting.reward_shaping.CLOSENESS_START, shooting.reward_shaping.DIRECTION_FINAL) == (25.0, 2.0)
+    shaping = shooting.reward_shaping.model_dump()
+    assert (shaping["CLOSENESS_START"], shaping["DIRECTION_FINAL"]) == (25.0, 2.0)
     assert (shooting.clear_buffer, games.clear_buffer) == (True, False)
     assert agent_config(config) == SACConfig(
         learning_rate=0.0005, batch_size=64, warmup=400, gamma=0.98, target_tau=0.01, initial_temperature=0.2,
@@ -153,10 +156,10 @@ def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytes
 
 def test_dddqn_chooses_from_the_table_it_asks_for() -> None:
     agent = {"type": "DDDQN", "action_fineness": 2, "action_combined": True}
-    table = action_table_of(parse_config(changed("agent", agent)))
+    table = action_table_of(parse_config(changed("agent", agent)), HOCKEY)
     assert table is not None
     assert np.array_equal(table.actions, action_table(2, combined=True))
-    assert action_table_of(parse_config(clean())) is None  # SAC acts in the space itself
+    assert action_table_of(parse_config(clean()), HOCKEY) is None  # SAC acts in the space itself
 
 
 def test_updates_are_per_transition_unless_asked_for_per_round() -> None:
@@ -168,12 +171,12 @@ def test_updates_are_per_transition_unless_asked_for_per_round() -> None:
 def test_other_environments_are_for_one_player() -> None:
     data = clean()
     data["curriculum"]["phases"] = [
-        {"name": "swing", "transitions": 10, "environment": {"id": "Pendulum-v1"}, "opponent": {"type": "none"}}
+        {"name": "swing", "transitions": 10, "environment": {"id": "Acrobot-v1"}, "opponent": {"type": "none"}}
     ]
     config = parse_config(data)
-    assert not config.curriculum.phases[0].environment.is_hockey
+    assert not config.curriculum.phases[0].environment.is_known_game
     data["agent"] = {"type": "DDDQN"}
-    assert action_table_of(parse_config(data)) is None
+    assert action_table_of(parse_config(data), None) is None
 
 
 SECTIONS: dict[str, type[BaseModel]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,12 @@ from envfleet.training.config import (
     parse_config,
     read_config,
 )
+
+
+def one_player(env: str, agent: str, **kwargs: Any) -> dict[str, Any]:
+    phase = {"name": "a", "episodes": 1, "environment": {"id": env, "kwargs": kwargs}}
+    return {"curriculum": {"phases": [phase]}, "agent": {"type": agent}}
+
 
 GAMES = ("curriculum", "phases", 1)
 MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
@@ -93,6 +101,18 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "two environments": (
         lambda: changed(*GAMES, "environment", {"keep_mode": False}),
         r"curriculum phase 'games' plays 'hockey' with keep_mode=False, phase 'shooting' .* expected the same in all",
+    ),
+    "numbered actions": (
+        lambda: one_player("Pendulum-v1", "DDDQN"),
+        r"agent.type is 'DDDQN', which chooses among numbered actions, but 'Pendulum-v1' has continuous ones, Box.*SAC",
+    ),
+    "numbered actions of a kernel": (
+        lambda: one_player("envfleet/Pendulum-v1", "DDDQN"),
+        r"agent.type is 'DDDQN', .* but 'envfleet/Pendulum-v1' has continuous ones",
+    ),
+    "numbered actions of nothing": (
+        lambda: one_player("Pendulum-v1", "DDDQN", wind=3),
+        r"curriculum.phases\[0\].environment.id is 'Pendulum-v1', which cannot be made \(.*wind.*check its id",
     ),
     "opponent of one player": (
         lambda: changed(*GAMES, "environment", {"id": "Pendulum-v1"}),
@@ -197,3 +217,13 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(InvalidArgument, match=r"run\.json holds a list, expected an object"):
         read_config(path)
+
+
+def test_a_mistake_is_told_without_torch() -> None:
+    program = (
+        "import sys; from envfleet.cli.app import app\n"
+        "try: app(['train', 'nosuch.json'])\n"
+        "except SystemExit as end: assert end.code == 2\n"
+        "assert not {'torch', 'polars', 'matplotlib'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from envfleet.envs.games import known_game
 from envfleet.training.evaluation.evaluation import evaluate
-from envfleet.training.games.players import SHIPPED, seat_player
+from envfleet.training.games.players import seat_player
 
 
 def test_the_champion_is_small() -> None:
-    assert SHIPPED["champion"].stat().st_size < 1_000_000
+    assert known_game("hockey").files["champion"].stat().st_size < 1_000_000
     assert seat_player("champion").name == "champion"
 
 

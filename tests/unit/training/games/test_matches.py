@@ -18,14 +18,13 @@ from envfleet.kernels.env import KernelEnv
 from envfleet.training.games.matches import Games, Rink, play
 from envfleet.training.games.players import seat_player
 from envfleet.training.games.seating import BLOCK_ROWS, SeatedPolicy, Seating
-from envfleet.training.options import Engine
 
 pytestmark = [
     pytest.mark.timeout(1200),  # when the game is not compiled yet, on a busy machine
     pytest.mark.usefixtures("one_torch_thread"),
 ]
 
-ENGINES: tuple[Engine, ...] = ("compiled", "box2d")
+ENGINES = ("compiled", "box2d")
 VIEW = spaces.Box(-np.inf, np.inf, (18,), np.float32)
 MOVE = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
@@ -162,19 +161,22 @@ def test_players_are_found(tmp_path: Any) -> None:
     agent = sac()
     agent.save(tmp_path / "mine.pt")
     found = seat_player(tmp_path / "mine.pt")
-    assert (found.name, found.strength) == ("mine", 0)
+    assert (found.name, found.script) == ("mine", 0)
     assert_same(play(found, "weak", 5), play(agent, "weak", 5))
     agent.save(tmp_path / "checkpoints" / "best.pt")
     assert seat_player(tmp_path).name == "best"
-    assert seat_player(BasicOpponent(weak=False)).strength == 2
+    assert seat_player(BasicOpponent(weak=False)).script == 2
 
 
 @pytest.mark.parametrize(
     ("player", "said"),
     [
-        ("stronk", "there is no player 'stronk', expected 'weak', 'strong', 'champion', the file"),
+        ("stronk", "there is no player 'stronk', expected 'weak', 'strong', 'champion', 'random', the file"),
         (3, "a player of type int has no act_batch"),
-        (PPO(spaces.Box(-1, 1, (3,)), MOVE), "PPO sees observations of shape \\(3,\\), a hockey player sees \\(18,\\)"),
+        (
+            PPO(spaces.Box(-1, 1, (3,)), MOVE),
+            "PPO sees observations of shape \\(3,\\), a player of hockey sees \\(18,\\)",
+        ),
         (PPO(VIEW, spaces.Discrete(3)), "a player's actions have shape \\(1,\\), expected \\(N, 4\\)"),
     ],
 )
@@ -185,7 +187,7 @@ def test_who_cannot_play_is_told_so(player: Any, said: str) -> None:
 
 def test_wrong_words_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="side='top': pass one of 'left', 'right', 'both'"):
-        play("weak", "strong", 1, side="top")  # type: ignore[arg-type]
+        play("weak", "strong", 1, side="top")
     with pytest.raises(InvalidArgument, match="mode='DRILL': pass one of 'NORMAL'"):
         Rink(mode="DRILL")
     with pytest.raises(InvalidArgument, match="0 games in"):

@@ -31,7 +31,7 @@ def agent_of(seed: int = 0, **more: Any) -> SAC:
 
 
 def opponents_of(*entries: Entry, max_loaded: int = 8) -> Opponents:
-    made = Opponents(4, (2,), seed=np.random.SeedSequence(0), max_loaded=max_loaded)
+    made = Opponents(4, ACTIONS, seed=np.random.SeedSequence(0), max_loaded=max_loaded)
     made.cast(entries)
     made.draw(ALL)
     return made
@@ -130,7 +130,7 @@ def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -
     assert opponents.names(np.array([0, 1])) == ("snapshot_000000002", "snapshot_000000001")
     assert [snapshot.transitions for snapshot in pool.snapshots] == [2]
     saved = opponents.state_dict()
-    again = Opponents(4, (2,), seed=np.random.SeedSequence(9))
+    again = Opponents(4, ACTIONS, seed=np.random.SeedSequence(9))
     again.cast((Entry(Snapshots(pool, "uniform")),))
     again.load_state_dict(saved)
     assert again.names(ALL) == opponents.names(ALL)
@@ -149,7 +149,7 @@ def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
     opponents.draw(ALL)
     fresh = SnapshotPool(learner, 1)
     fresh.load_state_dict(pool.state_dict())
-    again = Opponents(4, (2,), seed=np.random.SeedSequence(9))
+    again = Opponents(4, ACTIONS, seed=np.random.SeedSequence(9))
     again.cast((Entry(Snapshots(fresh, "uniform")),))
     again.load_state_dict(opponents.state_dict())
     assert again.names(ALL) == ("snapshot_000000002",) * 4

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from envfleet.agents import SAC, SACConfig
-from envfleet.training import RunOptions
+from envfleet.envs.games import known_game
 from envfleet.training.config import parse_config
 from envfleet.training.evaluation.evaluation import Evaluation, Score
 from envfleet.training.loop.examining import Examiner
@@ -17,6 +17,9 @@ from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.standing import rate_learner
 
 HOCKEY = spaces.Box(-np.inf, np.inf, (18,), np.float32), spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+ANCHORS = {"basic_strong": 25.0, "basic_weak": 22.0}
 
 
 def learner_of(seed: int = 0) -> SAC:
@@ -45,7 +48,7 @@ def config_of(games: int) -> Any:
 def test_a_learner_that_beats_its_past_and_the_scripted_players_stands_above_them() -> None:
     pool = pool_of(learner_of(), 1000)
     evaluations = {"basic_strong": met(*[1, 0] * 50), "basic_weak": met(*[1] * 100)}
-    found = rate_learner(evaluations | {"snapshot_000001000": met(*[1, 1, -1] * 30)}, pool)
+    found = rate_learner(evaluations | {"snapshot_000001000": met(*[1, 1, -1] * 30)}, pool, ANCHORS)
     assert set(found) == {"learner", "snapshot_000001000"}
     learner, snapshot = found["learner"], found["snapshot_000001000"]
     assert 25 < snapshot.mu < learner.mu
@@ -55,7 +58,7 @@ def test_a_learner_that_beats_its_past_and_the_scripted_players_stands_above_the
 def test_a_snapshot_goes_on_from_its_rating_and_the_learner_begins_anew() -> None:
     pool = pool_of(learner_of(), 1000)
     games = {"basic_strong": met(*[0] * 60), "snapshot_000001000": met(*[1, -1] * 30)}
-    first, second = rate_learner(games, pool), rate_learner(games, pool)
+    first, second = rate_learner(games, pool, ANCHORS), rate_learner(games, pool, ANCHORS)
     assert second["snapshot_000001000"].games == 120
     assert second["snapshot_000001000"].sigma < first["snapshot_000001000"].sigma
     assert second["learner"].games == 120 == first["learner"].games
@@ -64,7 +67,7 @@ def test_a_snapshot_goes_on_from_its_rating_and_the_learner_begins_anew() -> Non
 def test_ratings_are_saved_and_brought_back_exactly() -> None:
     learner = learner_of()
     pool, again = pool_of(learner, 1000, 2000), SnapshotPool(learner, 10)
-    rate_learner({"basic_strong": met(1, 0, 1), "snapshot_000002000": met(1, -1, 0)}, pool)
+    rate_learner({"basic_strong": met(1, 0, 1), "snapshot_000002000": met(1, -1, 0)}, pool, ANCHORS)
     again.load_state_dict(pool.state_dict())
     assert again.ratings == pool.ratings
     assert [one.name for one in again.unsure(1)] == ["snapshot_000001000"]
@@ -79,7 +82,7 @@ def test_those_that_were_rated_by_the_fewest_games_play_and_of_equals_the_newest
 def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_learner_is_now() -> None:
     learner = learner_of()
     pool = pool_of(learner, 1, 2, 3, 4)
-    examiner = Examiner(config_of(8), RunOptions(), seed=1)
+    examiner = Examiner(config_of(8), known_game("hockey"), seed=1)
     found = examiner.examine(learner, pool)
     assert set(found.results) == {"basic_strong", "basic_weak", "pool"}
     assert found.results["pool"]["games"] == 9  # 3 against each of three
@@ -88,6 +91,6 @@ def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_lea
     learner.set_weights(learner_of(9).weights())
     after = pool.player("snapshot_000000004").weights()["actor"]
     assert all((before[name] == after[name]).all() for name in before)
-    without = Examiner(config_of(8), RunOptions(), seed=1).examine(learner_of(), pool_of(learner_of()))
+    without = Examiner(config_of(8), known_game("hockey"), seed=1).examine(learner_of(), pool_of(learner_of()))
     assert set(without.ratings) == {"learner"}
     assert without.score == pytest.approx(found.score)

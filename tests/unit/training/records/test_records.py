@@ -27,7 +27,7 @@ from tests.unit.training.records import played
 from envfleet import training
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import read_config
-from envfleet.training.events import Episodes, Event, Progress
+from envfleet.training.events import Episodes, Event, Learned, Progress
 from envfleet.training.records import (
     ProgressBar,
     RunFolder,
@@ -36,7 +36,7 @@ from envfleet.training.records import (
     records_of,
 )
 from envfleet.training.records import folder as folder_module
-from envfleet.training.records.figures import draw_evaluations, draw_win_rates
+from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
 from envfleet.training.records.files import Table
 from envfleet.training.records.folder import config_hash
 from envfleet.training.records.tables import TableWriter
@@ -258,6 +258,21 @@ def test_one_evaluation_alone_has_its_interval(run: RunFolder) -> None:
         assert high > low
 
 
+def test_return_curves_are_smoothed_within_phases_with_the_raw_ones_pale_behind(run: RunFolder) -> None:
+    history = read_history(run.path)
+    jump = history.episodes.with_columns(pl.col("return") + 1000 * pl.col("phase"))
+    figure = draw_returns([dataclasses.replace(history, episodes=jump)])
+    assert figure is not None
+    raw, smooth = (np.asarray(line.get_ydata(), float) for line in figure.axes[0].lines[:2])
+    assert [line.get_alpha() for line in figure.axes[0].lines[:2]] == [0.3, None]
+    ends = jump["return"].to_numpy()
+    np.testing.assert_allclose(raw, ends.reshape(-1, len(ends) // len(raw)).mean(1))
+    assert np.abs(np.diff(smooth[: len(smooth) // 2])).mean() < 0.3 * np.abs(np.diff(raw[: len(raw) // 2])).mean()
+    assert ((smooth < 500) == (raw < 500)).all()  # nothing of one phase gets into another
+    smooth_mean, raw_mean = smooth.mean(), raw.mean()
+    assert smooth_mean == pytest.approx(raw_mean, abs=1.0)
+
+
 def test_a_run_that_has_just_begun_has_nothing_to_plot(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     observers = [TableWriter(folder)]
@@ -304,7 +319,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(OSError, match="too large"):
+        with pytest.raises(OSError, match=r"too large: '.*a\.csv'"):
             table.add([("a long word", "another")] * 5000)
         assert path.read_text(encoding="utf-8") == "x,y\n"
     finally:
@@ -326,10 +341,10 @@ def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) 
     assert len(steps) == 12
 
 
-def shown(*events: Event, is_terminal: bool) -> str:
+def shown(*events: Event, is_terminal: bool, width: int = 80) -> str:
     """What the progress bar writes, without colours."""
     text = io.StringIO()
-    bar = ProgressBar(Console(file=text, force_terminal=is_terminal, no_color=True, width=160, legacy_windows=False))
+    bar = ProgressBar(Console(file=text, force_terminal=is_terminal, no_color=True, width=width, legacy_windows=False))
     tell([bar], *events)
     bar.close()
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.getvalue())
@@ -337,7 +352,7 @@ def shown(*events: Event, is_terminal: bool) -> str:
 
 def test_the_bar_shows_where_the_run_is() -> None:
     text = shown(played.begin(), *played.rounds(last=80), is_terminal=True)
-    for part in ("a run begins: SAC, 2 sub-environments", "games (2 of 2)", "12,800", "won", "loss", "left", "79%"):
+    for part in ("a run begins: SAC, 2 sub-environments", "games 2/2", "12,800", "won", "loss", "left", "79%"):
         assert part in text
 
 
@@ -347,18 +362,35 @@ def test_names_with_brackets_are_shown_as_they_are() -> None:
     text = shown(begun, dataclasses.replace(progress, phase_name="[c] first"), is_terminal=True)
     assert "run[a] begins" in text
     assert "runs[b]" in text
-    assert "[c] first (" in text
+    assert "[c] first 1/2" in text
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_longest_figures_are_whole_in_80_columns(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.training.records.progress._LINE_EVERY_S", 0.0)
+    begun = dataclasses.replace(played.begin(), phases=("a phase of a long name", "mixed modes and opponents") * 6)
+    rounds = [event for event in played.rounds() if not isinstance(event, Progress)]
+    long = Progress(
+        transitions=1_234_567_890, episodes=12_345_678, updates=1, phase=11, phase_name=begun.phases[-1],
+        phase_share=0.5, run_share=0.1234, steps_per_s=1_234_567.0, elapsed_s=86_399.0, times=played.TIMES,
+    )  # fmt: skip
+    lossy = Learned({"critic_loss": -1.234e-05}, 1, 1, 1)
+    text = shown(begun, *rounds, lossy, long, is_terminal=is_terminal)
+    assert max(map(len, text.splitlines())) <= 80
+    whole = re.sub(r"\s+", " ", text)
+    for part in ("modes", "opponents", "1,234,567,890", "12,345,678", "1,234,567", "-1.23e-05", "12% in 23:59:59"):
+        assert part in whole, text
 
 
 def test_without_a_terminal_evaluations_are_lines() -> None:
     lines = shown(played.begin(), *played.rounds(), played.end(), is_terminal=False).splitlines()
     assert lines[0] == "a run begins: SAC, 2 sub-environments"
-    assert lines[1] == "evaluated at 3,200: won 33.3% against weak, won 21.4% against strong, rating 21.9"
+    assert lines[1] == "evaluated at 3,200: won 33.3% against weak, 21.4% against strong, rating 21.9"
     assert len(lines) == 6
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.training.records.progress._LINE_EVERY_S", 0.0)
-    lines = shown(played.begin(transitions=1), *played.rounds(last=3), is_terminal=False).splitlines()
+    lines = shown(played.begin(transitions=1), *played.rounds(last=3), is_terminal=False, width=200).splitlines()
     assert lines[0].startswith("a run goes on")
-    assert lines[-1].startswith("2%  phase shooting (1 of 2), transitions 480, steps/s ")
+    assert lines[-1].startswith("2% in 0:00, 0:10 left, phase shooting 1/2, transitions 480, steps/s ")

@@ -13,6 +13,7 @@ from matplotlib.image import imread
 from tests.unit.training.still import Still
 
 from envfleet.agents import DDDQN, PPO, ActionTable, Agent, DDDQNConfig, PPOConfig
+from envfleet.envs.games import known_game
 from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.ratings import Rating
@@ -77,16 +78,18 @@ def test_checkpoints_are_found(tmp_path: Path) -> None:
     for number, name in enumerate(("a/checkpoints/000000000100.pt", "a/checkpoints/best.pt", "a/resume.pt", "b.pt")):
         PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,)), seed=number).save(tmp_path / name)
     (tmp_path / "a/.resume.1a2b3c4d.pt").write_bytes(b"half a file, of a run that was killed")
-    assert [*find_checkpoints(tmp_path)] == ["a/000000000100", "a/best", "b"]
-    assert [*find_checkpoints(tmp_path / "a")] == ["000000000100", "best"]
+    assert [*find_checkpoints(tmp_path, known_game("hockey").observation_space)] == ["a/000000000100", "a/best", "b"]
+    assert [*find_checkpoints(tmp_path / "a", known_game("hockey").observation_space)] == ["000000000100", "best"]
 
 
 def test_agents_of_other_environments_stay_away(tmp_path: Path) -> None:
     PPO(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig(hidden=(4,))).save(tmp_path / "balancing.pt")
-    with pytest.raises(InvalidArgument, match=r"no checkpoint in .* is of an agent that plays hockey"):
-        find_checkpoints(tmp_path)
+    with pytest.raises(
+        InvalidArgument, match=r"no checkpoint in .* is of an agent that sees observations of shape \(18,\)"
+    ):
+        find_checkpoints(tmp_path, known_game("hockey").observation_space)
     PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,))).save(tmp_path / "player.pt")
-    assert [*find_checkpoints(tmp_path)] == ["player"]
+    assert [*find_checkpoints(tmp_path, known_game("hockey").observation_space)] == ["player"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_files_with_the_same_weights_are_one_player(make: Callable[[int], Agent[
     agent.save(tmp_path / "000000000100.pt", "weights")
     agent.save(tmp_path / "best.pt", "learner")  # a file of other content that plays as the first does
     make(1).save(tmp_path / "000000000200.pt")
-    found = find_checkpoints(tmp_path)
+    found = find_checkpoints(tmp_path, known_game("hockey").observation_space)
     assert {name: path.name for name, path in found.items()} == {
         "000000000100 = best": "000000000100.pt",
         "000000000200": "000000000200.pt",
@@ -115,6 +118,6 @@ def test_what_is_no_tournament_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="is called 'strong' and is not the scripted one"):
         run_tournament({"weak": "weak", "strong": Still()})
     with pytest.raises(InvalidArgument, match="no checkpoints"):
-        find_checkpoints(tmp_path)
+        find_checkpoints(tmp_path, known_game("hockey").observation_space)
     with pytest.raises(InvalidArgument, match="is no folder"):
-        find_checkpoints(tmp_path / "none")
+        find_checkpoints(tmp_path / "none", known_game("hockey").observation_space)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import re
 from operator import attrgetter
+from pathlib import Path
 
 import numba
 import pytest
-from numba import _dynfunc
-from numba.core import codegen, environment
+from numba.core import codegen, ir
 from numba.core.registry import cpu_target
 
-from envfleet.kernels.numba_cpu import PartLibrary
+from envfleet import kernels
+from envfleet.kernels.machine_code import PartLibrary
 
+_KERNELS = Path(kernels.__file__).parent
+_IMPORTED = [
+    (node.module or "", name.name)
+    for node in ast.walk(ast.parse((_KERNELS / "numba_private.py").read_text("utf-8")))
+    if isinstance(node, ast.ImportFrom)
+    for name in node.names
+]
 _CODEGEN = cpu_target.target_context.codegen()
 _PRIVATE = [
-    *((_dynfunc, name) for name in ("make_function",)),
-    *((environment, name) for name in ("Environment", "lookup_environment")),
+    *((ir, name) for name in ("Assign", "SetAttr", "SetItem", "StaticSetItem", "Return", "Arg", "Var", "UNDEFINED")),
+    *((ir, name) for name in ("Global", "FreeVar", "Const", "Expr.call")),
     *((codegen.JITCodeLibrary, name) for name in ("_raise_if_finalized", "_ensure_finalized", "add_linking_library")),
     *((codegen.JITCodeLibrary, name) for name in ("_finalize_dynamic_globals", "_get_module_for_linking", "finalize")),
     *((codegen.JITCodeLibrary, name) for name in ("_optimize_final_module", "_finalize_final_module", "codegen")),
@@ -30,9 +41,23 @@ _PRIVATE = [
 ]
 
 
+@pytest.mark.parametrize(("module", "name"), _IMPORTED, ids=[name for _, name in _IMPORTED])
+def test_private_names_of_numba_are_where_they_are_imported_from(module: str, name: str) -> None:
+    try:
+        getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        pytest.fail(f"numba {numba.__version__} moved {module}.{name}, which kernels need: {error}")
+
+
 @pytest.mark.parametrize(("owner", "name"), _PRIVATE, ids=[name for _, name in _PRIVATE])
 def test_private_parts_of_numba_are_there(owner: object, name: str) -> None:
     try:
         attrgetter(name)(owner)
     except AttributeError:
-        pytest.fail(f"numba {numba.__version__} has no {name} in {owner!r}, which envfleet.kernels.numba_cpu needs")
+        pytest.fail(f"numba {numba.__version__} has no {name} in {owner!r}, which kernels need")
+
+
+def test_one_module_imports_private_parts() -> None:
+    private = re.compile(r"(from|import) numba\.(core|np)\b|from numba import _")
+    found = [path.name for path in _KERNELS.rglob("*.py") if private.search(path.read_text("utf-8"))]
+    assert found == ["numba_private.py"]

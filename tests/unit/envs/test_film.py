@@ -13,8 +13,8 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from envfleet.envs.film import save_film
 from envfleet.envs.hockey import HockeyTwoEnv
-from envfleet.envs.hockey.film import save_film
 from envfleet.errors import InvalidArgument, MissingDependency
 
 

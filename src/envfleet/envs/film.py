@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.hockey import constants as c
 from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.files import replacing
 
 _SUFFIXES = (".gif", ".mp4")
 
 
-def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: float = c.STEPS_PER_SECOND) -> Path:
+def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: float = 50) -> Path:
     """Write frames to a file, one after the other, so that they need not all be in memory.
 
     The file is there whole or not at all; one of that name is replaced. Missing folders are made.

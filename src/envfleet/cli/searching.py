@@ -1,0 +1,77 @@
+"""`envfleet search`: find the values of some keys with which a configuration trains best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from envfleet.cli.console import make_console, readable_errors, show_places
+from envfleet.cli.training import set_threads
+
+if TYPE_CHECKING:
+    from envfleet.training.search import SearchResult
+
+
+def search(  # noqa: PLR0913 (one parameter per option)
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="As for train.", show_default=False)],
+    *,
+    space: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="JSON: by the path of a key a list of choices, or low, high and log.",
+            show_default=False,
+        ),
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="How many runs in all.")] = 20,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Of the search; goes on with one that is there.")] = Path(
+        "results/search"
+    ),
+    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=1, help="Sub-environments of a run.")] = 1,
+    backend: Annotated[str | None, typer.Option(help="As for train.", show_default="chosen")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", min=1, help="As for train.", show_default="chosen")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Of the networks: cpu, cuda, cuda:1.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Of the networks on a CPU.")] = 1,
+    max_minutes: Annotated[float | None, typer.Option(help="Stop each run after so many.")] = None,
+    max_transitions: Annotated[int | None, typer.Option(min=1, help="Stop each run after so many.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone.")] = False,
+) -> None:
+    """Search for the values of some keys with which CONFIG trains best; Ctrl-C saves, and the same command goes on."""
+    with readable_errors():
+        from envfleet.training import RunOptions
+        from envfleet.training.search import search as run_search
+
+        set_threads(threads)
+        options: dict[str, Any] = {
+            "num_envs": num_envs, "backend": backend, "workers": workers, "device": device,
+            "max_minutes": max_minutes, "max_transitions": max_transitions,
+        }  # fmt: skip
+        result = run_search(config, space, trials=trials, out=out, options=RunOptions(**options), verbose=not quiet)
+        _report(result, num_envs, make_console())
+        if not result.is_complete:
+            raise typer.Exit(130)
+
+
+def _report(result: SearchResult, num_envs: int, console: Console) -> None:
+    from envfleet.training.search import describe
+
+    if not result.is_complete:
+        console.print("Interrupted; all is saved. The same command goes on.")
+    completed = sum(score is not None for score in result.scores)
+    console.print(f"{completed} of {len(result.scores)} trials completed.")
+    if result.best is None:
+        return
+    score, values = result.scores[result.best], result.values[result.best]
+    console.print(f"[bold]Best: {score:.4g}[/bold], trial {result.best + 1}: {escape(describe(values))}\n")
+    places = {
+        "Plot": str(result.folder / "search.png"),
+        "Best configuration": str(result.best_config),
+        "Train with it": f"envfleet train {result.best_config} --num-envs {num_envs}",
+    }
+    show_places(places, console)

@@ -1,0 +1,196 @@
+"""Games for two: what training, evaluation and the commands need to know of one, beyond its environments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+from numpy.typing import NDArray
+
+from envfleet.adapters.pettingzoo_game import Duel
+from envfleet.errors import InvalidArgument
+from envfleet.registry import GAMES, resolve
+from envfleet.sources import find_callable, is_kernel_class
+
+RANDOM = "random"
+"""Name of the player that draws its actions, which every game has."""
+
+
+class Game:
+    """A game for two; this class is any parallel PettingZoo game with two agents.
+
+    Sub-environments observe `(2, …)` and take actions `(2, …)`, a row per player, each from the player's own view. The
+    reward is player one's; infos have player two's as `reward_two` and, on the last step, `winner`: 1 if player one
+    won, -1 if player two did, 0 for a draw. A game that knows more about itself is a subclass, named in
+    `registry.GAMES`.
+
+    Args:
+        name: To show.
+        make_env: Makes the `ParallelEnv`, with `render_mode` as its only keyword where it is to be drawn.
+
+    Attributes:
+        name: To show, and in configurations.
+        seats: Names of the places of player one and two.
+        observation_space: Of one player.
+        action_space: Of one player.
+        modes: Names of its modes; the info `mode` is a place in it.
+        scripts: Players inside the environment, the weakest first: numbers of its settings `player_one` and
+            `player_two`, which are 0 for the players outside.
+        anchors: Fixed ratings by name of the player.
+        files: Trained players that come with it, by name.
+        terms: Shaping terms by the key of configurations: the name in the infos, with `_two` behind it player two's,
+            the default weights at first and at last, and what it is for.
+    """
+
+    name: str
+    seats: tuple[str, str]
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    modes: tuple[str, ...] = ()
+    scripts: ClassVar[Mapping[str, int]] = {}
+    anchors: ClassVar[Mapping[str, float]] = {RANDOM: 25.0}
+    files: ClassVar[Mapping[str, Path]] = {}
+    terms: ClassVar[Mapping[str, tuple[str, float, float, str]]] = {}
+
+    def __init__(self, name: str, make_env: Any) -> None:
+        self.name, self._make_env = name, make_env
+        duel = Duel(make_env)
+        duel.close()
+        self.seats = (duel.agent_names[0], duel.agent_names[1])
+        self.observation_space, self.action_space = duel.agent_observation_space, duel.agent_action_space
+
+    @property
+    def engines(self) -> Mapping[str, Any]:
+        """Return what `envfleet.make` takes, by name of the engine; the first is the default."""
+        return {"python": functools.partial(Duel, self._make_env)}
+
+    @property
+    def strongest(self) -> str:
+        """Return the scripted player to beat, or the random one."""
+        return [RANDOM, *self.scripts][-1]
+
+    def source(self, engine: str | None = None) -> Any:
+        """Return what `envfleet.make` takes for an engine, by default the first.
+
+        Raises:
+            InvalidArgument: Unknown engine.
+        """
+        if engine is None:
+            return next(iter(self.engines.values()))
+        if engine not in self.engines:
+            raise InvalidArgument(f"engine={engine!r}: pass one of {', '.join(map(repr, self.engines))}")
+        return self.engines[engine]
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Check the `environment.kwargs` of a configuration.
+
+        Raises:
+            InvalidArgument: One is unknown or has a wrong value.
+        """
+
+    def settings(self, mode_shares: Mapping[str, float], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return attributes of sub-environments to set for a phase.
+
+        Args:
+            mode_shares: Chance of each mode.
+            settings: The configuration's `environment.kwargs`.
+        """
+        return {}
+
+    def arguments(self, mode: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments of sub-environments for a match.
+
+        Args:
+            mode: One of `modes`.
+            settings: The configuration's `environment.kwargs`.
+        """
+        return {}
+
+    def deal(self, scripts: tuple[int, int], starter: int) -> dict[str, Any] | None:
+        """Return the options with which a game of a match is reset.
+
+        Args:
+            scripts: Of player one and two: numbers as in `scripts`, 0 for a player outside.
+            starter: The player who has the first move, 1 or 2.
+        """
+        return None
+
+    def usual_seat(self, mode: str) -> str:
+        """Return where a player sits unless told otherwise: a seat, or `"both"` in turns."""
+        return "both"
+
+    def action_table(self, fineness: int, combined: bool, settings: Mapping[str, Any]) -> NDArray[Any] | None:
+        """Return actions of one player to choose from, `(K, …)`; `None` if the game has no such table.
+
+        Args:
+            fineness: Levels in each direction of an axis.
+            combined: Whether an action may move several axes.
+            settings: The configuration's `environment.kwargs`.
+        """
+        return None
+
+    def open(self, mode: str, settings: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
+        """Make an environment to look at.
+
+        Args:
+            mode: One of `modes`.
+            settings: The configuration's `environment.kwargs`.
+            render_mode: `"rgb_array"`, `"human"` or `None`.
+        """
+        return Duel(
+            self._make_env if render_mode is None else functools.partial(self._make_env, render_mode=render_mode)
+        )
+
+    def person(self, env: gym.Env[Any, Any], seat: int) -> Any:
+        """Return a person at the keyboard, whose `act(observation)` is looked at in every step.
+
+        Args:
+            env: From `open`, in whose window the person plays.
+            seat: 0 for player one, 1 for player two.
+        """
+        from envfleet.envs.keyboard import Keyboard
+
+        return Keyboard(env, self.name)
+
+
+def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | None:
+    """Return the game for two that a source means; `None` if it is an environment for one.
+
+    A callable that is neither a Gymnasium class nor a kernel is called to see what it makes.
+
+    Args:
+        source: A name in `registry.GAMES`, a Gymnasium id, or `"module:callable"`.
+        kwargs: Of the callable.
+
+    Raises:
+        InvalidArgument: The module cannot be imported, or a game of the callable is not for two.
+    """
+    if source in GAMES:
+        return known_game(source)
+    make_env = find_callable(source)
+    if make_env is None or is_kernel_class(make_env) or (isinstance(make_env, type) and issubclass(make_env, gym.Env)):
+        return None
+    bound = functools.partial(make_env, **(kwargs or {}))
+    try:
+        inspect.signature(bound).bind()
+    except TypeError:  # it takes a seed, as makers of Gymnasium environments may
+        return None
+    probe: Any = bound()
+    probe.close()
+    return Game(source, bound) if hasattr(probe, "possible_agents") else None
+
+
+@functools.cache
+def known_game(name: str) -> Game:
+    """Return the game of this name in `registry.GAMES`."""
+    game: Game = resolve(GAMES[name])()
+    return game
+
+
+def known_games() -> list[Game]:
+    """Return all games in `registry.GAMES`."""
+    return [known_game(name) for name in GAMES]

@@ -1,0 +1,437 @@
+"""A search over the keys of a configuration by Optuna: every trial is a run of its own, bad ones end early."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import itertools
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
+from envfleet.files import write_whole
+from envfleet.training.config import RunConfig, agent_config, parse_config, read_config
+from envfleet.training.events import Episodes, Evaluated, Event, Observer
+from envfleet.training.games.players import RESUME_FILE
+from envfleet.training.options import RunOptions
+from envfleet.training.records.drawing import COLOURS, new_figure, save_figure, style
+from envfleet.training.records.folder import reserve
+from envfleet.training.records.progress import ProgressBar
+from envfleet.training.single_run import resume, train
+
+try:
+    import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.trial import FrozenTrial, TrialState
+except ImportError as error:
+    raise MissingDependency("a search needs optuna, which is not installed: pip install 'envfleet[search]'") from error
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SEARCHES = "results/search"
+_SCORE = "score"  # of the last evaluation, an attribute of Optuna's trials
+_FORM = 'a list of choices, or {"low": 1e-5, "high": 1e-3, "log": true}'
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchResult:
+    """What came of a search.
+
+    Attributes:
+        folder: With `best.json`, `search.png`, `search.db` (Optuna's study), and the run of every trial in `runs`.
+        scores: Score of every trial, in order; `None` where it was ended early or interrupted.
+        values: What each trial had for the keys of the space.
+        best: Index of the trial with the highest score; `None` if none was completed.
+        is_complete: Whether all trials have ended; if not, the same call goes on.
+    """
+
+    folder: Path
+    scores: Sequence[float | None]
+    values: Sequence[Mapping[str, Any]]
+    best: int | None
+    is_complete: bool
+
+    @property
+    def best_config(self) -> Path | None:
+        """Return the file of the best trial's configuration, which `train` takes."""
+        return None if self.best is None else self.folder / "best.json"
+
+
+def search(
+    config: RunConfig | Mapping[str, Any] | str | Path,
+    space: Mapping[str, Any] | str | Path,
+    *,
+    trials: int = 20,
+    out: str | Path = SEARCHES,
+    options: RunOptions | None = None,
+    verbose: bool = True,
+) -> SearchResult:
+    """Search for the values of some keys with which training scores highest.
+
+    A trial's score is that of the run's last evaluation: the mean return or, in games, the win rate plus half the
+    draws. Optuna proposes the values (TPE) and ends a trial at an evaluation whose score is below the median of
+    earlier ones at the same place, from the sixth trial on. A search that was interrupted or killed goes on with the
+    same call, inside the trial that was under way, and proposes what it would have proposed.
+
+    Args:
+        config: As for `train`.
+        space: By the path of a key (`"agent.hyperparameters.learning_rate"`, `"curriculum.phases[0].transitions"`):
+            a list of choices, or an object with `low`, `high` and, for a logarithmic scale, `log`. Or the path of a
+            JSON file with that.
+        trials: How many in all.
+        out: Folder of the search.
+        options: Of every run; `max_minutes` and `max_transitions` are of one trial.
+        verbose: Whether trials and their progress are shown, on standard error.
+
+    Raises:
+        InvalidArgument: A key is not known, a value cannot be, or another search is in the folder.
+    """
+    if trials < 1:
+        raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass how many runs the search may take")
+    base = config if isinstance(config, RunConfig) else _read(config)
+    folder, options, given = Path(out), options or RunOptions(), _read_space(space)
+    distributions = _check_space(given, base)
+    definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
+    with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
+        console = Console(stderr=True, highlight=False, quiet=not verbose)
+        study = optuna.create_study(
+            storage=storage,
+            study_name="search",
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(),
+            load_if_exists=True,
+        )
+        return _Search(base, distributions, folder, options, console, storage, study).run(trials)
+
+
+def _define(folder: Path, content: dict[str, Any]) -> Path:
+    """Write down what the search is of, or check that it is what it began with.
+
+    Raises:
+        InvalidArgument: Another search is in the folder.
+    """
+    path = folder / "search.json"
+    if not path.exists():
+        write_whole(path, json.dumps(content, indent=2) + "\n")
+        return path
+    found = json.loads(path.read_text(encoding="utf-8"))
+    differing = [name for name, value in content.items() if found.get(name) != json.loads(json.dumps(value))]
+    if differing:
+        raise InvalidArgument(
+            f"{folder} holds a search with other {' and '.join(differing)}: pass what that one began with, or another "
+            "folder as `out` (--out)"
+        )
+    return path
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[optuna.storages.RDBStorage]:
+    """Open Optuna's study in a SQLite file, which a kill leaves whole."""
+    connect = functools.partial(sqlite3.connect, path, check_same_thread=False)
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = optuna.storages.RDBStorage("sqlite:///search.db", {"creator": connect})  # a path in a URL needs escapes
+    try:
+        yield storage
+    finally:
+        optuna.logging.set_verbosity(level)
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """A search and its folder."""
+
+    base: RunConfig
+    space: Mapping[str, BaseDistribution]
+    folder: Path
+    options: RunOptions
+    console: Console
+    storage: optuna.storages.RDBStorage
+    study: optuna.Study
+
+    def run(self, trials: int) -> SearchResult:
+        """Make the trials that are missing."""
+        for number in range(trials):
+            begun = self.study.get_trials(deepcopy=False)
+            if number < len(begun) and begun[number].state.is_finished():
+                continue
+            trial = self._begin(number, is_new=number >= len(begun))
+            drawn = {path: _draw(trial, path, one) for path, one in self.space.items()}
+            self.console.print(f"Trial {number + 1} of {trials}: {describe(drawn)}", markup=False)
+            try:
+                is_over = self._try(trial, drawn)
+            finally:
+                self._show()
+            if not is_over:
+                return self._result(is_complete=False)
+        return self._result(is_complete=True)
+
+    def _begin(self, number: int, *, is_new: bool) -> optuna.Trial:
+        """Ask for a trial, or go on with one that was under way."""
+        # A sampler for each, so that the proposals do not depend on how often the search was interrupted.
+        self.study.sampler = optuna.samplers.TPESampler(seed=self.base.seed + number)
+        if is_new:
+            return self.study.ask()
+        study_id = self.storage.get_study_id_from_name(self.study.study_name)
+        return optuna.Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number))
+
+    def _try(self, trial: optuna.Trial, drawn: Mapping[str, Any]) -> bool:
+        """Run a trial to its end; return False if somebody interrupted it."""
+        try:
+            if self._train(trial, drawn) == "interrupted":
+                return False
+        except (TrainingDiverged, optuna.TrialPruned) as error:
+            self.study.tell(trial, state=TrialState.PRUNED)
+            self.console.print(f"  ended early: {error}", markup=False)
+        else:
+            score = trial.user_attrs[_SCORE]
+            self.study.tell(trial, score)
+            is_best = self.study.best_trial.number == trial.number
+            self.console.print(f"  score {score:.4g}{', the best so far' * is_best}")
+        (self._run_dir(trial.number) / RESUME_FILE).unlink(missing_ok=True)  # it may hold a large replay buffer
+        return True
+
+    def _train(self, trial: optuna.Trial, drawn: Mapping[str, Any]) -> str:
+        run_dir = self._run_dir(trial.number)
+        try:
+            config = _changed(self.base, drawn, "the configuration of this trial")
+        except InvalidArgument as error:  # values that do not fit together
+            raise optuna.TrialPruned(str(error)) from error
+        observers: list[Observer] = [_Watch(trial, config.training.eval_frequency)]
+        if not self.console.quiet:
+            observers.append(ProgressBar(has_head=False))
+        watch: Any = {"verbose": False, "observers": observers}
+        if (run_dir / RESUME_FILE).is_file():
+            limits = self.options.max_minutes, self.options.max_transitions
+            return resume(run_dir, max_minutes=limits[0], max_transitions=limits[1], **watch).reason
+        shutil.rmtree(run_dir, ignore_errors=True)
+        return train(
+            config, base_output_dir=run_dir.parent, run_name=run_dir.name, **dataclasses.asdict(self.options), **watch
+        ).reason
+
+    def _run_dir(self, number: int) -> Path:
+        return self.folder / "runs" / f"trial-{number + 1:03}"
+
+    def _show(self) -> None:
+        """Write the best configuration and the plot."""
+        found = self._result(is_complete=False)
+        if found.best is not None and found.best_config is not None:
+            best = _changed(self.base, found.values[found.best], "the best configuration")
+            write_whole(found.best_config, best.model_dump_json(indent=2) + "\n")
+        _plot(self.study.get_trials(deepcopy=False), self.space, self.folder / "search.png")
+
+    def _result(self, *, is_complete: bool) -> SearchResult:
+        made = self.study.get_trials(deepcopy=False)
+        scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in made]
+        known = [score for score in scores if score is not None]
+        values = [{path: _decoded(self.space[path], value) for path, value in one.params.items()} for one in made]
+        return SearchResult(self.folder, scores, values, scores.index(max(known)) if known else None, is_complete)
+
+
+class _Watch(Observer):
+    """Reports a run's evaluations to Optuna, and ends a run that is not worth going on with once it goes on.
+
+    Args:
+        trial: Of the run.
+        every: Transitions between its evaluations; `None` for one at the end.
+    """
+
+    def __init__(self, trial: optuna.Trial, every: int | None) -> None:
+        self._trial, self._every = trial, every or 1
+        self._seen = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
+        self._problem = ""
+
+    def on_event(self, event: Event) -> None:
+        """Report an evaluation."""
+        if isinstance(event, Episodes) and self._problem:  # not at the evaluation, which may be the last
+            raise optuna.TrialPruned(self._problem)
+        if not isinstance(event, Evaluated):
+            return
+        self._trial.set_user_attr(_SCORE, event.score)
+        step = event.transitions // self._every * self._every  # a round may end some transitions later
+        if step in self._seen:  # before the run was resumed; or the last evaluation of all
+            return
+        self._seen.add(step)
+        self._trial.report(event.score, step)
+        if self._trial.should_prune():
+            self._problem = f"{event.score:.4g} at {event.transitions:,} transitions is below the median"
+
+
+# ---------------------------------------------------------------------- the space
+
+
+def _read(config: Mapping[str, Any] | str | Path) -> RunConfig:
+    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
+
+
+def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    data: Any = source
+    if isinstance(source, (str, Path)):
+        try:
+            data = json.loads(Path(source).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidArgument(f"{source} cannot be read ({reason}): pass a JSON file with the space") from error
+    if not isinstance(data, Mapping) or not data:
+        raise InvalidArgument(
+            f"the space is {data!r}, expected an object: name a key of the configuration, and {_FORM}"
+        )
+    return dict(data)
+
+
+def _check_space(given: Mapping[str, Any], base: RunConfig) -> dict[str, BaseDistribution]:
+    """Return what values are drawn from, after every end of a range and every choice was tried in the configuration.
+
+    Raises:
+        InvalidArgument: A key is not known, or a value cannot be.
+    """
+    known, space = _known(base), {}
+    for path, one in given.items():
+        if path not in known:
+            near = difflib.get_close_matches(path, known, n=3) or [key for key in known if _leaf(key) == _leaf(path)]
+            advice = f"did you mean {' or '.join(near)}?" if near else "`train CONFIG --print-config` prints all"
+            raise InvalidArgument(f"the space names {path!r}, which is no key of the configuration: {advice}")
+        space[path] = _distribution(path, one, known[path])
+        for value in _extremes(space[path]):
+            _changed(base, {path: value}, f"the space has {_shown(value)} for {path}")
+    return space
+
+
+def _known(base: RunConfig) -> dict[str, Any]:
+    """Return the keys of a configuration by path, with their present values; those of the agent, too."""
+
+    def walk(place: str, value: Any) -> None:
+        found[place] = value
+        if isinstance(value, Mapping):
+            for name, one in value.items():
+                walk(f"{place}.{name}" if place else name, one)
+        elif isinstance(value, list):
+            for index, one in enumerate(value):
+                walk(f"{place}[{index}]", one)
+
+    found: dict[str, Any] = {}
+    data = base.model_dump(mode="json")
+    data["agent"]["hyperparameters"] = dataclasses.asdict(agent_config(base))
+    walk("", data)
+    del found[""]
+    return found
+
+
+def _distribution(path: str, given: Any, present: Any) -> BaseDistribution:
+    if isinstance(given, list) and given:
+        return CategoricalDistribution([json.dumps(choice) for choice in given])
+    if not isinstance(given, Mapping) or {"low", "high"} - set(given) or set(given) - {"low", "high", "log"}:
+        raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
+    low, high, log = given["low"], given["high"], given.get("log", False)
+    is_whole = isinstance(low, int) and isinstance(high, int) and not isinstance(present, float)
+    try:
+        return IntDistribution(low, high, log) if is_whole else FloatDistribution(float(low), float(high), log)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{path} is {given!r} in the space, which is no range ({error}): change it") from error
+
+
+def _extremes(one: BaseDistribution) -> list[Any]:
+    if isinstance(one, CategoricalDistribution):
+        return [_decoded(one, choice) for choice in one.choices]
+    return [one.low, one.high] if isinstance(one, (IntDistribution, FloatDistribution)) else []
+
+
+def _draw(trial: optuna.Trial, path: str, one: BaseDistribution) -> Any:
+    match one:
+        case IntDistribution():
+            return trial.suggest_int(path, one.low, one.high, log=one.log)
+        case FloatDistribution():
+            return trial.suggest_float(path, one.low, one.high, log=one.log)
+        case CategoricalDistribution():
+            return _decoded(one, trial.suggest_categorical(path, one.choices))
+    raise TypeError(f"{one} is of no kind that a space is read as")
+
+
+def _decoded(one: BaseDistribution, value: Any) -> Any:
+    """Return a choice, which Optuna keeps as JSON so that it may be anything; numbers are as they are."""
+    return json.loads(value) if isinstance(one, CategoricalDistribution) else value
+
+
+def _changed(base: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
+    data = base.model_dump(mode="json")
+    for path, value in values.items():
+        *parents, last = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
+        place: Any = data
+        for part in parents:
+            place = place[part]
+        place[last] = value
+    return parse_config(data, source)
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Return the values of a trial in a few words."""
+    return ", ".join(f"{_leaf(path)} {_shown(value)}" for path, value in values.items())
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else json.dumps(value)
+
+
+# ---------------------------------------------------------------------- the plot
+
+
+def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution], path: Path) -> None:
+    """Draw the scores of all trials, over their numbers and over each key."""
+    from matplotlib.ticker import MaxNLocator
+
+    scored = [trial for trial in trials if trial.value is not None]
+    if not scored:
+        return
+    columns = min(len(space) + 1, 3)
+    rows = -(-(len(space) + 1) // columns)
+    with style():
+        figure, (first, *panels) = new_figure(rows, columns, 3.8 * columns + 0.6, 2.6 * rows + 0.5)
+        _draw_points(first, [trial.number + 1 for trial in scored], scored)
+        done = [trial for trial in scored if trial.state == TrialState.COMPLETE]
+        best = itertools.accumulate((trial.value or 0.0 for trial in done), max)
+        first.step([trial.number + 1 for trial in done], [*best], where="post", color=COLOURS[1], label="best so far")
+        first.set(title="Score of trials", xlabel="trial")
+        first.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        first.legend(fontsize=7)
+        for panel, (key, one) in zip(panels, space.items(), strict=False):
+            places = [trial.params[key] for trial in scored]
+            if isinstance(one, CategoricalDistribution):
+                places = [one.choices.index(place) for place in places]
+                panel.set_xticks(range(len(one.choices)), [_shown(_decoded(one, choice)) for choice in one.choices])
+                panel.set_xlim(-0.5, len(one.choices) - 0.5)
+            elif getattr(one, "log", False):
+                panel.set_xscale("log")
+            _draw_points(panel, places, scored)
+            panel.set_title(_leaf(key).replace("_", " "))
+        for panel in panels[len(space) :]:
+            panel.set_axis_off()
+        save_figure(figure, path)
+
+
+def _draw_points(panel: Axes, places: Sequence[float], trials: Sequence[FrozenTrial]) -> None:
+    """Draw a dot per trial, hollow where it was ended early."""
+    kinds = {TrialState.COMPLETE: (COLOURS[0], "completed"), TrialState.PRUNED: ("none", "ended early")}
+    for state, (fill, label) in kinds.items():
+        chosen = [
+            (place, trial.value or 0.0) for place, trial in zip(places, trials, strict=True) if trial.state == state
+        ]
+        panel.plot(
+            [place for place, _ in chosen], [value for _, value in chosen],
+            "o", markersize=4, markerfacecolor=fill, markeredgecolor=COLOURS[0], label=label,
+        )  # fmt: skip

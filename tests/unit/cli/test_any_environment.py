@@ -1,0 +1,201 @@
+"""The commands with what is neither hockey nor compiled: a PettingZoo game for two, and an environment for one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as imageio
+import numpy as np
+import polars as pl
+import pygame
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from typer.testing import CliRunner, Result
+
+from envfleet.cli.app import app
+from envfleet.envs.games import find_game
+from envfleet.errors import InvalidArgument
+from envfleet.training import resume, train
+from envfleet.training.evaluation import evaluate
+from envfleet.training.games import Rink
+
+TUTORIALS = Path(__file__).resolve().parents[3] / "docs" / "tutorials"
+SLEEPY = {"type": "fetch:Sleepy", "kwargs": {"sleep": 0.8}}
+OPPONENTS = [{"type": "self_play"}, SLEEPY, {"type": "random"}, {"type": "snapshots"}, {"type": "none"}]
+TRAINING = {"rollout_steps": 16, "eval_games": 6, "eval_frequency": None, "checkpoint_frequency": None}
+AGENT = {"type": "PPO", "hyperparameters": {"hidden": [8], "num_minibatches": 1, "num_epochs": 1}}
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread", "_tutorials")
+
+
+@pytest.fixture
+def _tutorials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TUTORIALS))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _polars_runtime() -> None:
+    """Polars opens the descriptors of its runtime with the first file that it reads."""
+    pl.read_csv(b"a\n1\n")
+
+
+def config_of(environment: dict[str, Any], **phase: Any) -> dict[str, Any]:
+    phase = {"name": "all", "transitions": 300, "environment": environment, **phase}
+    return {"curriculum": {"phases": [phase]}, "training": TRAINING, "agent": AGENT, "seed": 1}
+
+
+def fetch(**phase: Any) -> dict[str, Any]:
+    opponent = {"type": "weighted_mixture", "opponents": OPPONENTS}
+    return config_of({"id": "fetch:Fetch", "kwargs": {"size": 7}}, **{"opponent": opponent, **phase})
+
+
+def invoke(*arguments: object) -> Result:
+    runner = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"})
+    result = runner.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def trained(config: dict[str, Any], folder: Path) -> Path:
+    (folder / "mine.json").write_text(json.dumps(config), encoding="utf-8")
+    invoke("train", folder / "mine.json", "-n", 2, "--backend", "serial", "--out", folder, "--name", "run", "--quiet")
+    return folder / "run"
+
+
+def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
+    run = trained(fetch(shaping="fetch:nearer"), tmp_path)
+    episodes = pl.read_csv(run / "episodes.csv")
+    assert {"self", "fetch:Sleepy", "random"} <= set(episodes["opponent"])
+    assert set(pl.read_csv(run / "evaluations.csv")["opponent"]) >= {"random", "fetch:Sleepy", "pool", "learner"}
+
+    figures = tmp_path / "figures.json"
+    shown = invoke("evaluate", run, "--opponent", "fetch:Sleepy", "--games", 12, "--json", figures).output
+    assert "best against fetch:Sleepy" in shown
+    written = json.loads(figures.read_text())
+    assert sum(written[name] for name in ("wins", "draws", "losses")) == 12
+    assert set(written["sides"]) == {"red", "blue"}
+
+    film = tmp_path / "game.gif"
+    shown = invoke("watch", run, "--against", "random", "--games", 1, "--side", "blue", "--out", film).output
+    assert "Game 1, best on the blue:" in shown
+    assert imageio.imread(film, index=0).shape == (16 + 18, 16 * 7, 3)  # names and score above it
+
+    assert "random" in invoke("tournament", run, "--games", 4).output
+    assert (run / "tournament.png").exists()
+
+
+def test_evaluation_of_any_game_does_not_depend_on_how_many_run_at_once() -> None:
+    game = find_game("fetch:Fetch", {"size": 7})
+    assert game is not None
+    many, few = (evaluate("random", "random", games=20, rink=Rink(game=game, num_envs=n)) for n in (64, 3))
+    assert many == few
+    assert 0 < many.score.draws < 20
+
+
+def test_a_run_with_opponents_of_ones_own_goes_on_to_the_last_bit(tmp_path: Path) -> None:
+    config = fetch(opponent={"type": "weighted_mixture", "opponents": [SLEEPY, {"type": "random"}]})
+    options: Any = {"num_envs": 2, "backend": "serial", "base_output_dir": tmp_path, "verbose": False}
+    whole = train(config, run_name="whole", **options)
+    part = train(config, run_name="part", max_transitions=100, **options)
+    done = resume(part.run_dir, verbose=False)
+    rest = [(run.run_dir / "episodes.csv").read_bytes() for run in (whole, done)]
+    assert rest[0] == rest[1]
+
+
+def test_rewards_are_what_the_function_makes_of_them(tmp_path: Path) -> None:
+    config = fetch(shaping=f"{Path(__file__).stem}:doubled")
+    result = train(config, num_envs=2, backend="serial", base_output_dir=tmp_path, verbose=False)
+    episodes = pl.read_csv(result.run_dir / "episodes.csv")
+    np.testing.assert_allclose(episodes["shaped_return"], 2 * episodes["return"] + episodes["length"])
+
+
+def doubled(observations: Any, actions: Any, rewards: Any, next_observations: Any) -> Any:
+    assert observations.shape == next_observations.shape == (len(rewards), 3)
+    assert actions.shape == (len(rewards),)
+    assert (np.abs(observations[:, 0] - next_observations[:, 0]) < 0.34).all()  # one place of seven, of the same game
+    return 2 * rewards + 1
+
+
+def test_an_environment_for_one_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
+    run = trained(
+        config_of({"id": "gymnasium.envs.classic_control:CartPoleEnv", "kwargs": {"sutton_barto_reward": True}}),
+        tmp_path,
+    )
+    figures = tmp_path / "figures.json"
+    shown = invoke("evaluate", run, "--env", "CartPole-v1", "--games", 5, "--json", figures).output
+    assert "mean return" in shown
+    written = json.loads(figures.read_text())
+    assert (written["episodes"], written["env"]) == (5, "CartPole-v1")
+
+    film = tmp_path / "pole.gif"
+    shown = invoke("watch", run, "--env", "CartPole-v1", "--games", 5, "--out", film).output
+    returns = [float(found) for found in re.findall(r"return ([\d.]+) after", shown)]
+    assert np.mean(returns) == written["mean"]
+    assert imageio.imread(film, index=0).shape == (400, 600, 3)
+
+    shown = invoke("tournament", run, "--games", 2).output
+    assert "CartPoleEnv" in shown
+
+
+class Pole(CartPoleEnv):
+    """CartPole for a person."""
+
+    def get_keys_to_action(self) -> dict[Any, int]:
+        return {(): 0, "d": 1}
+
+
+def test_a_person_plays_where_keys_mean_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+
+    class Pressed:
+        def __getitem__(self, key: int) -> bool:
+            return key == pygame.K_d
+
+    monkeypatch.setattr(pygame.key, "get_pressed", Pressed)
+    shown = invoke("play", "--env", f"{Path(__file__).stem}:Pole", "--games", 1).output
+    steps = int(re.findall(r"after (\d+) steps", shown)[0])
+    assert 8 <= steps <= 11  # always pushed to one side
+    with pytest.raises(AssertionError, match="does not say which keys mean what"):
+        invoke("play", "--env", "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ({"opponent": None}, "the phase 'all' plays 'fetch:Fetch', a game for two, without an opponent: add"),
+        ({"opponent": {"type": "basic_weak"}}, "has no scripted player of that name: take random"),
+        (
+            {"opponent": {"type": "fetch:Nobody"}},
+            "opponent is 'fetch:Nobody', but module 'fetch' has no attribute 'Nobody'",
+        ),
+        ({"opponent": {"type": "fetch:nearer"}}, "nearer cannot be made .* let it take"),
+        ({"shaping": "fetch:SIZE"}, "shaping is 'fetch:SIZE', a int: name a function"),
+        ({"reward_shaping": {}}, "has reward_shaping, but 'fetch:Fetch' has no terms for it: write shaping"),
+    ],
+)
+def test_mistakes_are_named_before_the_run_begins(phase: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        train(fetch(**phase), base_output_dir=tmp_path / "runs", verbose=False)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--env", "CartPole-v1", "--opponent", "random"), "--opponent for 'CartPole-v1', which is for one player"),
+        (("--env", "CartPole-v1"), "there is no player 'x.pt', expected the file of a checkpoint"),
+        (("--env", "remote"), '--env is "remote" without url and env'),
+        (("--env", "fetch:Fetch", "--mode", "FAST"), "mode='FAST', but 'fetch:Fetch' has no modes: leave it out"),
+        (("--env", "fetch:Fetch", "--side", "left"), "side='left': pass one of 'red', 'blue', 'both'"),
+        (("--env", "fetch:nearer"), "there is no player 'x.pt'"),
+    ],
+)
+def test_what_the_environment_does_not_have_is_refused(options: tuple[str, ...], said: str) -> None:
+    player = "random" if "fetch:Fetch" in options else "x.pt"
+    result = CliRunner().invoke(app, ["evaluate", player, *options])
+    assert result.exit_code == 2
+    assert said in re.sub(r"[\s│]+", " ", result.output)

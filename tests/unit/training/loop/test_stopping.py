@@ -1,0 +1,88 @@
+"""Ctrl-C in a run: a real process, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envfleet.training import train
+
+NOTICE = "Saving after this round; Ctrl-C again ends at once, without saving."
+
+
+class Slow(gym.Env[Any, Any]):
+    """Says so and takes its time in the fifth step."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._steps = seconds, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._steps == 5:
+            print("stepping", flush=True)
+            time.sleep(self._seconds)
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+gym.register("Slow-v0", f"{__name__}:Slow")
+
+
+def run(folder: str, seconds: float) -> None:
+    place = {"id": f"{__name__}:Slow-v0", "kwargs": {"seconds": seconds}}
+    phase = {"name": "a", "transitions": 100_000, "environment": place, "opponent": {"type": "none"}}
+    config = {"curriculum": {"phases": [phase]}, "agent": {"type": "PPO", "hyperparameters": {"hidden": [4]}}}
+    result = train(config, backend="serial", base_output_dir=folder, run_name=f"run-{seconds:g}", verbose=False)
+    print(result.reason, result.total_steps, flush=True)
+
+
+def read(stream: IO[bytes]) -> str:
+    """Read one line that says something."""
+    while (line := stream.readline()) == b"\n":
+        pass
+    return line.decode().strip()
+
+
+@pytest.mark.timeout(240)
+def test_the_first_is_answered_at_once_and_saves_and_the_second_does_not_wait(tmp_path: Path) -> None:
+    program = f"from {__name__} import run; [run({str(tmp_path)!r}, s) for s in (1, 2, 100)]"
+    command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+    with subprocess.Popen(command, cwd=Path(__file__).parents[4], stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert read(process.stdout) == "stepping"
+        os.kill(process.pid, signal.SIGINT)
+        assert read(process.stderr) == NOTICE
+        assert read(process.stdout) == "interrupted 5"
+        assert (tmp_path / "run-1" / "resume.pt").is_file()
+
+        assert read(process.stdout) == "stepping"
+        process.stderr.close()  # as tee does when it has the same Ctrl-C
+        os.kill(process.pid, signal.SIGINT)
+        assert read(process.stdout) == "interrupted 5"
+        assert (tmp_path / "run-2" / "resume.pt").is_file()
+
+        assert read(process.stdout) == "stepping"
+        begin = time.monotonic()
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(1.0)  # or both are one
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+        assert time.monotonic() - begin < 60  # of the 100 that the step would have taken
+        assert not (tmp_path / "run-100" / "resume.pt").exists()
