@@ -84,7 +84,7 @@ def can_compile(kind: type[object], networks: Mapping[str, nn.Module], wanted: b
     Raises:
         InvalidArgument: They must be, by the configuration, and cannot.
     """
-    odd = [name for name, network in networks.items() if not _is_flat(network)]
+    odd = [name for name, network in networks.items() if not is_flat(network)]
     reason = obstacle
     if wanted is False:
         reason = "not wanted"
@@ -101,7 +101,7 @@ def can_compile(kind: type[object], networks: Mapping[str, nn.Module], wanted: b
     return not reason
 
 
-def _is_flat(network: nn.Module) -> bool:
+def is_flat(network: nn.Module) -> bool:
     """Return whether `Flat` takes it: dense layers with ReLU between, an `ActorCritic` of dense layers, a number."""
     is_dense = isinstance(network, ActorCritic) and network.is_dense
     return all(part.device.type == "cpu" and part.dtype is torch.float32 for part in network.parameters()) and (

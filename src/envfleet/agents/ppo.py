@@ -460,14 +460,14 @@ def _push(log_probs: F32, batch: _Columns, settings: _Settings, figures: NDArray
     count, loss, divergence, clipped_share = len(log_probs), 0.0, 0.0, 0.0
     pushes = np.empty(count, np.float32)
     for row in range(count):
-        log_ratio, advantage = log_probs[row] - batch.log_probs[row], batch.advantages[row]
-        log_ratio = log_ratio if not log_ratio > _FINITE_LOG_RATIO else np.float32(_FINITE_LOG_RATIO)
+        log_ratio, advantage = float(log_probs[row] - batch.log_probs[row]), float(batch.advantages[row])
+        log_ratio = log_ratio if not log_ratio > _FINITE_LOG_RATIO else _FINITE_LOG_RATIO
         is_far = log_ratio > _LARGEST_LOG_RATIO
         ratio = math.exp(_LARGEST_LOG_RATIO if is_far else log_ratio)
         clipped = min(max(ratio, 1 - settings.clip), 1 + settings.clip)
         is_free = not clipped * advantage < ratio * advantage
         loss -= (ratio if is_free else clipped) * advantage
-        pushes[row] = -ratio * advantage / count if is_free and not is_far else np.float32(0)
+        pushes[row] = -ratio * advantage / count if is_free and not is_far else 0.0
         divergence += math.expm1(log_ratio) - log_ratio
         clipped_share += ratio != clipped
     figures[0], figures[3], figures[4] = loss / count, divergence / count, clipped_share / count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -143,7 +143,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def a_pair(kind: str, is_discrete: bool, **config: Any) -> tuple[PPO, PPO, Slab]:
     """Two equal agents, of which one is compiled, and what they learn from; its parts are not of one size."""
-    slab, space = a_slab(), PUSH
+    slab, space = a_slab(), cast("spaces.Space[Any]", PUSH)
     if is_discrete:
         choices = np.random.default_rng(1).integers(2, 5, (STEPS, ENVS))
         slab, space = dataclasses.replace(slab, actions=choices), spaces.Discrete(3, start=2)
