@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-_SMALLEST_VARIANCE = 1e-8
+SMALLEST_VARIANCE = 1e-8
 
 
 class RunningMoments(nn.Module):
@@ -42,7 +42,7 @@ class RunningMoments(nn.Module):
     def deviation(self) -> Tensor:
         """Standard deviation, `(size,)`; 1 before anything was seen, and where nothing varies."""
         variance = self.squares / self.count.clamp(min=1.0)
-        return torch.where(variance > _SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
+        return torch.where(variance > SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
 
     def normalise(self, values: Tensor) -> Tensor:
         """Bring values to mean 0 and variance 1, in their own dtype."""

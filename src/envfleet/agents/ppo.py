@@ -23,6 +23,7 @@ from envfleet.agents.flat import Flat, can_compile, workspace
 from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
 from envfleet.agents.means import Means
+from envfleet.agents.moments import SMALLEST_VARIANCE
 from envfleet.agents.randomness import initialising
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
@@ -303,8 +304,8 @@ class PPO(SlabAgent[PPOConfig]):
         )  # fmt: skip
 
         def normalised(inputs: Tensor) -> F32:
-            features: F32 = network.observation_moments.normalise(inputs).numpy()
-            return features
+            moments = network.observation_moments
+            return _normalise(inputs.numpy(), float(moments.count), moments.mean.numpy(), moments.squares.numpy())
 
         def outputs(inputs: Tensor) -> Tensor:
             return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[0], normalised(inputs)))
@@ -344,6 +345,20 @@ class _Columns(NamedTuple):
     log_probs: F32
     advantages: F32
     goals: F32
+
+
+@compiled.compiled
+def _normalise(inputs: F32, count: float, mean: NDArray[np.float64], squares: NDArray[np.float64]) -> F32:
+    """Do what `RunningMoments.normalise` does."""
+    features, scales = np.empty_like(inputs), np.ones(mean.size)
+    for column in range(mean.size):
+        variance = squares[column] / max(count, 1.0)
+        if variance > SMALLEST_VARIANCE:
+            scales[column] = 1 / math.sqrt(variance)
+    for row in range(inputs.shape[0]):
+        for column in range(mean.size):
+            features[row, column] = (inputs[row, column] - mean[column]) * scales[column]
+    return features
 
 
 @compiled.compiled

@@ -31,9 +31,9 @@ def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
     Raises:
         InvalidArgument: One has a wrong value.
     """
-    for name in (*_CHOICES, *_SHARES):
-        each = np.asarray(values.get(name, 0))
-        is_right = (each >= 0) & (each <= 1) if name in _SHARES else np.isin(each, (0, 1, 2))
+    for name in [name for name in (*_CHOICES, *_SHARES) if name in values]:
+        each = np.asarray(values[name])
+        is_right = (each >= 0) & (each <= 1) if name in _SHARES else (each == 0) | (each == 1) | (each == 2)
         if not is_right.all():
             wrong = each[~is_right].flat[0]
             raise InvalidArgument(

@@ -196,7 +196,7 @@ class Opponents:
                 places.add(place)
                 rows = np.flatnonzero(self._who == number)
                 self._groups.append(_Group(self._player(place), self._entries[entry].is_deterministic, rows))
-        self.own_rows = np.flatnonzero(np.isin(self._who, own))
+        self.own_rows = np.flatnonzero(np.isin(self._who, own)) if own else np.zeros(0, np.int64)
         for place in [place for place in self._players if place not in places]:
             if len(self._players) <= self._max_loaded:
                 break
