@@ -1,12 +1,12 @@
-"""How strong compiled self-play becomes: win rates after so many minutes of training, on compiled hockey and on Box2D.
+"""How strong PPO on compiled hockey becomes: win rates after so many minutes of training, over seeds.
 
-    python benchmarks/strength.py OUT                    # 10, 20 and 40 minutes, then games: an hour on one core
-    python benchmarks/strength.py OUT --minutes 1 2      # a quick look
-    python benchmarks/strength.py OUT --only-games       # play the games of a run that is there
+    python benchmarks/strength.py OUT                    # `ppo_kernel`: 10, 20 and 40 minutes: an hour on one core
+    python benchmarks/strength.py OUT --config quickstart --minutes 1 --num-envs 1024 --seeds 0 1 2    # the demo
+    python benchmarks/strength.py OUT --only-games       # play the games of runs that are there
 
-Trains by the configuration `ppo_kernel` with one thread, stops at each mark, keeps the agent and goes on; a run that
-was stopped goes on as if it had not been. Then every agent plays both scripted players from both sides, on both
-engines. Writes OUT/strength.json and OUT/strength.png.
+Trains by a configuration with one thread, stops at each mark, keeps the agent and goes on; a run that was stopped goes
+on as if it had not been. Then every agent plays both scripted players from both sides. Writes
+OUT/strength.json, which says what was run, and OUT/strength.png.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import stats
 
 from envfleet.training import RunResult, resume, train
+from envfleet.training.config import read_config
 from envfleet.training.evaluation import evaluate
 from envfleet.training.games import Rink
 
@@ -31,8 +34,9 @@ OPPONENTS = ("strong", "weak")
 RUN = "run"
 
 
-def learn(out: Path, config: str, marks: list[float], num_envs: int) -> list[dict[str, Any]]:
+def learn(out: Path, config: str, marks: list[float], num_envs: int, seed: int) -> list[dict[str, Any]]:
     """Train up to each mark (minutes); an entry for each, with the file of the agent as it was."""
+    out.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     for before, mark in itertools.pairwise([0.0, *marks]):
         began_cpu_s = time.process_time()
@@ -40,10 +44,10 @@ def learn(out: Path, config: str, marks: list[float], num_envs: int) -> list[dic
             result = resume(out / RUN, max_minutes=mark - before)
         else:
             result = train(
-                config, num_envs=num_envs, workers=1, max_minutes=mark, base_output_dir=out, run_name=RUN
+                config, num_envs=num_envs, workers=1, max_minutes=mark, base_output_dir=out, run_name=RUN, seed=seed
             )  # fmt: skip
         cpu_min = (time.process_time() - began_cpu_s) / 60 + (entries[-1]["cpu_minutes"] if entries else 0.0)
-        entries.append({**_entry(result, out, mark), "cpu_minutes": cpu_min})
+        entries.append({**_entry(result, out, mark), "seed": seed, "cpu_minutes": cpu_min})
         _write(out / "marks.json", entries)
     return entries
 
@@ -56,15 +60,33 @@ def _entry(result: RunResult, out: Path, mark: float) -> dict[str, Any]:
     return {"minutes": mark, "agent": path.name, "transitions": result.total_steps, "updates": result.total_updates}
 
 
-def play(out: Path, entries: list[dict[str, Any]], games: int) -> None:
-    """Let every agent play; figures are added to its entry."""
-    for entry, engine, opponent in itertools.product(entries, ("compiled", "box2d"), OPPONENTS):
+def play(out: Path, entries: list[dict[str, Any]], games: int, engines: list[str]) -> None:
+    """Let every agent of a seed play; figures are added to its entry."""
+    for entry, engine, opponent in itertools.product(entries, engines, OPPONENTS):
         found = evaluate(out / entry["agent"], opponent, games=games, seed=1, rink=Rink(engine=engine))
         entry[f"{opponent}, {engine}"] = {
             **found.figures(),
             **{f"win_rate_{side}": score.win_rate for side, score in found.sides.items()},
         }
-        print(f"{entry['minutes']:g} minutes, {opponent}, {engine}: {entry[f'{opponent}, {engine}']}", flush=True)
+        found_here = entry[f"{opponent}, {engine}"]
+        print(f"seed {entry['seed']}, {entry['minutes']:g} minutes, {opponent}, {engine}: {found_here}", flush=True)
+
+
+def over_seeds(entries: list[dict[str, Any]], engines: list[str]) -> list[dict[str, Any]]:
+    """Return mean win rates over the seeds of every mark, with intervals of 95 % (Student's t) of the mean."""
+    summary = []
+    for mark in sorted({entry["minutes"] for entry in entries}):
+        chosen = [entry for entry in entries if entry["minutes"] == mark]
+        for engine, opponent in itertools.product(engines, OPPONENTS):
+            rates = np.array([entry[f"{opponent}, {engine}"]["win_rate"] for entry in chosen])
+            found = {"minutes": mark, "opponent": opponent, "engine": engine, "seeds": len(rates)}
+            found |= {"mean": rates.mean(), "least": rates.min(), "most": rates.max()}
+            if len(rates) > 1:
+                reach = stats.t.ppf(0.975, len(rates) - 1) * rates.std(ddof=1) / len(rates) ** 0.5
+                found["interval"] = [rates.mean() - reach, min(rates.mean() + reach, 1.0)]
+            summary.append(found)
+            print(found, flush=True)
+    return summary
 
 
 def curve(out: Path) -> dict[str, list[tuple[int, float]]]:
@@ -77,17 +99,21 @@ def curve(out: Path) -> dict[str, list[tuple[int, float]]]:
     return points
 
 
-def draw(path: Path, points: dict[str, list[tuple[int, float]]], entries: list[dict[str, Any]]) -> None:
-    """Draw the curve, with the marks."""
+def draw(
+    path: Path, curves: list[dict[str, list[tuple[int, float]]]], entries: list[dict[str, Any]], title: str
+) -> None:
+    """Draw the curves of all seeds, with the marks of the first."""
     import matplotlib as mpl  # takes a second
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for name, measured in points.items():
+    colours: dict[str, str] = {}
+    for number, (name, measured) in enumerate(pair for points in curves for pair in points.items()):
         millions, shares = [count / 1e6 for count, _ in measured], [100 * share for _, share in measured]
-        axes.plot(millions, shares, label=name.replace("_", " "))
+        label = None if name in colours else name.replace("_", " ")
+        axes.plot(millions, shares, label=label, color=colours.setdefault(name, f"C{number}"))
     for entry in entries:
         where = entry["transitions"] / 1e6
         axes.axvline(where, color="0.6", linewidth=0.8)
@@ -95,7 +121,7 @@ def draw(path: Path, points: dict[str, list[tuple[int, float]]], entries: list[d
         axes.text(where, 4, label, rotation=90, ha="right", va="bottom", color="0.4", fontsize=8)
     axes.set(xlabel="transitions (millions)", ylabel="games won (%)", ylim=(0, 101))
     axes.set_xlim(left=0)
-    axes.set_title("PPO on compiled hockey: best actions, both sides, 500 games a point", fontsize=10)
+    axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(loc="center right")
     figure.savefig(path, dpi=110)
@@ -109,24 +135,39 @@ def _write(path: Path, content: Any) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Strength of compiled self-play after so many minutes.")
+    parser = argparse.ArgumentParser(description="Strength of PPO on compiled hockey after so many minutes.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--config", default="ppo_kernel")
     parser.add_argument("--minutes", type=float, nargs="+", default=[10.0, 20.0, 40.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--num-envs", type=int, default=512)
     parser.add_argument("--games", type=int, default=2000, help="per agent, opponent and engine")
+    parser.add_argument("--engines", nargs="+", choices=("compiled", "box2d"), default=["compiled", "box2d"])
     parser.add_argument("--only-games", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.only_games:
-        entries = json.loads((given.out / "marks.json").read_text(encoding="utf-8"))
-    else:
-        entries = learn(given.out, given.config, sorted(given.minutes), given.num_envs)
-    play(given.out, entries, given.games)
-    content = {"cores": os.cpu_count(), "marks": entries, "curve": curve(given.out)}
+    entries, curves = list[dict[str, Any]](), []
+    for seed in given.seeds:
+        place = given.out / f"seed_{seed}"
+        if given.only_games:
+            found = json.loads((place / "marks.json").read_text(encoding="utf-8"))
+        else:
+            found = learn(place, given.config, sorted(given.minutes), given.num_envs, seed)
+        play(place, found, given.games, given.engines)
+        entries += found
+        curves.append(curve(place))
+    config = read_config(given.config)
+    ran = {"config": config.model_dump(mode="json"), "num_envs": given.num_envs, "games": given.games, "threads": 1}
+    content = {
+        "ran": {"name": given.config, **ran, "cores": os.cpu_count(), "load_average": os.getloadavg()},
+        "over_seeds": over_seeds(entries, given.engines),
+        "marks": entries,
+        "curves": curves,
+    }
     _write(given.out / "strength.json", content)
-    draw(given.out / "strength.png", content["curve"], entries)
+    title = f"{given.config}: best actions, both sides, {config.training.eval_games} games a point"
+    draw(given.out / "strength.png", curves, entries[: len(given.minutes)], title)
 
 
 if __name__ == "__main__":
