@@ -30,7 +30,7 @@ def demo(
         str, typer.Argument(metavar="CONFIG", help="What is trained: a name or a JSON file, as for train.")
     ] = "quickstart",
     *,
-    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=2, help="Games at once.")] = 256,
+    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=2, help="Games at once.")] = 1024,
     minutes: Annotated[float, typer.Option(min=0.01, help="Of training.")] = 1.0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs.")] = Path("results/runs"),
 ) -> None:
