@@ -135,7 +135,7 @@ def test_an_environment_for_one_is_trained_evaluated_filmed_and_ranked(tmp_path:
     shown = invoke("watch", run, "--env", "CartPole-v1", "--games", 5, "--out", film).output
     returns = [float(found) for found in re.findall(r"return ([\d.]+) after", shown)]
     assert np.mean(returns) == written["mean"]
-    assert imageio.imread(film, index=0).shape == (400, 600, 3)
+    assert imageio.imread(film, index=0).shape == (400 + 32, 600, 3)
 
     shown = invoke("tournament", run, "--games", 2).output
     assert "CartPoleEnv" in shown

@@ -31,10 +31,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_names_stand_on_their_sides_with_the_score_and_the_clock(written: list[str]) -> None:
     moments = [
         Moment(0, 0, True, FRAME),
-        Moment(0, 60, True, FRAME, outcome=1),
+        Moment(0, 60, True, FRAME, outcome=1, is_last=True),
         Moment(1, 0, False, FRAME),
-        Moment(1, 25, False, FRAME, outcome=0),
-        Moment(2, 5, True, FRAME, outcome=-1),
+        Moment(1, 25, False, FRAME, outcome=0, is_last=True),
+        Moment(2, 5, True, FRAME, outcome=-1, is_last=True),
     ]
     frames = list(caption_frames(moments, "mine", "strong", fps=50))
     lines = [tuple(written[at : at + 3]) for at in range(0, len(written), 3)]
