@@ -80,10 +80,10 @@ def over_seeds(entries: list[dict[str, Any]], engines: list[str]) -> list[dict[s
         for engine, opponent in itertools.product(engines, OPPONENTS):
             rates = np.array([entry[f"{opponent}, {engine}"]["win_rate"] for entry in chosen])
             found = {"minutes": mark, "opponent": opponent, "engine": engine, "seeds": len(rates)}
-            found |= {"mean": rates.mean(), "least": rates.min(), "most": rates.max()}
+            found |= {"mean": float(rates.mean()), "least": float(rates.min()), "most": float(rates.max())}
             if len(rates) > 1:
-                reach = stats.t.ppf(0.975, len(rates) - 1) * rates.std(ddof=1) / len(rates) ** 0.5
-                found["interval"] = [rates.mean() - reach, min(rates.mean() + reach, 1.0)]
+                reach = float(stats.t.ppf(0.975, len(rates) - 1) * rates.std(ddof=1) / len(rates) ** 0.5)
+                found["interval"] = [found["mean"] - reach, min(found["mean"] + reach, 1.0)]
             summary.append(found)
             print(found, flush=True)
     return summary

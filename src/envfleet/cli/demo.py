@@ -72,13 +72,10 @@ def _train_alone(config: RunConfig, console: Console) -> RunResult:
 
     console.print(f"Training for {_SECONDS_ALONE:.0f} s on one game, to compare", style="dim")
     quick = config.training.model_copy(update={"eval_games": 1})
+    quiet = config.model_copy(update={"training": quick})
     with tempfile.TemporaryDirectory(prefix="envfleet-demo-") as folder:
-        return train(
-            config.model_copy(update={"training": quick}),
-            max_minutes=_SECONDS_ALONE / 60,
-            base_output_dir=folder,
-            verbose=False,
-        )
+        train(quiet, max_transitions=quick.rollout_steps, base_output_dir=folder, verbose=False)  # compiles updates
+        return train(quiet, max_minutes=_SECONDS_ALONE / 60, base_output_dir=folder, verbose=False)
 
 
 def _play(player: Player, console: Console, when: str) -> dict[str, Score]:
