@@ -3,8 +3,8 @@
     python benchmarks/ppo.py PYTHON     # an interpreter that has gymnax and JAX; three minutes
 
 All train the same networks on CartPole by the same hyperparameters: the agent PPO, docs/tutorials/ppo.py, whose updates
-are plain torch, and a PPO in JAX. Prints samples a second, learning included (medians of the turns), and the mean length
-of the episodes of the last turn, which says that all learn.
+are plain torch, and a PPO in JAX. Prints samples a second, learning included (medians of the turns), and the mean
+length of the episodes of the last turn, which says that all learn.
 """
 
 from __future__ import annotations
