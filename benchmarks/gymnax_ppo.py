@@ -45,9 +45,9 @@ def play(networks: Any, carry: Any, key: Any) -> Any:
     log_probs = jnp.take_along_axis(logits, actions[:, None], 1)[:, 0]
     stepping = jax.random.split(key, NUM_ENVS)
     made = jax.vmap(env.step, in_axes=(0, 0, 0, None))(stepping, states, actions, env_params)
-    following, states, rewards, ended, *_ = made
+    following, states, rewards, terminated, truncated, *_ = made
     values = forward(networks[1], observations)[:, 0]
-    return (following, states), (observations, actions, log_probs, values, rewards, ended)
+    return (following, states), (observations, actions, log_probs, values, rewards, terminated | truncated)
 
 
 def judge(rewards: Any, values: Any, ended: Any, last: Any) -> Any:

@@ -62,7 +62,10 @@ def test_identical_to_serial(way: RayBackend, mode: AutoresetMode) -> None:
     assert mismatches(expected, found) == []
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name.lower())
+# Of TCP in every mode, test_far.py has the same without Ray.
+@pytest.mark.parametrize(
+    "mode", [pytest.param(MODES[0]), *(pytest.param(m, marks=pytest.mark.slow) for m in MODES[1:])]
+)
 def test_conforms(way: RayBackend, mode: AutoresetMode) -> None:
     """What depends on the way data goes; with Ray, which starts slowly, the whole suite takes many minutes."""
     copies = [mode is AutoresetMode.SAME_STEP]
