@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from envfleet.kernels.cuda.availability import cuda_target, import_cuda, is_simulated
 from envfleet.kernels.cuda.dlpack import CPU, CUDA, make_capsule
+from envfleet.kernels.cuda.memory import to_rows
 
 _LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__ and DLPack
 
@@ -20,16 +22,21 @@ class DeviceArray:
     `cupy.asarray(array)`. `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on CUDA's default
     stream, as torch does if not told otherwise; there the order of calls is the order of work.
 
+    If the rows are small (up to 1 KiB), the first elements of all lie side by side, then the second ones, and so on, as
+    threads write them. Strides say so, which torch and CuPy understand; for a library that does not, copy it there:
+    `torch.as_tensor(array, device="cuda").contiguous()`.
+
     Args:
         data: Its memory, a device array of uint8.
         shape: Its shape.
         dtype: Its dtype.
+        room: Rows there is room for, if elements are interleaved; else `None`.
     """
 
-    __slots__ = ("__weakref__", "_data", "dtype", "shape")
+    __slots__ = ("__weakref__", "_data", "_room", "dtype", "shape")
 
-    def __init__(self, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._data = data
+    def __init__(self, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any], room: int | None = None) -> None:
+        self._data, self._room = data, room
         self.shape, self.dtype = shape, dtype
 
     @property
@@ -48,6 +55,14 @@ class DeviceArray:
         return self.size * self.dtype.itemsize
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one entry to the next, along each axis."""
+        lengths = self.shape[1:]
+        first, others = (math.prod(lengths), 1) if self._room is None else (1, self._room)
+        steps = (first, *(others * math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))))
+        return tuple(step * self.dtype.itemsize for step in steps)
+
+    @property
     def address(self) -> int:
         """Where it begins on the device."""
         address: int = cuda_target().address_of(self._data)
@@ -60,7 +75,7 @@ class DeviceArray:
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.address, False),
-            "strides": None,
+            "strides": self.strides if self.ndim > 1 else None,
             "version": 3,
             "stream": _LEGACY_STREAM,
         }
@@ -91,18 +106,19 @@ class DeviceArray:
             )
         if stream not in {None, -1, 0, _LEGACY_STREAM}:
             import_cuda().synchronize()
-        return make_capsule(self, self.address, self.shape, self.dtype, self.__dlpack_device__())
+        strides = tuple(stride // self.dtype.itemsize for stride in self.strides)
+        return make_capsule(self, self.address, self.shape, strides, self.dtype, self.__dlpack_device__())
 
     def numpy(self) -> NDArray[Any]:
         """Copy it to the host, which waits until it is ready."""
-        flat: NDArray[Any] = self._data.copy_to_host().view(self.dtype)
-        return flat.reshape(self.shape)
+        elements = self._data.copy_to_host().view(self.dtype)
+        rows = to_rows(elements, math.prod(self.shape[1:]), len(self), is_packed=self._room is None)
+        return rows.reshape(self.shape)
 
     def head(self, count: int) -> NDArray[Any]:
-        """Copy its first entries to the host, `(count, …)`."""
-        size_bytes = count * (self.nbytes // len(self))
-        flat: NDArray[Any] = self._data[:size_bytes].copy_to_host().view(self.dtype)
-        return flat.reshape(count, *self.shape[1:])
+        """Copy its first entries to the host, `(count,)`, if it has one axis."""
+        entries: NDArray[Any] = self._data[: count * self.dtype.itemsize].copy_to_host().view(self.dtype)
+        return entries
 
     def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> DeviceArray:
         """Return some of its rows, as another array on the device; by way of the host.
@@ -111,8 +127,8 @@ class DeviceArray:
             rows: Which.
             axis: 0.
         """
-        chosen = np.ascontiguousarray(self.numpy().take(rows, axis=axis))
-        data = import_cuda().to_device(chosen.reshape(-1).view(np.uint8))
+        chosen = self.numpy().take(rows, axis=axis)
+        data = import_cuda().to_device(np.ascontiguousarray(chosen).reshape(-1).view(np.uint8))
         return DeviceArray(data, chosen.shape, self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

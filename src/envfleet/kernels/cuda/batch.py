@@ -19,7 +19,7 @@ from envfleet.kernels.cuda.actions import Actions
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.ended import DeviceEnded
-from envfleet.kernels.cuda.memory import HEADER_BYTES, SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
+from envfleet.kernels.cuda.memory import SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
 from envfleet.kernels.cuda.outputs import DeviceSet
 from envfleet.kernels.cuda.program import compile_for_cuda
 from envfleet.kernels.cuda.target import Layouts
@@ -65,7 +65,7 @@ class CudaBatch(BatchBase):
         cuda = import_cuda()
         super().__init__(spec, num_envs, params)
         plan = self._plan
-        self._layouts = Layouts(plan)
+        self._layouts = Layouts(plan, has_own_params=self._needs_own_params())
         self._room = room_for(num_envs)
         self._limit, self._mode = limit or NO_LIMIT, MODES[options.autoreset_mode]
         self._has_finals = options.autoreset_mode is AutoresetMode.SAME_STEP
@@ -85,9 +85,8 @@ class CudaBatch(BatchBase):
         self._faults_at = cuda_target().address_of(self._faults)
         self._step_number = 0
         self._actions = Actions(spec, num_envs)
-        self._actions_home = Piece(
-            Layout([Buffer("actions", spec.action.dtype, spec.action.shape)]), num_envs, self._room
-        )
+        self._actions_home = cuda.device_array((num_envs, *spec.action.shape), spec.action.dtype)
+        self._actions_home_at = cuda_target().address_of(self._actions_home)
         self._requests = Layout(
             [Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))]
         )
@@ -101,7 +100,7 @@ class CudaBatch(BatchBase):
         block = np.zeros(rows, plan.params.dtype)
         for name, values in self._params.items():
             block[name] = values
-        piece = Piece(self._layouts.params, rows, room)
+        piece = Piece(Layouts(plan, has_own_params=self._has_own_params).params, rows, room)
         for buffer in plan.params.buffers:
             piece.write(buffer.name, block[buffer.name.removeprefix("p_")] if plan.params.is_split else block)
         self._params_piece = piece
@@ -114,7 +113,7 @@ class CudaBatch(BatchBase):
             out, place = self._last.piece.address, self._counts_at
             launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
             self._launch_observe(self._kept.address, out, 0, self._room)
-            self._launch_step(self._last, self._actions_home.address, 0, num_rows=0)
+            self._launch_step(self._last, self._actions_home_at, 0, num_rows=0)
 
     # ------------------------------------------------------------------ stepping
 
@@ -137,9 +136,7 @@ class CudaBatch(BatchBase):
         piece = Piece(self._requests, count, room_for(count))
         for name, values in (("seeds", seeds), ("rows", rows), ("flags", is_seeded)):
             piece.write(name, values)
-        addresses = {
-            name: piece.address + piece.layout.span(name, piece.room, 1).start for name in piece.layout.buffers
-        }
+        addresses = {name: piece.address + piece.layout.span(name, piece.room).start for name in piece.layout.buffers}
         out = self._pool.take()
         threads = min(MAX_BLOCK_THREADS, count)
         launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads)
@@ -189,8 +186,8 @@ class CudaBatch(BatchBase):
         if isinstance(taken, tuple):
             address, keeper = taken
         else:
-            self._actions_home.write("actions", taken)
-            address, keeper = self._actions_home.address + HEADER_BYTES, None
+            self._actions_home.copy_to_device(taken)
+            address, keeper = self._actions_home_at, None
         out = self._pool.take()
         self._launch_step(out, address, now, num_rows=self.num_envs)
         del keeper  # memory that is freed now is not given to others before the launch is through

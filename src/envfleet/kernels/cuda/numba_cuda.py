@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import add_draws, make_row_view
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
+_MOST_UNROLLED = 32  # elements
 
 kernel = cuda.jit(cache=True)
 """Makes a function one that is launched."""
@@ -81,6 +83,76 @@ def array_at(dtype: np.dtype[Any]) -> Any:
 def row_view(shape: tuple[int, ...]) -> Any:
     """Return an intrinsic `(flat, index)`: see `make_row_view`."""
     return make_row_view(intrinsic, types, shape)
+
+
+def interleaved_row_view(shape: tuple[int, ...]) -> Any:
+    """Return the same for interleaved rows."""
+    return make_row_view(intrinsic, types, shape, is_interleaved=True)
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return an intrinsic without arguments: an array of the thread's own, for the compiler to turn into registers."""
+    result = types.Array(from_dtype(dtype), len(shape), "C")
+    strides = [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+    @intrinsic
+    def allocate(_context: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+            kind = context.get_data_type(result.dtype)
+            memory = cgutils.alloca_once(builder, kind, size=context.get_constant(types.intp, math.prod(shape)))
+            target = context.make_array(result)(context, builder)
+            context.populate_array(
+                target,
+                data=memory,
+                shape=[context.get_constant(types.intp, length) for length in shape],
+                strides=[context.get_constant(types.intp, stride) for stride in strides],
+                itemsize=context.get_constant(types.intp, dtype.itemsize),
+                meminfo=None,
+            )
+            return target._getvalue()  # noqa: SLF001  # numba's own way
+
+        return result(), generate
+
+    return allocate
+
+
+def read_row(length: int) -> Any:
+    """Return an intrinsic `(elements, row, own)` that copies an interleaved row to the thread's own memory."""
+    return _row_copy(length, is_read=True)
+
+
+def write_row(length: int) -> Any:
+    """Return an intrinsic `(elements, row, own)` that copies it back."""
+    return _row_copy(length, is_read=False)
+
+
+def _row_copy(length: int, *, is_read: bool) -> Any:
+    @intrinsic
+    def copy(_context: Any, elements: Any, row: Any, own: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            lane = context.make_array(elements)(context, builder, args[0])
+            memory = (
+                context.make_array(own)(context, builder, args[2]).data if isinstance(own, types.Array) else args[2]
+            )
+            memory = builder.bitcast(memory, lane.data.type)
+
+            def move(k: Any) -> None:
+                far = builder.gep(lane.data, [builder.add(args[1], builder.mul(k, lane.nitems))])
+                near = builder.gep(memory, [k])
+                source, target = (far, near) if is_read else (near, far)
+                builder.store(builder.load(source), target)
+
+            if length <= _MOST_UNROLLED:  # so that the copy becomes registers
+                for k in range(length):
+                    move(context.get_constant(types.intp, k))
+            else:
+                with cgutils.for_range(builder, context.get_constant(types.intp, length)) as loop:
+                    move(loop.index)
+            return context.get_dummy_value()
+
+        return types.void(elements, types.intp, own), generate
+
+    return copy
 
 
 def address_of(array: Any) -> int:

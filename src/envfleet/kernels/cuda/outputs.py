@@ -26,6 +26,11 @@ class DeviceSet:
         before = None if has_finals else plan.finals[0].name
         self.piece = Piece(layout, num_envs, room_for(num_envs), before=before)
         self.arrays = [
-            DeviceArray(self.piece.bytes_of(buffer.name), (num_envs, *buffer.shape), buffer.dtype)
+            DeviceArray(
+                self.piece.bytes_of(buffer.name),
+                (num_envs, *buffer.shape),
+                buffer.dtype,
+                None if layout.is_packed(buffer.name) else self.piece.room,
+            )
             for buffer in (*plan.outputs, plan.ended, *(plan.finals if has_finals else ()))
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import pickle
 import sys
@@ -18,6 +19,7 @@ import envfleet
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.envs.classic.pendulum import Pendulum
 from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
+from envfleet.kernels.cuda import program, target
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import is_simulated
 from envfleet.kernels.kernel import Kernel
@@ -218,6 +220,7 @@ def test_other_libraries_take_results_without_a_copy(pair: Any) -> None:
         taken = np.from_dlpack(array)
         assert taken.ctypes.data == array.address
         np.testing.assert_array_equal(taken, array.numpy())
+        assert taken.strides == array.strides
         interface = array.__cuda_array_interface__
         assert (interface["shape"], interface["typestr"]) == (taken.shape, taken.dtype.str)
         assert interface["data"] == (array.address, False)
@@ -227,6 +230,34 @@ def test_other_libraries_take_results_without_a_copy(pair: Any) -> None:
     for _ in range(4):
         cuda.step(np.ones(N, np.int64))
     np.testing.assert_array_equal(held, was)
+
+
+def test_small_rows_lie_side_by_side() -> None:
+    cpu, cuda = make_pair(Deck)
+    for fleet in (cpu, cuda):
+        fleet.reset(seed=0)
+    expected, found = cpu.step(np.ones((N, 2), np.int64)), cuda.step(np.ones((N, 2), np.int64))
+    for one, other in ((expected[0], found[0]), (expected[4]["cards"], found[4]["cards"])):
+        neighbours = np.frombuffer(memoryview((ctypes.c_uint8 * N).from_address(other.address)), np.uint8)
+        np.testing.assert_array_equal(neighbours, one[:, 0, 0])
+    kept: Any = cuda.engine._batch._kept
+    words = kept.bytes_of("s").copy_to_host().view(np.uint64).reshape(-1, kept.room)[:, :N]
+    np.testing.assert_array_equal(words.T, cpu.get_state().arrays["s"][:, None].view(np.uint64))
+
+
+def test_large_rows_lie_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "MAX_COPIED_BYTES", 5)  # as if those of this kernel were large
+    program._compile.cache_clear()
+    cpu, cuda = make_pair(Deck, bonus=np.arange(N, dtype=float))
+    assert_same(cpu.reset(seed=0)[0], cuda.reset(seed=0)[0])
+    for _ in range(12):
+        actions = np.ones((N, 2), np.int64)
+        expected, found = cpu.step(actions), cuda.step(actions)
+        assert found[0].strides == expected[0].strides == (6, 3, 1)
+        for one, other in zip(expected, found, strict=True):
+            assert_same(one, other)
+    assert_same(cpu.set_state(saved := cuda.get_state()), cuda.set_state(saved))
+    program._compile.cache_clear()
 
 
 class Lucky(CartPole):
