@@ -17,7 +17,7 @@ from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import Buffer
 from envfleet.kernels.cuda.actions import Actions
 from envfleet.kernels.cuda.arrays import DeviceArray
-from envfleet.kernels.cuda.availability import cuda_target, import_cuda, require_cuda
+from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.ended import DeviceEnded
 from envfleet.kernels.cuda.memory import SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
 from envfleet.kernels.cuda.outputs import DeviceSet
@@ -30,7 +30,6 @@ from envfleet.kernels.program import compiling
 from envfleet.options import Options
 
 MAX_BLOCK_THREADS = 128
-_WORD_BYTES = 8
 
 
 class CudaBatch(BatchBase):
@@ -71,20 +70,19 @@ class CudaBatch(BatchBase):
         self._has_finals = options.autoreset_mode is AutoresetMode.SAME_STEP
         threads = min(MAX_BLOCK_THREADS, num_envs)
         self._grid = -(-num_envs // threads), threads
-        self._kept = Piece(self._layouts.kept, num_envs, self._room, is_zero=True)
+        self._stream = Stream(options.stream or 0)
+        self._kept = Piece(self._stream, self._layouts.kept, num_envs, self._room, is_zero=True)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
-        make_set = functools.partial(DeviceSet, plan, self._layouts.out, num_envs, has_finals=self._has_finals)
-        self._pool = OutputPool(make_set, copy=options.copy)
+        make_set = functools.partial(
+            DeviceSet, plan, self._layouts.out, self._stream, num_envs, has_finals=self._has_finals
+        )
+        self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last: DeviceSet = self._pool.take()
-        # Ended episodes of this step and of the one before, which take turns.
-        self._counts = cuda.to_device(np.zeros(2 * _WORD_BYTES, np.uint8))
-        self._counts_at = cuda_target().address_of(self._counts)
         self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory of the host that the device writes
         self._faults[0] = 0
         self._faults_at = cuda_target().address_of(self._faults)
-        self._step_number = 0
-        self._actions = Actions(spec, num_envs)
+        self._actions = Actions(spec, num_envs, self._stream)
         self._actions_home = cuda.device_array((num_envs, *spec.action.shape), spec.action.dtype)
         self._actions_home_at = cuda_target().address_of(self._actions_home)
         self._requests = Layout(
@@ -100,17 +98,18 @@ class CudaBatch(BatchBase):
         block = np.zeros(rows, plan.params.dtype)
         for name, values in self._params.items():
             block[name] = values
-        piece = Piece(Layouts(plan, has_own_params=self._has_own_params).params, rows, room)
+        piece = Piece(self._stream, Layouts(plan, has_own_params=self._has_own_params).params, rows, room)
         for buffer in plan.params.buffers:
             piece.write(buffer.name, block[buffer.name.removeprefix("p_")] if plan.params.is_split else block)
         self._params_piece = piece
         self._program = compile_for_cuda(self.spec, self._has_own_params)
-        target = cuda_target()
-        self._launch = target.launcher(self._program.step, *self._grid)
-        self._launch_observe = target.launcher(self._program.observe, *self._grid)
-        launch_reset = target.launcher(self._program.reset, 1, 1)
+        target, stream = cuda_target(), self._stream.of_numba
+        self._clear = target.clear
+        self._launch = target.launcher(self._program.step, *self._grid, stream)
+        self._launch_observe = target.launcher(self._program.observe, *self._grid, stream)
+        launch_reset = target.launcher(self._program.reset, 1, 1, stream)
         with compiling(self.spec, "CUDA"), target.translating():
-            out, place = self._last.piece.address, self._counts_at
+            out = place = self._last.piece.address
             launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
             self._launch_observe(self._kept.address, out, 0, self._room)
             self._launch_step(self._last, self._actions_home_at, 0, num_rows=0)
@@ -133,13 +132,13 @@ class CudaBatch(BatchBase):
         """
         self._check_faults()
         count = len(rows)
-        piece = Piece(self._requests, count, room_for(count))
+        piece = Piece(self._stream, self._requests, count, room_for(count))
         for name, values in (("seeds", seeds), ("rows", rows), ("flags", is_seeded)):
             piece.write(name, values)
         addresses = {name: piece.address + piece.layout.span(name, piece.room).start for name in piece.layout.buffers}
         out = self._pool.take()
         threads = min(MAX_BLOCK_THREADS, count)
-        launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads)
+        launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads, self._stream.of_numba)
         launch(
             self._kept.address,
             self._params_piece.address,
@@ -186,30 +185,22 @@ class CudaBatch(BatchBase):
         if isinstance(taken, tuple):
             address, keeper = taken
         else:
-            self._actions_home.copy_to_device(taken)
+            self._actions_home.copy_to_device(taken, stream=self._stream.of_numba)
             address, keeper = self._actions_home_at, None
         out = self._pool.take()
         self._launch_step(out, address, now, num_rows=self.num_envs)
         del keeper  # memory that is freed now is not given to others before the launch is through
         self._last = out
-        number = self._step_number
-
-        def count() -> int:
-            return self._count_ended(number, out)
-
         ended = tuple(out.arrays[len(self._plan.outputs) :])
+        count = functools.partial(self._count_ended, out.count)
         return self._hand(out), DeviceEnded(count, ended, self.spec.kernel.info_fields, now)
 
     def _launch_step(self, out: DeviceSet, actions_at: int, now: int, *, num_rows: int) -> None:
-        if num_rows:
-            self._step_number += 1
+        self._clear(out.count, self._stream.of_numba)
         self._launch(
             self._kept.address,
             self._params_piece.address,
             out.piece.address,
-            self._counts_at,
-            self._step_number % 2,
-            self._last.piece.address,
             actions_at,
             self._faults_at,
             num_rows,
@@ -219,15 +210,9 @@ class CudaBatch(BatchBase):
             now,
         )
 
-    def _count_ended(self, step_number: int, out: DeviceSet) -> int:
-        """Count the episodes that ended in a step: in its turn, and written to its results by the next step."""
-        turn = step_number % 2
-        words = (
-            self._counts[turn * _WORD_BYTES : (turn + 1) * _WORD_BYTES]
-            if step_number == self._step_number
-            else out.piece.data[:_WORD_BYTES]
-        )
-        count = int(words.copy_to_host().view(np.int64)[0])
+    def _count_ended(self, words: Any) -> int:
+        """Count the episodes that ended in the step that wrote `words`."""
+        count = int(words.copy_to_host(stream=self._stream.of_numba).view(np.int64)[0])
         self._check_faults()  # now that the step is through
         return count
 
@@ -301,7 +286,7 @@ class CudaBatch(BatchBase):
         arrays = state.arrays
         if rows is None and isinstance(arrays, SavedBuffers) and self._is_of_this_form(arrays.piece):
             self._check_saved(state.params)
-            self._kept.data.copy_to_device(arrays.piece.data)
+            self._kept.copy_from(arrays.piece)
         else:
             arrays = dict(arrays)
             self._check_saved(state.params, arrays)

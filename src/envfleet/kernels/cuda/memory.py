@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from envfleet.errors import OutOfMemory
 from envfleet.kernels.buffers import Buffer
-from envfleet.kernels.cuda.availability import cuda_target, import_cuda
+from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda
 
 HEADER_BYTES = 128
 """What every piece begins with; of the pieces that steps write, the number of ended episodes."""
+
+COUNT_BYTES = 8
+"""Of that number."""
 
 SHARED_ROWS = 64
 """Rows there is room for where all sub-environments share one."""
@@ -99,6 +102,7 @@ class Piece:
     """Buffers in one piece of device memory.
 
     Args:
+        stream: On which it is read and written.
         layout: Of the buffers.
         num_rows: Rows of each.
         room: Rows there is room for.
@@ -114,15 +118,20 @@ class Piece:
     """
 
     def __init__(
-        self, layout: Layout, num_rows: int, room: int, *, is_zero: bool = False, before: str | None = None
+        self,
+        stream: Stream,
+        layout: Layout,
+        num_rows: int,
+        room: int,
+        *,
+        is_zero: bool = False,
+        before: str | None = None,
     ) -> None:
         cuda = import_cuda()
-        self.layout, self.num_rows, self.room = layout, num_rows, room
+        self.stream, self.layout, self.num_rows, self.room = stream, layout, num_rows, room
         size_bytes = layout.size_bytes(room, before)
         try:
-            self.data = (
-                cuda.to_device(np.zeros(size_bytes, np.uint8)) if is_zero else cuda.device_array(size_bytes, np.uint8)
-            )
+            self.data = cuda.device_array(size_bytes, np.uint8)
         except Exception as error:
             if "OUT_OF_MEMORY" not in str(error):
                 raise
@@ -131,6 +140,8 @@ class Piece:
                 "there is not: make fewer"
             ) from error
         self.address = cuda_target().address_of(self.data)
+        if is_zero:
+            self.data.copy_to_device(np.zeros(size_bytes, np.uint8), stream=stream.of_numba)
 
     def bytes_of(self, name: str) -> Any:
         """Return the device array of uint8 that holds a buffer."""
@@ -139,7 +150,7 @@ class Piece:
     def read(self, name: str) -> NDArray[Any]:
         """Copy a buffer to the host: `(num_rows, …)`."""
         buffer, layout = self.layout.buffers[name], self.layout
-        elements = self.bytes_of(name).copy_to_host().view(layout.element(name))
+        elements = self.bytes_of(name).copy_to_host(stream=self.stream.of_numba).view(layout.element(name))
         rows = to_rows(elements, layout.num_elements(name), self.num_rows, is_packed=layout.is_packed(name))
         return rows.view(buffer.dtype).reshape(self.num_rows, *buffer.shape)
 
@@ -150,13 +161,17 @@ class Piece:
         rows = np.ascontiguousarray(values, self.layout.buffers[name].dtype).reshape(-1).view(element)
         block[: self.num_rows] = rows.reshape(self.num_rows, num_elements)
         block = block if self.layout.is_packed(name) else np.ascontiguousarray(block.T)
-        self.bytes_of(name).copy_to_device(block.reshape(-1).view(np.uint8))
+        self.bytes_of(name).copy_to_device(block.reshape(-1).view(np.uint8), stream=self.stream.of_numba)
 
     def twin(self) -> Piece:
         """Another piece with the same content, on the device."""
-        twin = Piece(self.layout, self.num_rows, self.room)
-        twin.data.copy_to_device(self.data)
+        twin = Piece(self.stream, self.layout, self.num_rows, self.room)
+        twin.copy_from(self)
         return twin
+
+    def copy_from(self, other: Piece) -> None:
+        """Copy another piece of the same form, on the device."""
+        self.data.copy_to_device(other.data, stream=self.stream.of_numba)
 
 
 class SavedBuffers(Mapping[str, NDArray[Any]]):

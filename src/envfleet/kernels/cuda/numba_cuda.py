@@ -13,7 +13,7 @@ import numpy as np
 from numba import cuda
 from numba.cuda import cgutils, extending, types
 from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
-from numba.cuda.cudadrv import nvvm
+from numba.cuda.cudadrv import driver, nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
@@ -160,11 +160,16 @@ def address_of(array: Any) -> int:
     return int(array.device_ctypes_pointer.value)
 
 
-def launcher(entry: Any, blocks: int, threads: int) -> Any:
-    """Return what launches an entry point on so many threads; few sub-environments are no mistake to be warned of."""
+def clear(memory: Any, stream: Any) -> None:
+    """Set bytes of the device to 0, in the order of the stream."""
+    driver.device_memset(memory, 0, memory.size, stream)
+
+
+def launcher(entry: Any, blocks: int, threads: int, stream: Any) -> Any:
+    """Return what launches an entry point on so many threads of a stream; few are no mistake to be warned of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        return entry[blocks, threads]
+        return entry[blocks, threads, stream]
 
 
 _compile_ir = nvvm.compile_ir

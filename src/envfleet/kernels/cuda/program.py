@@ -22,7 +22,7 @@ def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> types.ModuleType
 
     The module has its entry points, which take plain integers, most of them addresses:
 
-    - `step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, room, limit, mode, now)`
+    - `step(kept, params_at, out, actions_at, faults, n, room, limit, mode, now)`
     - `reset(kept, params_at, out, rows_at, seeds_at, flags_at, count, room, now)`
     - `observe(kept, out, n, room)`
 

@@ -102,14 +102,10 @@ class CudaTarget:
         source, plan, size = self._source, self._plan, self._plan.spec.action.size
         return f"""
 @kernel
-def step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, room, limit, mode, now):
+def step(kept, params_at, out, actions_at, faults, n, room, limit, mode, now):
     i = cuda.grid(1)
     if i >= n:
         return
-    if i == 0:  # the count of the step before is complete; the one after begins at 0
-        other = array_counts(counts, 2)
-        array_counts(last_out, 1)[0] = other[1 - turn]
-        other[1 - turn] = 0
 {indent([*self._kept, *self._params, *self._arrays(self._layouts.out, plan.outputs, "out")])}
     actions = flat = array_actions(actions_at, n * {size})
     is_wrong = False
@@ -141,7 +137,7 @@ def step(kept, params_at, out, counts, turn, last_out, actions_at, faults, n, ro
         lines = [
             "awaiting[i] = 1",
             *self._arrays(self._layouts.out, (plan.ended, *plan.finals), "out"),
-            "count = cuda.atomic.add(array_counts(counts, 2), turn, 1)",
+            "count = cuda.atomic.add(array_counts(out, 1), 0, 1)",
             *self._source.record(),
             "episode.row = i",
             f"if mode == {SAME_STEP}:",

@@ -132,6 +132,32 @@ def test_memory_of_results_is_used_again_once_nobody_holds_them(pair: Any) -> No
     assert len({array.address for array in held}) == 8
 
 
+def test_addresses_stay_so_that_a_step_can_be_captured() -> None:
+    cpu, cuda = make_pair(Deck, AutoresetMode.SAME_STEP, copy=False)
+    numba_cuda: Any = importlib.import_module("numba.cuda")
+    actions = DeviceArray(numba_cuda.to_device(np.ones(16 * N, np.uint8) * 0), (N, 2), np.dtype(np.int64))
+    batch: Any = cuda.engine._batch
+    launched, launch = [], batch._launch
+
+    def note_launch(*args: int) -> None:
+        launched.append(args[:-1])
+        launch(*args)
+
+    batch._launch = note_launch
+    assert_same(cpu.reset(seed=0)[0], cuda.reset(seed=0)[0])
+    addresses = set()
+    for _ in range(5):
+        expected, found = cpu.step(np.zeros((N, 2), np.int64)), cuda.step(actions)
+        addresses.add(tuple(array.address for array in (*found[:4], found[4]["cards"])))
+    assert len(addresses) == len(set(launched)) == 1
+    # What a graph replays: a count cleared, a launch with the same numbers. Results are found where they were.
+    expected = cpu.step(np.zeros((N, 2), np.int64))
+    batch._clear(batch._last.count, 0)
+    launch(*launched[0], 0)
+    for one, other in zip(expected[:4], found[:4], strict=True):
+        assert_same(one, other)
+
+
 def test_some_are_reset_with_seeds_of_their_own(pair: Any) -> None:
     cpu, cuda = pair
     expected, found = (fleet.reset_envs([4, 1], seeds=[99, None]) for fleet in pair)

@@ -138,11 +138,16 @@ def address_of(array: Any) -> int:
     return int(array.ctypes.data)
 
 
-def launcher(entry: Any, blocks: int, threads: int) -> Callable[..., None]:
+def clear(memory: Any, stream: Any) -> None:
+    """Set bytes to 0."""
+    memory.copy_to_device(np.zeros(memory.size, np.uint8), stream=stream)
+
+
+def launcher(entry: Any, blocks: int, threads: int, stream: Any) -> Callable[..., None]:
     """What runs an entry point as so many threads; the simulator's own launchers share their configuration."""
 
     def launch(*args: int) -> None:
-        entry[blocks, threads](*args)
+        entry[blocks, threads, stream](*args)
 
     return launch
 

@@ -21,7 +21,7 @@ from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import compiling
 
 HOPPER = (9, 0)
-NUM_ARGUMENTS = {"step": 13, "reset": 9, "observe": 4}
+NUM_ARGUMENTS = {"step": 10, "reset": 9, "observe": 4}
 SHIPPED = (
     "classic.acrobot:Acrobot",
     "classic.mountain_car:MountainCar",
