@@ -129,16 +129,26 @@ class DeviceArray:
         return entries
 
     def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> DeviceArray:
-        """Return some of its rows, as another array on the device; by way of the host.
+        """Return some of its rows, as another array on the device, in C order.
 
         Args:
             rows: Which.
             axis: 0.
+
+        Raises:
+            IndexError: There is no such row.
         """
-        chosen = self.numpy().take(rows, axis=axis)
-        values = np.ascontiguousarray(chosen).reshape(-1).view(np.uint8)
-        data = import_cuda().to_device(values, stream=self._stream.of_numba)
-        return DeviceArray(data, chosen.shape, self.dtype, self._stream)
+        from envfleet.kernels.cuda.gather import BLOCK_THREADS, gather  # needs numba
+
+        cuda, target, stream = import_cuda(), cuda_target(), self._stream.of_numba
+        taken = cuda.to_device(np.arange(len(self), dtype=np.int64)[rows], stream=stream)
+        shape, size = (len(rows), *self.shape[1:]), math.prod(self.shape[1:])
+        data = cuda.device_array(len(rows) * size * self.dtype.itemsize, np.uint8)
+        step = self.dtype.itemsize * (self._room or 1)
+        addresses = target.address_of(data), self.address, target.address_of(taken)
+        launch = target.launcher(gather, -(-len(rows) * size // BLOCK_THREADS), BLOCK_THREADS, stream)
+        launch(*addresses, len(rows), size, self.dtype.itemsize, self.strides[0], step)
+        return DeviceArray(data, shape, self.dtype, self._stream)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Copy it to the host, for `numpy.asarray`."""

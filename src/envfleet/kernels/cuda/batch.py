@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -95,13 +95,9 @@ class CudaBatch(BatchBase):
         plan = self._plan
         self._has_own_params = self._needs_own_params()
         rows, room = (self.num_envs, self._room) if self._has_own_params else (1, SHARED_ROWS)
-        block = np.zeros(rows, plan.params.dtype)
-        for name, values in self._params.items():
-            block[name] = values
         piece = Piece(self._stream, Layouts(plan, has_own_params=self._has_own_params).params, rows, room)
-        for buffer in plan.params.buffers:
-            piece.write(buffer.name, block[buffer.name.removeprefix("p_")] if plan.params.is_split else block)
         self._params_piece = piece
+        self._write_params(self._params)
         self._program = compile_for_cuda(self.spec, self._has_own_params)
         target, stream = cuda_target(), self._stream.of_numba
         self._clear = target.clear
@@ -256,11 +252,12 @@ class CudaBatch(BatchBase):
             name: Of the field.
             values: One for all rows, or one each.
         """
-        buffer = f"s_{name}" if self._plan.state.is_split else "s"
-        whole = self._kept.read(buffer)
-        target = whole if self._plan.state.is_split else whole[name]
-        target[...] = values
-        self._kept.write(buffer, whole)
+        if self._plan.state.is_split:
+            self._kept.write(f"s_{name}", np.broadcast_to(values, self.num_envs))
+            return
+        whole = self._kept.read("s")
+        whole[name] = values
+        self._kept.write("s", whole)
 
     def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
         """Change parameters, in some rows or for all.
@@ -270,7 +267,22 @@ class CudaBatch(BatchBase):
             rows: Which; `None` for all.
         """
         self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
-        self._build()
+        if self._has_own_params == self._needs_own_params():
+            self._write_params(values)
+        else:
+            self._build()
+
+    def _write_params(self, names: Iterable[str]) -> None:
+        """Bring these parameters, of which the host has a copy, to the device."""
+        piece, params = self._params_piece, self._plan.params
+        if params.is_split:
+            for name in names:
+                piece.write(f"p_{name}", np.broadcast_to(self._params[name], piece.num_rows))
+            return
+        block = np.zeros(piece.num_rows, params.dtype)
+        for name, values in self._params.items():
+            block[name] = values
+        piece.write(params.prefix, block)
 
     def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
         """Copy everything of some rows to the host; or of all, in one copy that stays on the device until looked at."""

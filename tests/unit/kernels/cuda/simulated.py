@@ -22,6 +22,7 @@ from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
 from envfleet.kernels.cuda import program, target
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import is_simulated
+from envfleet.kernels.cuda.memory import Piece
 from envfleet.kernels.kernel import Kernel
 
 if is_simulated():  # pytest imports this file in other processes, too, in search of doctests
@@ -165,6 +166,27 @@ def test_some_are_reset_with_seeds_of_their_own(pair: Any) -> None:
     assert_same(expected[0], found[0])
     assert_same(cpu.step(np.zeros(N, np.int64))[0], cuda.step(np.zeros(N, np.int64))[0])
     assert cpu.np_random_seed == cuda.np_random_seed
+
+
+def test_rows_and_parameters_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, cuda = make_pair(Deck)
+    for fleet in (cpu, cuda):
+        fleet.reset(seed=0)
+    batch: Any = cuda.engine._batch
+    address = batch._params_piece.address
+    expected = cpu.reset_envs([4, 1], seeds=[9, None])
+    with monkeypatch.context() as patch:
+        for kind, name in ((DeviceArray, "numpy"), (Piece, "read")):
+            patch.setattr(kind, name, lambda *_: pytest.fail("copied to the host"))
+        found = cuda.reset_envs([4, 1], seeds=[9, None])
+        for fleet in (cpu, cuda):
+            fleet.set_attr("bonus", 3.0)
+    for one, other in zip(expected, found, strict=True):
+        assert_same(one, other)
+    assert_same(cpu.step(np.ones((N, 2), np.int64))[1], cuda.step(np.ones((N, 2), np.int64))[1])
+    assert batch._params_piece.address == address
+    with pytest.raises(IndexError):
+        found[0].take(np.array([2]))
 
 
 def test_parameters_for_all_and_for_each() -> None:

@@ -79,7 +79,7 @@ def array_at(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
     """A function `(address, size)`: the flat array of `dtype` that lies there."""
 
     def view(address: int, size: int) -> Any:
-        memory = (ctypes.c_uint8 * (dtype.itemsize * size)).from_address(address)
+        memory = (ctypes.c_uint8 * (dtype.itemsize * size)).from_address(int(address))
         values: NDArray[Any] = np.frombuffer(memoryview(memory), dtype)
         return Records(values) if dtype.names else values
 

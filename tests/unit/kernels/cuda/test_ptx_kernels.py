@@ -113,6 +113,12 @@ def test_arrays_draws_and_infos_become_ptx(to_ptx: Compiler, entry: str, has_own
     assert ".entry" in to_ptx(Deck, has_own_params, entry)
 
 
+def test_gathering_rows_becomes_ptx(to_ptx: Compiler) -> None:  # for its stand-in of a device
+    gather = importlib.import_module("envfleet.kernels.cuda.gather").gather
+    text, _ = importlib.import_module("numba.cuda").compile_ptx(gather.py_func, (numba.int64,) * 8, cc=HOPPER)
+    assert "st.global.u8" in text or "st.global.b8" in text
+
+
 def test_a_step_is_what_it_should_be(to_ptx: Compiler) -> None:
     text = to_ptx(CartPole, False, "step")
     # Products and sums stay apart, as on the CPU, so that both give the same numbers.
