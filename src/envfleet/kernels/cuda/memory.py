@@ -171,6 +171,7 @@ class Piece:
 
     def copy_from(self, other: Piece) -> None:
         """Copy another piece of the same form, on the device."""
+        self.stream.follow(other.stream.number)
         self.data.copy_to_device(other.data, stream=self.stream.of_numba)
 
 

@@ -72,9 +72,8 @@ class CudaTarget:
     """
 
     def __init__(self, source: Source, layouts: Layouts) -> None:
-        self._source, self._plan = source, source.plan
+        self._source, self._plan, self._layouts = source, source.plan, layouts
         plan = source.plan
-        self._layouts = layouts
         room = "room" if source.has_own_params else str(SHARED_ROWS)
         self._kept = self._arrays(self._layouts.kept, plan.kept, "kept")
         self._params = self._arrays(layouts.params, plan.params.buffers, "params_at", room)
