@@ -48,7 +48,7 @@ def choose_engine(blueprint: Blueprint) -> Engine:
     given = blueprint.options.given().keys() - COMMON
     if blueprint.is_kernel and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
         return build_engine(blueprint, "kernel", "auto: it is a kernel")
-    for name in given & {"device", "debug", "ray_options"}:
+    for name in given & {"device", "stream", "debug", "ray_options"}:
         raise InvalidArgument(
             f"{name}={blueprint.options.given()[name]!r} means nothing here: leave it out, or name the backend"
         )

@@ -24,6 +24,7 @@ def make(  # the front door: every option is keyword-only
     *,
     backend: str = "auto",
     device: str = "cpu",
+    stream: int | None = None,
     workers: int | None = None,
     envs_per_worker: int | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -56,6 +57,8 @@ def make(  # the front door: every option is keyword-only
             it measures whether `"serial"` or `"process"` is faster here. `fleet.plan` says why. Options that mean
             nothing with the backend that is named are refused.
         device: Where `"kernel"` runs: `"cpu"` or `"cuda"`.
+        stream: With `"cuda"`, the handle of the CUDA stream to run on, such as torch's `stream.cuda_stream`; by default
+            CUDA's default stream. It must exist as long as the fleet and its arrays.
         workers: Threads, processes or Ray actors; by default one per usable core, or per CPU of the Ray cluster.
         envs_per_worker: Sub-environments of each; they are lost together if their worker dies.
         autoreset_mode: When sub-environments are reset after an episode: Gymnasium's `AutoresetMode` or its name.

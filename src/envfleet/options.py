@@ -18,7 +18,15 @@ RETIRED = {
 }
 """Options that are gone, and what replaces them."""
 
-_LEAST = {"workers": 1, "envs_per_worker": 1, "seed": 0, "recycle_episodes": 1, "batch_size": 1, "max_restarts": 0}
+_LEAST = {
+    "workers": 1,
+    "envs_per_worker": 1,
+    "seed": 0,
+    "recycle_episodes": 1,
+    "batch_size": 1,
+    "max_restarts": 0,
+    "stream": 0,
+}
 _FLAGS = frozenset({"copy", "record_episodes", "final_infos", "debug", "lenient_actions"})
 _SECONDS = frozenset({"start_timeout_s", "step_timeout_s"})
 _CHOICES = {"device": ("cpu", "cuda"), "on_failure": ("raise", "restart"), "observation_mode": ("same", "different")}
@@ -30,6 +38,7 @@ class Options:
 
     backend: str = "auto"
     device: str = "cpu"
+    stream: int | None = None
     workers: int | None = None
     envs_per_worker: int | None = None
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP

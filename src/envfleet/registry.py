@@ -76,7 +76,7 @@ BACKENDS: dict[str, Backend] = {
             "envfleet.backends:build_kernel",
             "in code compiled from a few lines of Python, on CPU or GPU",
             "it is one of the kernels, or you write it as one",
-            frozenset({"device", "workers", "debug"}),
+            frozenset({"device", "stream", "workers", "debug"}),
         ),
     )
 }

@@ -76,6 +76,32 @@ def test_torch_takes_results_and_gives_actions_without_a_copy(pair: Any) -> None
             np.testing.assert_allclose(taken.cpu().numpy(), one, rtol=1e-5, atol=1e-5)
 
 
+def test_a_step_is_captured_and_replayed() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    stream = torch.cuda.Stream()
+    options: dict[str, Any] = {"num_envs": N, "backend": "kernel"}
+    with (
+        envfleet.make("envfleet/CartPole-v1", **options) as cpu,
+        envfleet.make("envfleet/CartPole-v1", device="cuda", stream=stream.cuda_stream, copy=False, **options) as fleet,
+    ):
+        cpu.reset(seed=0)
+        fleet.reset(seed=0)
+        with torch.cuda.stream(stream):
+            actions = torch.ones(N, dtype=torch.int64, device="cuda")
+            fleet.step(actions)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                found = fleet.step(actions)
+            for _ in range(20):
+                graph.replay()
+        for _ in range(21):
+            expected = cpu.step(np.ones(N, np.int64))
+        for one, array in zip(expected[:4], found[:4], strict=True):
+            np.testing.assert_allclose(np.asarray(array), one, rtol=1e-5, atol=1e-5)
+
+
 def test_a_wrong_action_on_the_device_is_told_later() -> None:
     cuda: Any = pytest.importorskip("numba.cuda")
     with envfleet.make("envfleet/CartPole-v1", num_envs=N, backend="kernel", device="cuda") as fleet:

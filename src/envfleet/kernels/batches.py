@@ -44,6 +44,8 @@ def make_batch(
         KernelError: The kernel cannot be compiled.
         OutOfMemory: There is not enough of it.
     """
+    if options.device == "cpu" and options.stream is not None:
+        raise InvalidArgument(f"stream={options.stream} with device='cpu', which has none: add device='cuda'")
     if options.device == "cpu":
         return CpuBatch(spec, num_envs, options, params, limit)
     if options.device != "cuda":

@@ -41,19 +41,20 @@ class OutputPool(Generic[_S]):
 
     Args:
         make: Makes a set; the pool holds the only references to its `arrays`.
-        copy: Otherwise two sets take turns, whoever holds them.
+        copy: Otherwise sets take turns, whoever holds them.
+        num_sets: How many there are at first.
     """
 
-    def __init__(self, make: Callable[[], _S], *, copy: bool) -> None:
+    def __init__(self, make: Callable[[], _S], *, copy: bool, num_sets: int = 2) -> None:
         self._make, self._copy = make, copy
-        self._sets = [make(), make()]
+        self._sets = [make() for _ in range(num_sets)]
         self._unheld = sum(map(sys.getrefcount, self._sets[0].arrays))
         self._turn = 0
 
     def take(self) -> _S:
         """Return a set to write results to."""
         if not self._copy:
-            self._turn = 1 - self._turn
+            self._turn = (self._turn + 1) % len(self._sets)
             return self._sets[self._turn]
         if _CAN_COUNT:
             for chosen in self._sets:

@@ -8,7 +8,7 @@ module and decides what lies around them: `cpu_target` loops over tiles of rows,
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class Source:
         plan: Its buffers.
         has_own_params: Every sub-environment has parameters of its own, rather than one set for all.
         truncates: Steps return `truncated`, too.
+        copied: What lies interleaved in memory, so that functions of a row get copies: `"state"`, `"params"`, `"out"`.
 
     Attributes:
         plan: As given.
@@ -37,8 +38,16 @@ class Source:
         action: The action of the row.
     """
 
-    def __init__(self, plan: BufferPlan, *, has_own_params: bool = False, truncates: bool = False) -> None:
+    def __init__(
+        self,
+        plan: BufferPlan,
+        *,
+        has_own_params: bool = False,
+        truncates: bool = False,
+        copied: Collection[str] = (),
+    ) -> None:
         self.plan, self.has_own_params, self._truncates = plan, has_own_params, truncates
+        self._copied = copied
         self._is_drawing = reads_argument(plan.spec.step, 2)
         is_split = plan.state.is_split and plan.params.is_split
         self.is_repeatable = is_split and not self._is_drawing and can_be_repeated(plan.spec.step)
@@ -51,17 +60,22 @@ class Source:
         lines: list[str] = []
         for records in kinds:
             row = "i" if records is not self.plan.params or self.has_own_params else "0"
-            if not records.is_split:
-                lines += [f"{records.variable} = {records.prefix}[{row}]"]
+            variable, prefix = records.variable, records.prefix
+            if not records.is_split and variable not in self._copied:
+                lines += [f"{variable} = {prefix}[{row}]"]
                 continue
-            lines += [f"{records.variable} = new_{records.variable}()"]
-            lines += [f"{records.variable}.{name} = {records.prefix}_{name}[{row}]" for name in records.fields]
+            lines += [f"{variable} = new_{variable}()"]
+            if not records.is_split:
+                lines += [f"read_{variable}({prefix}, {row}, {variable})"]
+                continue
+            lines += [f"{variable}.{name} = {prefix}_{name}[{row}]" for name in records.fields]
         return lines
 
     def store(self, records: RecordBuffers) -> list[str]:
         """Write a record of the row back, if it is not changed where it lies."""
         if not records.is_split:
-            return []
+            call = f"write_{records.variable}({records.prefix}, i, {records.variable})"
+            return [call] if records.variable in self._copied else []
         return [f"{records.prefix}_{name}[i] = {records.variable}.{name}" for name in records.fields]
 
     # ------------------------------------------------------------------ what happens to a row
@@ -124,6 +138,8 @@ class Source:
         observations = f"{prefix}observations"
         out = f"{observations}[i]" if spec.observation.parts else f"observation_row({observations}, i)"
         lines = [f"observe_(state, {out})"]
+        if "out" in self._copied:
+            lines = ["seen = new_out()", "observe_(state, seen)", f"write_out({observations}, i, seen)"]
         for name in spec.kernel.info_fields:
             shape = spec.state.dtype[name].shape
             # Element by element, as device code has no memory in which to copy arrays.

@@ -11,19 +11,20 @@ import numpy as np
 from envfleet.kernels.rng import INT_METHODS, METHODS
 
 
-def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...]) -> Any:
+def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_interleaved: bool = False) -> Any:
     """Make an intrinsic `(flat, index)`: row `index` of a flat array as a view of constant `shape`.
 
     Args:
         intrinsic: The target's decorator.
         types: The target's types.
         shape: Of a row.
+        is_interleaved: `flat` holds the first elements of all rows; the second ones lie behind it, and so on.
     """
     size = int(np.prod(shape, dtype=np.int64))
 
     @intrinsic  # type: ignore[untyped-decorator]  # numba's
     def view(_context: Any, flat: Any, index: Any) -> Any:
-        result = types.Array(flat.dtype, len(shape), "C")
+        result = types.Array(flat.dtype, len(shape), "A" if is_interleaved and shape else "C")
 
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             def constant(value: int) -> Any:
@@ -31,13 +32,15 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...]) -> Any:
 
             source = context.make_array(flat)(context, builder, args[0])
             item_bytes = context.get_abi_sizeof(context.get_data_type(flat.dtype))
-            strides = [item_bytes * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+            steps = [constant(item_bytes * int(np.prod(shape[axis + 1 :]))) for axis in range(len(shape))]
+            strides = [builder.mul(step, source.nitems) for step in steps] if is_interleaved else steps
+            first = args[1] if is_interleaved else builder.mul(args[1], constant(size))
             target = context.make_array(result)(context, builder)
             context.populate_array(
                 target,
-                data=builder.gep(source.data, [builder.mul(args[1], constant(size))]),
+                data=builder.gep(source.data, [first]),
                 shape=[constant(length) for length in shape],
-                strides=[constant(stride) for stride in strides],
+                strides=strides,
                 itemsize=constant(item_bytes),
                 meminfo=None,
             )

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.cuda.availability import import_cuda
+from envfleet.kernels.cuda.availability import Stream
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec, choice_limits
-
-_LEGACY_STREAM = 1
 
 
 class Actions:
@@ -21,10 +19,11 @@ class Actions:
     Args:
         spec: The kernel.
         num_envs: How many sub-environments.
+        stream: On which they are read.
     """
 
-    def __init__(self, spec: KernelSpec, num_envs: int) -> None:
-        self._spec = spec
+    def __init__(self, spec: KernelSpec, num_envs: int, stream: Stream) -> None:
+        self._spec, self._stream = spec, stream
         self._dtype, self._shape = spec.action.dtype, (num_envs, *spec.action.shape)
 
     def take(self, actions: Any) -> tuple[int, Any] | NDArray[Any]:
@@ -47,8 +46,7 @@ class Actions:
         packed = tuple(dtype.itemsize * int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape)))
         strides = interface.get("strides")
         self._check_form(shape, dtype, is_contiguous=strides is None or tuple(strides) == packed)
-        if interface.get("stream") not in {None, _LEGACY_STREAM}:
-            import_cuda().external_stream(interface["stream"]).synchronize()
+        self._stream.follow(interface.get("stream"))
         return int(interface["data"][0]), actions
 
     def _check_form(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_contiguous: bool) -> None:

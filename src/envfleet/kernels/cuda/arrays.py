@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.kernels.cuda.availability import cuda_target, import_cuda, is_simulated
+from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, is_simulated
 from envfleet.kernels.cuda.dlpack import CPU, CUDA, make_capsule
-
-_LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__ and DLPack
+from envfleet.kernels.cuda.memory import to_rows
 
 
 class DeviceArray:
     """An array on the device.
 
     Other libraries take it without a copy: `torch.as_tensor(array, device="cuda")`, `torch.from_dlpack(array)`,
-    `cupy.asarray(array)`. `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on CUDA's default
-    stream, as torch does if not told otherwise; there the order of calls is the order of work.
+    `cupy.asarray(array)`. `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on the
+    fleet's stream, by default CUDA's, as torch does if not told otherwise; there the order of calls is the order of
+    work.
+
+    If the rows are small (up to 1 KiB), the first elements of all lie side by side, then the second ones, and so on, as
+    threads write them. Strides say so, which torch and CuPy understand; for a library that does not, copy it there:
+    `torch.as_tensor(array, device="cuda").contiguous()`.
 
     Args:
         data: Its memory, a device array of uint8.
         shape: Its shape.
         dtype: Its dtype.
+        stream: On which it is written.
+        room: Rows there is room for, if elements are interleaved; else `None`.
     """
 
-    __slots__ = ("__weakref__", "_data", "dtype", "shape")
+    __slots__ = ("__weakref__", "_data", "_room", "_stream", "dtype", "shape")
 
-    def __init__(self, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._data = data
+    def __init__(
+        self,
+        data: Any,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        stream: Stream = Stream(0),  # noqa: B008  # frozen
+        room: int | None = None,
+    ) -> None:
+        self._data, self._stream, self._room = data, stream, room
         self.shape, self.dtype = shape, dtype
 
     @property
@@ -48,6 +62,14 @@ class DeviceArray:
         return self.size * self.dtype.itemsize
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one entry to the next, along each axis."""
+        lengths = self.shape[1:]
+        first, others = (math.prod(lengths), 1) if self._room is None else (1, self._room)
+        steps = (first, *(others * math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))))
+        return tuple(step * self.dtype.itemsize for step in steps)
+
+    @property
     def address(self) -> int:
         """Where it begins on the device."""
         address: int = cuda_target().address_of(self._data)
@@ -60,9 +82,9 @@ class DeviceArray:
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.address, False),
-            "strides": None,
+            "strides": self.strides if self.ndim > 1 else None,
             "version": 3,
-            "stream": _LEGACY_STREAM,
+            "stream": self._stream.number,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -77,7 +99,7 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Return a DLPack capsule; work on another stream than the default one waits until this array is ready.
+        """Return a DLPack capsule; work on another stream than the fleet's waits until this array is ready.
 
         Args:
             stream: The consumer's.
@@ -89,31 +111,44 @@ class DeviceArray:
             raise BufferError(
                 "an array on a CUDA device is lent as it is: leave out copy and dl_device, and copy it then"
             )
-        if stream not in {None, -1, 0, _LEGACY_STREAM}:
+        if stream not in {None, -1} and (stream or Stream(0).number) != self._stream.number:
             import_cuda().synchronize()
-        return make_capsule(self, self.address, self.shape, self.dtype, self.__dlpack_device__())
+        strides = tuple(stride // self.dtype.itemsize for stride in self.strides)
+        return make_capsule(self, self.address, self.shape, strides, self.dtype, self.__dlpack_device__())
 
     def numpy(self) -> NDArray[Any]:
         """Copy it to the host, which waits until it is ready."""
-        flat: NDArray[Any] = self._data.copy_to_host().view(self.dtype)
-        return flat.reshape(self.shape)
+        elements = self._data.copy_to_host(stream=self._stream.of_numba).view(self.dtype)
+        rows = to_rows(elements, math.prod(self.shape[1:]), len(self), is_packed=self._room is None)
+        return rows.reshape(self.shape)
 
     def head(self, count: int) -> NDArray[Any]:
-        """Copy its first entries to the host, `(count, …)`."""
-        size_bytes = count * (self.nbytes // len(self))
-        flat: NDArray[Any] = self._data[:size_bytes].copy_to_host().view(self.dtype)
-        return flat.reshape(count, *self.shape[1:])
+        """Copy its first entries to the host, `(count,)`, if it has one axis."""
+        data = self._data[: count * self.dtype.itemsize].copy_to_host(stream=self._stream.of_numba)
+        entries: NDArray[Any] = data.view(self.dtype)
+        return entries
 
     def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> DeviceArray:
-        """Return some of its rows, as another array on the device; by way of the host.
+        """Return some of its rows, as another array on the device, in C order.
 
         Args:
             rows: Which.
             axis: 0.
+
+        Raises:
+            IndexError: There is no such row.
         """
-        chosen = np.ascontiguousarray(self.numpy().take(rows, axis=axis))
-        data = import_cuda().to_device(chosen.reshape(-1).view(np.uint8))
-        return DeviceArray(data, chosen.shape, self.dtype)
+        from envfleet.kernels.cuda.gather import BLOCK_THREADS, gather  # needs numba
+
+        cuda, target, stream = import_cuda(), cuda_target(), self._stream.of_numba
+        taken = cuda.to_device(np.arange(len(self), dtype=np.int64)[rows], stream=stream)
+        shape, size = (len(rows), *self.shape[1:]), math.prod(self.shape[1:])
+        data = cuda.device_array(len(rows) * size * self.dtype.itemsize, np.uint8)
+        step = self.dtype.itemsize * (self._room or 1)
+        addresses = target.address_of(data), self.address, target.address_of(taken)
+        launch = target.launcher(gather, -(-len(rows) * size // BLOCK_THREADS), BLOCK_THREADS, stream)
+        launch(*addresses, len(rows), size, self.dtype.itemsize, self.strides[0], step)
+        return DeviceArray(data, shape, self.dtype, self._stream)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Copy it to the host, for `numpy.asarray`."""

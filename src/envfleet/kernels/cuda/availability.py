@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import importlib.util
 import types
@@ -32,6 +34,35 @@ def cuda_target() -> types.ModuleType:
     """
     import_cuda()
     return importlib.import_module("envfleet.kernels.cuda.numba_cuda")
+
+
+_LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__ and DLPack
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The CUDA stream of a fleet, on which the order of calls is the order of work.
+
+    Args:
+        handle: CUDA's; 0 for the default stream.
+    """
+
+    handle: int
+
+    @property
+    def number(self) -> int:
+        """Its name among libraries that share arrays."""
+        return self.handle or _LEGACY_STREAM
+
+    @functools.cached_property
+    def of_numba(self) -> Any:
+        """What numba takes."""
+        return import_cuda().external_stream(self.handle) if self.handle else 0
+
+    def follow(self, other: int | None) -> None:
+        """Wait until the work of another stream is through, if there is one."""
+        if other not in {None, self.number}:
+            import_cuda().external_stream(other).synchronize()
 
 
 def is_simulated() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from envfleet.kernels.batch_base import BatchBase, BatchState
 from envfleet.kernels.buffers import Buffer
 from envfleet.kernels.cuda.actions import Actions
 from envfleet.kernels.cuda.arrays import DeviceArray
-from envfleet.kernels.cuda.availability import cuda_target, import_cuda, require_cuda
+from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.ended import DeviceEnded
-from envfleet.kernels.cuda.memory import HEADER_BYTES, SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
+from envfleet.kernels.cuda.memory import SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
 from envfleet.kernels.cuda.outputs import DeviceSet
 from envfleet.kernels.cuda.program import compile_for_cuda
 from envfleet.kernels.cuda.target import Layouts
@@ -30,7 +30,6 @@ from envfleet.kernels.program import compiling
 from envfleet.options import Options
 
 MAX_BLOCK_THREADS = 128
-_WORD_BYTES = 8
 
 
 class CudaBatch(BatchBase):
@@ -65,29 +64,27 @@ class CudaBatch(BatchBase):
         cuda = import_cuda()
         super().__init__(spec, num_envs, params)
         plan = self._plan
-        self._layouts = Layouts(plan)
+        self._layouts = Layouts(plan, has_own_params=self._needs_own_params())
         self._room = room_for(num_envs)
         self._limit, self._mode = limit or NO_LIMIT, MODES[options.autoreset_mode]
         self._has_finals = options.autoreset_mode is AutoresetMode.SAME_STEP
         threads = min(MAX_BLOCK_THREADS, num_envs)
         self._grid = -(-num_envs // threads), threads
-        self._kept = Piece(self._layouts.kept, num_envs, self._room, is_zero=True)
+        self._stream = Stream(options.stream or 0)
+        self._kept = Piece(self._stream, self._layouts.kept, num_envs, self._room, is_zero=True)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
-        make_set = functools.partial(DeviceSet, plan, self._layouts.out, num_envs, has_finals=self._has_finals)
-        self._pool = OutputPool(make_set, copy=options.copy)
+        make_set = functools.partial(
+            DeviceSet, plan, self._layouts.out, self._stream, num_envs, has_finals=self._has_finals
+        )
+        self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last: DeviceSet = self._pool.take()
-        # Ended episodes of this step and of the one before, which take turns.
-        self._counts = cuda.to_device(np.zeros(2 * _WORD_BYTES, np.uint8))
-        self._counts_at = cuda_target().address_of(self._counts)
         self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory of the host that the device writes
         self._faults[0] = 0
         self._faults_at = cuda_target().address_of(self._faults)
-        self._step_number = 0
-        self._actions = Actions(spec, num_envs)
-        self._actions_home = Piece(
-            Layout([Buffer("actions", spec.action.dtype, spec.action.shape)]), num_envs, self._room
-        )
+        self._actions = Actions(spec, num_envs, self._stream)
+        self._actions_home = cuda.device_array((num_envs, *spec.action.shape), spec.action.dtype)
+        self._actions_home_at = cuda_target().address_of(self._actions_home)
         self._requests = Layout(
             [Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))]
         )
@@ -98,23 +95,20 @@ class CudaBatch(BatchBase):
         plan = self._plan
         self._has_own_params = self._needs_own_params()
         rows, room = (self.num_envs, self._room) if self._has_own_params else (1, SHARED_ROWS)
-        block = np.zeros(rows, plan.params.dtype)
-        for name, values in self._params.items():
-            block[name] = values
-        piece = Piece(self._layouts.params, rows, room)
-        for buffer in plan.params.buffers:
-            piece.write(buffer.name, block[buffer.name.removeprefix("p_")] if plan.params.is_split else block)
+        piece = Piece(self._stream, Layouts(plan, has_own_params=self._has_own_params).params, rows, room)
         self._params_piece = piece
+        self._write_params(self._params)
         self._program = compile_for_cuda(self.spec, self._has_own_params)
-        target = cuda_target()
-        self._launch = target.launcher(self._program.step, *self._grid)
-        self._launch_observe = target.launcher(self._program.observe, *self._grid)
-        launch_reset = target.launcher(self._program.reset, 1, 1)
+        target, stream = cuda_target(), self._stream.of_numba
+        self._clear = target.clear
+        self._launch = target.launcher(self._program.step, *self._grid, stream)
+        self._launch_observe = target.launcher(self._program.observe, *self._grid, stream)
+        launch_reset = target.launcher(self._program.reset, 1, 1, stream)
         with compiling(self.spec, "CUDA"), target.translating():
-            out, place = self._last.piece.address, self._counts_at
+            out = place = self._last.piece.address
             launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
             self._launch_observe(self._kept.address, out, 0, self._room)
-            self._launch_step(self._last, self._actions_home.address, 0, num_rows=0)
+            self._launch_step(self._last, self._actions_home_at, 0, num_rows=0)
 
     # ------------------------------------------------------------------ stepping
 
@@ -134,15 +128,13 @@ class CudaBatch(BatchBase):
         """
         self._check_faults()
         count = len(rows)
-        piece = Piece(self._requests, count, room_for(count))
+        piece = Piece(self._stream, self._requests, count, room_for(count))
         for name, values in (("seeds", seeds), ("rows", rows), ("flags", is_seeded)):
             piece.write(name, values)
-        addresses = {
-            name: piece.address + piece.layout.span(name, piece.room, 1).start for name in piece.layout.buffers
-        }
+        addresses = {name: piece.address + piece.layout.span(name, piece.room).start for name in piece.layout.buffers}
         out = self._pool.take()
         threads = min(MAX_BLOCK_THREADS, count)
-        launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads)
+        launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads, self._stream.of_numba)
         launch(
             self._kept.address,
             self._params_piece.address,
@@ -189,30 +181,22 @@ class CudaBatch(BatchBase):
         if isinstance(taken, tuple):
             address, keeper = taken
         else:
-            self._actions_home.write("actions", taken)
-            address, keeper = self._actions_home.address + HEADER_BYTES, None
+            self._actions_home.copy_to_device(taken, stream=self._stream.of_numba)
+            address, keeper = self._actions_home_at, None
         out = self._pool.take()
         self._launch_step(out, address, now, num_rows=self.num_envs)
         del keeper  # memory that is freed now is not given to others before the launch is through
         self._last = out
-        number = self._step_number
-
-        def count() -> int:
-            return self._count_ended(number, out)
-
         ended = tuple(out.arrays[len(self._plan.outputs) :])
+        count = functools.partial(self._count_ended, out.count)
         return self._hand(out), DeviceEnded(count, ended, self.spec.kernel.info_fields, now)
 
     def _launch_step(self, out: DeviceSet, actions_at: int, now: int, *, num_rows: int) -> None:
-        if num_rows:
-            self._step_number += 1
+        self._clear(out.count, self._stream.of_numba)
         self._launch(
             self._kept.address,
             self._params_piece.address,
             out.piece.address,
-            self._counts_at,
-            self._step_number % 2,
-            self._last.piece.address,
             actions_at,
             self._faults_at,
             num_rows,
@@ -222,15 +206,9 @@ class CudaBatch(BatchBase):
             now,
         )
 
-    def _count_ended(self, step_number: int, out: DeviceSet) -> int:
-        """Count the episodes that ended in a step: in its turn, and written to its results by the next step."""
-        turn = step_number % 2
-        words = (
-            self._counts[turn * _WORD_BYTES : (turn + 1) * _WORD_BYTES]
-            if step_number == self._step_number
-            else out.piece.data[:_WORD_BYTES]
-        )
-        count = int(words.copy_to_host().view(np.int64)[0])
+    def _count_ended(self, words: Any) -> int:
+        """Count the episodes that ended in the step that wrote `words`."""
+        count = int(words.copy_to_host(stream=self._stream.of_numba).view(np.int64)[0])
         self._check_faults()  # now that the step is through
         return count
 
@@ -274,11 +252,12 @@ class CudaBatch(BatchBase):
             name: Of the field.
             values: One for all rows, or one each.
         """
-        buffer = f"s_{name}" if self._plan.state.is_split else "s"
-        whole = self._kept.read(buffer)
-        target = whole if self._plan.state.is_split else whole[name]
-        target[...] = values
-        self._kept.write(buffer, whole)
+        if self._plan.state.is_split:
+            self._kept.write(f"s_{name}", np.broadcast_to(values, self.num_envs))
+            return
+        whole = self._kept.read("s")
+        whole[name] = values
+        self._kept.write("s", whole)
 
     def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
         """Change parameters, in some rows or for all.
@@ -288,7 +267,22 @@ class CudaBatch(BatchBase):
             rows: Which; `None` for all.
         """
         self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
-        self._build()
+        if self._has_own_params == self._needs_own_params():
+            self._write_params(values)
+        else:
+            self._build()
+
+    def _write_params(self, names: Iterable[str]) -> None:
+        """Bring these parameters, of which the host has a copy, to the device."""
+        piece, params = self._params_piece, self._plan.params
+        if params.is_split:
+            for name in names:
+                piece.write(f"p_{name}", np.broadcast_to(self._params[name], piece.num_rows))
+            return
+        block = np.zeros(piece.num_rows, params.dtype)
+        for name, values in self._params.items():
+            block[name] = values
+        piece.write(params.prefix, block)
 
     def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
         """Copy everything of some rows to the host; or of all, in one copy that stays on the device until looked at."""
@@ -304,7 +298,7 @@ class CudaBatch(BatchBase):
         arrays = state.arrays
         if rows is None and isinstance(arrays, SavedBuffers) and self._is_of_this_form(arrays.piece):
             self._check_saved(state.params)
-            self._kept.data.copy_to_device(arrays.piece.data)
+            self._kept.copy_from(arrays.piece)
         else:
             arrays = dict(arrays)
             self._check_saved(state.params, arrays)

@@ -63,21 +63,27 @@ def _drop(capsule: int) -> None:
 
 
 def make_capsule(
-    owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: tuple[int, int]
+    owner: Any,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype[Any],
+    device: tuple[int, int],
 ) -> Any:
-    """Make a capsule for contiguous memory.
+    """Make a capsule for memory.
 
     Args:
         owner: Is kept alive while anybody uses the memory.
         address: Where it begins.
         shape: Of the array.
+        strides: Elements from one entry to the next, along each axis.
         dtype: Of the array: integers, floats or bools.
         device: Type and number.
     """
     extents = (ctypes.c_int64 * len(shape))(*shape)
-    strides = (ctypes.c_int64 * len(shape))(*(int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(len(shape))))
-    tensor = _Tensor(address, *device, len(shape), _CODES[dtype.kind], 8 * dtype.itemsize, 1, extents, strides, 0)
+    distances = (ctypes.c_int64 * len(shape))(*strides)
+    tensor = _Tensor(address, *device, len(shape), _CODES[dtype.kind], 8 * dtype.itemsize, 1, extents, distances, 0)
     managed = _Managed(tensor, None, _release)
     place = ctypes.addressof(managed)
-    _lent[place] = (managed, extents, strides, owner)
+    _lent[place] = (managed, extents, distances, owner)
     return _new(place, _NAME, _drop)

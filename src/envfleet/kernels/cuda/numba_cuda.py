@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import numpy as np
 from numba import cuda
 from numba.cuda import cgutils, extending, types
 from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
-from numba.cuda.cudadrv import nvvm
+from numba.cuda.cudadrv import driver, nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
@@ -23,6 +24,7 @@ from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import add_draws, make_row_view
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
+_MOST_UNROLLED = 32  # elements
 
 kernel = cuda.jit(cache=True)
 """Makes a function one that is launched."""
@@ -83,16 +85,91 @@ def row_view(shape: tuple[int, ...]) -> Any:
     return make_row_view(intrinsic, types, shape)
 
 
+def interleaved_row_view(shape: tuple[int, ...]) -> Any:
+    """Return the same for interleaved rows."""
+    return make_row_view(intrinsic, types, shape, is_interleaved=True)
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return an intrinsic without arguments: an array of the thread's own, for the compiler to turn into registers."""
+    result = types.Array(from_dtype(dtype), len(shape), "C")
+    strides = [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+    @intrinsic
+    def allocate(_context: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+            kind = context.get_data_type(result.dtype)
+            memory = cgutils.alloca_once(builder, kind, size=context.get_constant(types.intp, math.prod(shape)))
+            target = context.make_array(result)(context, builder)
+            context.populate_array(
+                target,
+                data=memory,
+                shape=[context.get_constant(types.intp, length) for length in shape],
+                strides=[context.get_constant(types.intp, stride) for stride in strides],
+                itemsize=context.get_constant(types.intp, dtype.itemsize),
+                meminfo=None,
+            )
+            return target._getvalue()  # noqa: SLF001  # numba's own way
+
+        return result(), generate
+
+    return allocate
+
+
+def read_row(length: int) -> Any:
+    """Return an intrinsic `(elements, row, own)` that copies an interleaved row to the thread's own memory."""
+    return _row_copy(length, is_read=True)
+
+
+def write_row(length: int) -> Any:
+    """Return an intrinsic `(elements, row, own)` that copies it back."""
+    return _row_copy(length, is_read=False)
+
+
+def _row_copy(length: int, *, is_read: bool) -> Any:
+    @intrinsic
+    def copy(_context: Any, elements: Any, row: Any, own: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            lane = context.make_array(elements)(context, builder, args[0])
+            memory = (
+                context.make_array(own)(context, builder, args[2]).data if isinstance(own, types.Array) else args[2]
+            )
+            memory = builder.bitcast(memory, lane.data.type)
+
+            def move(k: Any) -> None:
+                far = builder.gep(lane.data, [builder.add(args[1], builder.mul(k, lane.nitems))])
+                near = builder.gep(memory, [k])
+                source, target = (far, near) if is_read else (near, far)
+                builder.store(builder.load(source), target)
+
+            if length <= _MOST_UNROLLED:  # so that the copy becomes registers
+                for k in range(length):
+                    move(context.get_constant(types.intp, k))
+            else:
+                with cgutils.for_range(builder, context.get_constant(types.intp, length)) as loop:
+                    move(loop.index)
+            return context.get_dummy_value()
+
+        return types.void(elements, types.intp, own), generate
+
+    return copy
+
+
 def address_of(array: Any) -> int:
     """Return where a device array, or one that is mapped to the device, begins."""
     return int(array.device_ctypes_pointer.value)
 
 
-def launcher(entry: Any, blocks: int, threads: int) -> Any:
-    """Return what launches an entry point on so many threads; few sub-environments are no mistake to be warned of."""
+def clear(memory: Any, stream: Any) -> None:
+    """Set bytes of the device to 0, in the order of the stream."""
+    driver.device_memset(memory, 0, memory.size, stream)
+
+
+def launcher(entry: Any, blocks: int, threads: int, stream: Any) -> Any:
+    """Return what launches an entry point on so many threads of a stream; few are no mistake to be warned of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        return entry[blocks, threads]
+        return entry[blocks, threads, stream]
 
 
 _compile_ir = nvvm.compile_ir

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import pickle
 import sys
@@ -18,8 +19,10 @@ import envfleet
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.envs.classic.pendulum import Pendulum
 from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
+from envfleet.kernels.cuda import program, target
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import is_simulated
+from envfleet.kernels.cuda.memory import Piece
 from envfleet.kernels.kernel import Kernel
 
 if is_simulated():  # pytest imports this file in other processes, too, in search of doctests
@@ -130,6 +133,32 @@ def test_memory_of_results_is_used_again_once_nobody_holds_them(pair: Any) -> No
     assert len({array.address for array in held}) == 8
 
 
+def test_addresses_stay_so_that_a_step_can_be_captured() -> None:
+    cpu, cuda = make_pair(Deck, AutoresetMode.SAME_STEP, copy=False)
+    numba_cuda: Any = importlib.import_module("numba.cuda")
+    actions = DeviceArray(numba_cuda.to_device(np.ones(16 * N, np.uint8) * 0), (N, 2), np.dtype(np.int64))
+    batch: Any = cuda.engine._batch
+    launched, launch = [], batch._launch
+
+    def note_launch(*args: int) -> None:
+        launched.append(args[:-1])
+        launch(*args)
+
+    batch._launch = note_launch
+    assert_same(cpu.reset(seed=0)[0], cuda.reset(seed=0)[0])
+    addresses = set()
+    for _ in range(5):
+        expected, found = cpu.step(np.zeros((N, 2), np.int64)), cuda.step(actions)
+        addresses.add(tuple(array.address for array in (*found[:4], found[4]["cards"])))
+    assert len(addresses) == len(set(launched)) == 1
+    # What a graph replays: a count cleared, a launch with the same numbers. Results are found where they were.
+    expected = cpu.step(np.zeros((N, 2), np.int64))
+    batch._clear(batch._last.count, 0)
+    launch(*launched[0], 0)
+    for one, other in zip(expected[:4], found[:4], strict=True):
+        assert_same(one, other)
+
+
 def test_some_are_reset_with_seeds_of_their_own(pair: Any) -> None:
     cpu, cuda = pair
     expected, found = (fleet.reset_envs([4, 1], seeds=[99, None]) for fleet in pair)
@@ -137,6 +166,27 @@ def test_some_are_reset_with_seeds_of_their_own(pair: Any) -> None:
     assert_same(expected[0], found[0])
     assert_same(cpu.step(np.zeros(N, np.int64))[0], cuda.step(np.zeros(N, np.int64))[0])
     assert cpu.np_random_seed == cuda.np_random_seed
+
+
+def test_rows_and_parameters_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, cuda = make_pair(Deck)
+    for fleet in (cpu, cuda):
+        fleet.reset(seed=0)
+    batch: Any = cuda.engine._batch
+    address = batch._params_piece.address
+    expected = cpu.reset_envs([4, 1], seeds=[9, None])
+    with monkeypatch.context() as patch:
+        for kind, name in ((DeviceArray, "numpy"), (Piece, "read")):
+            patch.setattr(kind, name, lambda *_: pytest.fail("copied to the host"))
+        found = cuda.reset_envs([4, 1], seeds=[9, None])
+        for fleet in (cpu, cuda):
+            fleet.set_attr("bonus", 3.0)
+    for one, other in zip(expected, found, strict=True):
+        assert_same(one, other)
+    assert_same(cpu.step(np.ones((N, 2), np.int64))[1], cuda.step(np.ones((N, 2), np.int64))[1])
+    assert batch._params_piece.address == address
+    with pytest.raises(IndexError):
+        found[0].take(np.array([2]))
 
 
 def test_parameters_for_all_and_for_each() -> None:
@@ -218,6 +268,7 @@ def test_other_libraries_take_results_without_a_copy(pair: Any) -> None:
         taken = np.from_dlpack(array)
         assert taken.ctypes.data == array.address
         np.testing.assert_array_equal(taken, array.numpy())
+        assert taken.strides == array.strides
         interface = array.__cuda_array_interface__
         assert (interface["shape"], interface["typestr"]) == (taken.shape, taken.dtype.str)
         assert interface["data"] == (array.address, False)
@@ -227,6 +278,34 @@ def test_other_libraries_take_results_without_a_copy(pair: Any) -> None:
     for _ in range(4):
         cuda.step(np.ones(N, np.int64))
     np.testing.assert_array_equal(held, was)
+
+
+def test_small_rows_lie_side_by_side() -> None:
+    cpu, cuda = make_pair(Deck)
+    for fleet in (cpu, cuda):
+        fleet.reset(seed=0)
+    expected, found = cpu.step(np.ones((N, 2), np.int64)), cuda.step(np.ones((N, 2), np.int64))
+    for one, other in ((expected[0], found[0]), (expected[4]["cards"], found[4]["cards"])):
+        neighbours = np.frombuffer(memoryview((ctypes.c_uint8 * N).from_address(other.address)), np.uint8)
+        np.testing.assert_array_equal(neighbours, one[:, 0, 0])
+    kept: Any = cuda.engine._batch._kept
+    words = kept.bytes_of("s").copy_to_host().view(np.uint64).reshape(-1, kept.room)[:, :N]
+    np.testing.assert_array_equal(words.T, cpu.get_state().arrays["s"][:, None].view(np.uint64))
+
+
+def test_large_rows_lie_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "MAX_COPIED_BYTES", 5)  # as if those of this kernel were large
+    program._compile.cache_clear()
+    cpu, cuda = make_pair(Deck, bonus=np.arange(N, dtype=float))
+    assert_same(cpu.reset(seed=0)[0], cuda.reset(seed=0)[0])
+    for _ in range(12):
+        actions = np.ones((N, 2), np.int64)
+        expected, found = cpu.step(actions), cuda.step(actions)
+        assert found[0].strides == expected[0].strides == (6, 3, 1)
+        for one, other in zip(expected, found, strict=True):
+            assert_same(one, other)
+    assert_same(cpu.set_state(saved := cuda.get_state()), cuda.set_state(saved))
+    program._compile.cache_clear()
 
 
 class Lucky(CartPole):

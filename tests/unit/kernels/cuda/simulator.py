@@ -79,7 +79,7 @@ def array_at(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
     """A function `(address, size)`: the flat array of `dtype` that lies there."""
 
     def view(address: int, size: int) -> Any:
-        memory = (ctypes.c_uint8 * (dtype.itemsize * size)).from_address(address)
+        memory = (ctypes.c_uint8 * (dtype.itemsize * size)).from_address(int(address))
         values: NDArray[Any] = np.frombuffer(memoryview(memory), dtype)
         return Records(values) if dtype.names else values
 
@@ -92,16 +92,62 @@ def row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[An
     return lambda flat, index: flat[index * size : (index + 1) * size].reshape(shape)
 
 
+def interleaved_row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int], NDArray[Any]]:
+    """The same for interleaved rows."""
+    lengths = [int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]
+
+    def view(flat: NDArray[Any], index: int) -> NDArray[Any]:
+        strides = [flat.nbytes * length for length in lengths]
+        return np.lib.stride_tricks.as_strided(flat[index:], shape, strides)
+
+    return view
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[Any]]:
+    """A function that makes arrays, of which nothing is zero."""
+    return lambda: np.full(shape, 7).astype(dtype)
+
+
+def read_row(length: int) -> Callable[[NDArray[Any], int, Any], None]:
+    """A function `(elements, row, own)` that copies an interleaved row."""
+    lane = interleaved_row_view((length,))
+
+    def read(elements: NDArray[Any], row: int, own: Any) -> None:
+        _flat(own, elements)[:] = lane(elements, row)
+
+    return read
+
+
+def write_row(length: int) -> Callable[[NDArray[Any], int, Any], None]:
+    """A function `(elements, row, own)` that copies it back."""
+    lane = interleaved_row_view((length,))
+
+    def write(elements: NDArray[Any], row: int, own: Any) -> None:
+        lane(elements, row)[:] = _flat(own, elements)
+
+    return write
+
+
+def _flat(own: Any, elements: NDArray[Any]) -> NDArray[Any]:
+    array: NDArray[Any] = own._values if isinstance(own, Record) else own
+    return array.reshape(-1).view(elements.dtype)
+
+
 def address_of(array: Any) -> int:
     """Where a simulated device array begins."""
     return int(array.ctypes.data)
 
 
-def launcher(entry: Any, blocks: int, threads: int) -> Callable[..., None]:
+def clear(memory: Any, stream: Any) -> None:
+    """Set bytes to 0."""
+    memory.copy_to_device(np.zeros(memory.size, np.uint8), stream=stream)
+
+
+def launcher(entry: Any, blocks: int, threads: int, stream: Any) -> Callable[..., None]:
     """What runs an entry point as so many threads; the simulator's own launchers share their configuration."""
 
     def launch(*args: int) -> None:
-        entry[blocks, threads](*args)
+        entry[blocks, threads, stream](*args)
 
     return launch
 

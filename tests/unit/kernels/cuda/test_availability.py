@@ -34,3 +34,8 @@ def test_without_a_device_it_says_what_was_found(monkeypatch: pytest.MonkeyPatch
             envfleet.make("envfleet/CartPole-v1", workers=2, **options)
     else:
         pytest.skip("there is a device")
+
+
+def test_a_stream_needs_a_device() -> None:
+    with pytest.raises(InvalidArgument, match=r"stream=7 with device='cpu'.*add device='cuda'"):
+        envfleet.make("envfleet/CartPole-v1", 2, backend="kernel", stream=7)

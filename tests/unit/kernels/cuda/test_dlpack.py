@@ -21,16 +21,19 @@ class Lender:
 
     def __dlpack__(self, **_options: Any) -> Any:
         array = self.array
-        return dlpack.make_capsule(self, array.ctypes.data, array.shape, array.dtype, self.__dlpack_device__())
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        device = self.__dlpack_device__()
+        return dlpack.make_capsule(self, array.ctypes.data, array.shape, strides, array.dtype, device)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8, np.bool_])
 @pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (1, 5)])
-def test_numpy_takes_what_is_lent(dtype: Any, shape: tuple[int, ...]) -> None:
-    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_numpy_takes_what_is_lent(dtype: Any, shape: tuple[int, ...], order: Any) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype, order=order)
     taken = np.from_dlpack(Lender(array))
     assert taken.dtype == array.dtype
-    assert taken.ctypes.data == array.ctypes.data
+    assert (taken.ctypes.data, taken.strides) == (array.ctypes.data, array.strides)
     np.testing.assert_array_equal(taken, array)
     del taken
 

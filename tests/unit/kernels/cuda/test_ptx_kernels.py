@@ -21,7 +21,7 @@ from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.program import compiling
 
 HOPPER = (9, 0)
-NUM_ARGUMENTS = {"step": 13, "reset": 9, "observe": 4}
+NUM_ARGUMENTS = {"step": 10, "reset": 9, "observe": 4}
 SHIPPED = (
     "classic.acrobot:Acrobot",
     "classic.mountain_car:MountainCar",
@@ -111,6 +111,12 @@ def test_shipped_kernels_become_ptx(to_ptx: Compiler, name: str) -> None:
 )
 def test_arrays_draws_and_infos_become_ptx(to_ptx: Compiler, entry: str, has_own_params: bool) -> None:
     assert ".entry" in to_ptx(Deck, has_own_params, entry)
+
+
+def test_gathering_rows_becomes_ptx(to_ptx: Compiler) -> None:  # for its stand-in of a device
+    gather = importlib.import_module("envfleet.kernels.cuda.gather").gather
+    text, _ = importlib.import_module("numba.cuda").compile_ptx(gather.py_func, (numba.int64,) * 8, cc=HOPPER)
+    assert "st.global.u8" in text or "st.global.b8" in text
 
 
 def test_a_step_is_what_it_should_be(to_ptx: Compiler) -> None:
