@@ -20,8 +20,8 @@ class FusedSequential(nn.Sequential):
     PyTorch multiplies float32 matrices by MKL, which on processors that are not Intel's leaves half of their width
     unused, then goes through the result again for the activation. What comes out is the same but for rounding, with
     gradients too; layers, parameters and states are those of the module it was made of. It is an ordinary `Sequential`
-    on other devices, in other dtypes, with autocast, under `torch.compile`, with hooks on a layer, and wherever
-    `torch.backends.mkldnn` is off. Gradients of gradients are refused.
+    on other devices, in other dtypes, with autocast, under `torch.compile` and `torch.jit.trace`, with hooks on a
+    layer, and wherever `torch.backends.mkldnn` is off. Gradients of gradients are refused.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
@@ -101,7 +101,8 @@ def _has_onednn() -> bool:
 
 def _is_fit(tensor: Tensor) -> bool:
     return (
-        tensor.device.type == "cpu"
+        not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # first, for sizes are tensors then
+        and tensor.device.type == "cpu"
         and tensor.dtype is torch.float32
         and tensor.dim() > 1
         and tensor.numel() > 0

@@ -63,6 +63,16 @@ def test_what_it_is_for_goes_through_onednn() -> None:
     assert calls_of_onednn(module.double(), rows.double()) == 0
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_trace_is_pytorchs_own_and_leaves_no_trace() -> None:
+    module, rows = fused(network()), torch.randn(1100, 5)
+    dense._has_onednn.cache_clear()
+    with torch.no_grad():
+        traced = torch.jit.trace(module, rows)
+    assert "mkldnn" not in str(traced.inlined_graph)
+    assert calls_of_onednn(module, rows) == 2
+
+
 @pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")  # of the flags
 def test_it_leaves_alone_what_it_may_not_touch() -> None:
     module, rows, seen = fused(network()), torch.randn(1100, 5), list[Any]()
