@@ -58,7 +58,7 @@ def load_agent(
         InvalidArgument: It is no such file or folder, or the class of the agent cannot be imported.
         FileNotFoundError: There is no such file.
     """
-    path = _file_of(Path(path))
+    path = find_checkpoint(path)
     payload = saving.read(path)
     name = payload.get("agent", "")
     if name not in AGENTS and ":" not in name:
@@ -80,7 +80,13 @@ def load_agent(
     return agent
 
 
-def _file_of(path: Path) -> Path:
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the file of an agent: of the folder of a run, its best checkpoint, or the latest if none was evaluated.
+
+    Raises:
+        InvalidArgument: There is none in the folder.
+    """
+    path = Path(path)
     if not path.is_dir():
         return path
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path

@@ -397,9 +397,7 @@ def _fit(learned: Learned, batch: _Columns, settings: _Settings, work: Workspace
         error = found[row, 0] - batch.goals[row]
         missing += error * error
         of_values[row, 0] = 2 * settings.value_weight * error / count
-    compiled.backward(
-        values, layers[1], batch.inputs, work.passes[1], of_values, gradients, nothing, work.slopes
-    )  # fmt: skip
+    compiled.backward(values, layers[1], batch.inputs, work.passes[1], of_values, gradients, nothing, work.slopes)
     figures[1] = missing / count
 
     outputs = compiled.forward(values, layers[0], batch.inputs, work.passes[0])

@@ -284,14 +284,12 @@ class Place:
         """Return the agent in a file or a run."""
         from envfleet.agents import load_agent
 
-        path = Path(checkpoint)
-        path = path / "checkpoints" / "best.pt" if path.is_dir() else path
-        if not path.is_file():
+        if not Path(checkpoint).exists():
             raise InvalidArgument(
-                f"there is no player {str(path)!r}, expected the file of a checkpoint or the folder of a run: check "
-                "the path"
+                f"there is no player {str(checkpoint)!r}, expected the file of a checkpoint or the folder of a run: "
+                "check the path"
             )
-        return load_agent(path, num_envs=1)
+        return load_agent(checkpoint, num_envs=1)
 
     def evaluate(self, checkpoint: str | Path, episodes: int, seed: int) -> Any:
         """Return the mean return of an agent that plays alone."""

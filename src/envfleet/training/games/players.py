@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from envfleet.agents import load_agent
 from envfleet.agents.agent import Agent
+from envfleet.agents.loading import find_checkpoint
 from envfleet.agents.randomness import Random
 from envfleet.envs.games import RANDOM, Game, known_game
 from envfleet.errors import InvalidArgument
@@ -134,7 +135,7 @@ def seat_player(player: Player, name: str | None = None, *, game: Game | None = 
     """Make a player ready to play.
 
     Args:
-        player: Who; of the folder of a run, its best checkpoint.
+        player: Who; the folder of a run stands for its best checkpoint, as in `load_agent`.
         name: To show; by default the known name, the file's, or the kind of the agent.
         game: That it is to play; by default the first of `registry.GAMES`.
         device: Where the networks of a checkpoint live.
@@ -173,12 +174,10 @@ def _check_acts(player: Any) -> None:
 
 def _file_of(player: str | Path, game: Game) -> Path:
     path = Path(player)
-    if path.is_dir():
-        path = path / "checkpoints" / "best.pt"
-    if not path.is_file():
+    if not path.exists():
         known = ", ".join(map(repr, (*game.scripts, *game.files, RANDOM)))
         raise InvalidArgument(
             f"there is no player {str(path)!r}, expected {known}, the file of a checkpoint or the folder of a run: "
             "check the path"
         )
-    return path
+    return find_checkpoint(path)
