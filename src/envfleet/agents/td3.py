@@ -110,7 +110,7 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Learn, Choose]:
+    def _compile(self) -> tuple[Learn, Choose, Flat]:
         config = self.config
         self._actor_parts = Flat(self._actor, self._actor_optimiser)
         self._critic_parts = Flat(self._critics, self._critic_optimiser)
@@ -118,7 +118,7 @@ class TD3(ContinuousAgent[TD3Config]):
         noise = (config.target_noise, config.target_noise_clip)
         self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        return self._learn_compiled, self._choose_compiled
+        return self._learn_compiled, self._choose_compiled, self._actor_parts
 
     def _learn_compiled(self, batch: Batch) -> dict[str, float]:
         sample, actor, critics = arrays_of(batch), self._actor_parts, self._critic_parts
@@ -134,8 +134,8 @@ class TD3(ContinuousAgent[TD3Config]):
         return {**figures, "actor_loss": loss}
 
     def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
-        actor = self._actor_parts
-        return self._explore(np.tanh(compiled.outputs_of(actor.values, actor.layers[0], inputs.numpy())), noise)
+        outputs = compiled.outputs_of(self._acting, self._actor_parts.layers[0], inputs.numpy())
+        return self._explore(np.tanh(outputs), noise)
 
 
 class _Settings(NamedTuple):

@@ -64,6 +64,7 @@ def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[
                 {name: float(torch.as_tensor(value).detach()) for name, value in agent._learn_once(batch).items()}
             )
             agent.num_updates += 1
+            agent.publish()
     return found
 
 
