@@ -16,7 +16,7 @@ from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above
-from envfleet.agents.networks import GaussianActor, critics_of, target_of
+from envfleet.agents.networks import Critics, GaussianActor, target_of
 from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 from envfleet.agents.squashing import CENTRE, REACH, propose
@@ -58,7 +58,7 @@ class SAC(ContinuousAgent[SACConfig]):
         super()._build()
         config, size = self.config, self._bounds.size
         self._actor = GaussianActor(self.packing, config, size).to(self.device)
-        self._critics = critics_of(self.packing, config, size).to(self.device)
+        self._critics = Critics(self.packing, config, size).to(self.device)
         self._targets = target_of(self._critics)
         self._follower = Follower(self._targets, self._critics)
         self._temperature = Temperature(config.initial_temperature).to(self.device)

@@ -16,7 +16,7 @@ from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
-from envfleet.agents.networks import critics_of, network_of, target_of
+from envfleet.agents.networks import Critics, network_of, target_of
 from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 
@@ -58,7 +58,7 @@ class TD3(ContinuousAgent[TD3Config]):
         super()._build()
         config, size = self.config, self._bounds.size
         self._actor = network_of(self.packing, config, size).to(self.device)
-        self._critics = critics_of(self.packing, config, size).to(self.device)
+        self._critics = Critics(self.packing, config, size).to(self.device)
         self._target_actor, self._target_critics = target_of(self._actor), target_of(self._critics)
         self._actor_follower = Follower(self._target_actor, self._actor)
         self._critic_follower = Follower(self._target_critics, self._critics)
