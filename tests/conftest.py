@@ -117,6 +117,16 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def check_without_indices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return `check_kernel` without its runs in code that checks indices, for which it compiles once more."""
+    from envfleet.testing.check_kernel import _Trial, check_kernel
+
+    for name in ("check_indices", "check_gymnasium"):
+        monkeypatch.setattr(_Trial, name, lambda _self: None)
+    return check_kernel
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, then the others by number of tests: workers, which get whole files, end together."""
     sizes = Counter(item.path for item in items)
