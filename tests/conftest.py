@@ -117,6 +117,14 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module")
+def no_plots() -> Iterator[None]:
+    """Leave out the plots at the end of a run, which take longer than short runs; `test_records.py` looks at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("envfleet.training.records.plots.plot_runs", lambda runs: [])
+        yield
+
+
 @pytest.fixture
 def check_without_indices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Return `check_kernel` without its runs in code that checks indices, for which it compiles once more."""
