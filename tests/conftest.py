@@ -28,6 +28,9 @@ from envfleet.registry import BACKENDS as REGISTERED
 settings.register_profile("envfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("envfleet")
 
+# Networks here are small, and the threads of several test processes would wait for each other's cores in busy loops.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell that runs the tests in the background has Ctrl-C ignored, and every process started from here would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
