@@ -138,8 +138,10 @@ def check_without_indices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]
     return check_kernel
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, then the others by number of tests: workers, which get whole files, end together."""
+    if not hasattr(config, "workerinput"):
+        return  # a process alone keeps folders together, as tests/ray and tests/rllib share a cluster each
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in LONGEST, -sizes[item.path]))
 
