@@ -187,11 +187,11 @@ def test_mistakes_are_named_before_the_run_begins(phase: dict[str, Any], said: s
     ("options", "said"),
     [
         (("--env", "CartPole-v1", "--opponent", "random"), "--opponent for 'CartPole-v1', which is for one player"),
-        (("--env", "CartPole-v1"), "there is no player 'x.pt', expected the file of a checkpoint"),
+        (("--env", "CartPole-v1"), "x.pt cannot be read (No such file or directory): pass the folder of a run"),
         (("--env", "remote"), '--env is "remote" without url and env'),
         (("--env", "fetch:Fetch", "--mode", "FAST"), "mode='FAST', but 'fetch:Fetch' has no modes: leave it out"),
         (("--env", "fetch:Fetch", "--side", "left"), "side='left': pass one of 'red', 'blue', 'both'"),
-        (("--env", "fetch:nearer"), "there is no player 'x.pt'"),
+        (("--env", "fetch:nearer"), "x.pt cannot be read (No such file or directory)"),
     ],
 )
 def test_what_the_environment_does_not_have_is_refused(options: tuple[str, ...], said: str) -> None:
