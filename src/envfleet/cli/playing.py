@@ -302,10 +302,18 @@ class Place:
             os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a film is silent: open no sound device
         import pygame
 
-        if self.game is not None:
-            env = self.game.open(self.rink(None, mode).mode, self._settings, render_mode)
-        else:
-            env = self.section.make(render_mode=render_mode)
+        try:
+            if self.game is not None:
+                env = self.game.open(self.rink(None, mode).mode, self._settings, render_mode)
+            else:
+                env = self.section.make(render_mode=render_mode)
+        except TypeError as error:
+            if "'render_mode'" not in str(error):
+                raise
+            raise InvalidArgument(
+                f"{self.name!r} cannot be shown, as it takes no render_mode ({error}): let it take that keyword, and "
+                "return pictures from render()"
+            ) from error
         try:
             yield env
         except pygame.error as error:

@@ -15,6 +15,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from typer.testing import CliRunner, Result
 
+from envfleet.agents import PPO
 from envfleet.cli.app import app
 from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
@@ -64,6 +65,23 @@ def trained(config: dict[str, Any], folder: Path) -> Path:
     (folder / "mine.json").write_text(json.dumps(config), encoding="utf-8")
     invoke("train", folder / "mine.json", "-n", 2, "--backend", "serial", "--out", folder, "--name", "run", "--quiet")
     return folder / "run"
+
+
+class Dark(CartPoleEnv):
+    """Has no pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_an_environment_without_pictures_is_named_by_its_id_and_not_filmed(tmp_path: Path) -> None:
+    place, agent = f"{Path(__file__).stem}:Dark", tmp_path / "agent.pt"
+    cart = CartPoleEnv()
+    PPO(cart.observation_space, cart.action_space, num_envs=1).save(agent)
+    assert f"{place}, 2 episodes each" in invoke("evaluate", agent, "--env", place, "--games", 2).output
+    result = CliRunner().invoke(app, ["watch", str(agent), "--env", place, "--out", str(tmp_path / "film.gif")])
+    assert result.exit_code == 2
+    assert "it takes no render_mode" in re.sub(r"[\s│]+", " ", result.output)
 
 
 def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
