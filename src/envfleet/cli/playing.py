@@ -298,10 +298,11 @@ class Place:
     @contextlib.contextmanager
     def open(self, mode: str | None, render_mode: str) -> Iterator[gym.Env[Any, Any]]:
         """Open the environment in which games are shown."""
+        from envfleet.envs.hockey.rendering import load_pygame
+
         if render_mode == "rgb_array":
             os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a film is silent: open no sound device
-        import pygame
-
+        unseen = () if render_mode == "rgb_array" else (load_pygame().error,)
         try:
             if self.game is not None:
                 env = self.game.open(self.rink(None, mode).mode, self._settings, render_mode)
@@ -316,7 +317,7 @@ class Place:
             ) from error
         try:
             yield env
-        except pygame.error as error:
+        except unseen as error:
             raise InvalidArgument(
                 f"no window can be opened here ({error}): write a film with envfleet watch CHECKPOINT --out game.gif"
             ) from error

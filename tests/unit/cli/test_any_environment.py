@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_an_environment_without_pictures_is_named_by_its_id_and_not_filmed(tmp_p
     result = CliRunner().invoke(app, ["watch", str(agent), "--env", place, "--out", str(tmp_path / "film.gif")])
     assert result.exit_code == 2
     assert "it takes no render_mode" in re.sub(r"[\s│]+", " ", result.output)
+
+
+@pytest.mark.parametrize("command", [("watch", "champion"), ("watch", "champion", "--out", "film.gif"), ("play",)])
+def test_without_pygame_the_commands_say_what_to_install(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2, result.output
+    assert "pip install 'envfleet[hockey]'" in re.sub(r"[\s│]+", " ", result.output)
 
 
 def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
