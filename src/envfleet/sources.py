@@ -149,16 +149,19 @@ def find_spec(source: str | EnvSpec) -> EnvSpec:
     if isinstance(source, EnvSpec):
         return source
     module, _, env_id = source.rpartition(":")
-    if module:
-        _import(module, source)
+    names = dir(_import(module, source)) if module else []
     try:
         return gym.spec(env_id)
     except gym.error.Error as error:
-        near = difflib.get_close_matches(env_id, gym.registry, n=3)
+        near = difflib.get_close_matches(env_id, [*names, *gym.registry], n=3)
         advice = f"close to it: {', '.join(near)}" if near else "`envfleet envs` lists what is registered"
+        more = (
+            f"the module {module!r} has no callable of that name"
+            if module
+            else "where a package has to be imported first, write 'module:id'"
+        )
         raise UnknownEnv(
-            f"env={source!r}, expected the id of a registered environment ({str(error).rstrip('.')}): {advice}; where "
-            "a package has to be imported first, write 'module:id'"
+            f"env={source!r}, expected the id of a registered environment ({str(error).rstrip('.')}): {advice}; {more}"
         ) from error
 
 

@@ -89,6 +89,9 @@ def test_unknown_backend_and_environment() -> None:
             envfleet.make("NoSuchEnv-v0", num_envs=2, backend="process")
         with pytest.raises(gymnasium.error.UnregisteredEnv, match=r"v9.*close to it: CartPole-v1"):
             envfleet.make("CartPole-v9", num_envs=2, backend="process")
+        clue = "close to it: OrderedDict, .*; the module 'collections' has no callable of that name"
+        with pytest.raises(UnknownEnv, match=clue):
+            envfleet.make("collections:OrderdDict", num_envs=2, backend="process")
 
 
 def test_the_same_object_twice(backend: Backend) -> None:

@@ -108,7 +108,7 @@ class Bounds:
     def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
         if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f" or not space.is_bounded():
             raise InvalidArgument(
-                f"the action space is {space}, expected a bounded Box of floats: bound it, or take an agent for "
+                f"the action space is {space}, expected a bounded Box of floats: bound it, or take DDDQN or PPO for "
                 "discrete actions"
             )
         self.shape: tuple[int, ...] = space.shape

@@ -55,8 +55,8 @@ def load_agent(
         device: Where its networks live.
 
     Raises:
-        InvalidArgument: It is no such file or folder, or the class of the agent cannot be imported.
-        FileNotFoundError: There is no such file.
+        InvalidArgument: There is no such file or folder, it holds something else, or the class of the agent cannot be
+            imported.
     """
     path = find_checkpoint(path)
     payload = saving.read(path)

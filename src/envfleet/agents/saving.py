@@ -42,14 +42,13 @@ def read(path: str | Path) -> dict[str, Any]:
     """Read what `write` wrote, all tensors on the CPU.
 
     Raises:
-        InvalidArgument: It is no such file.
-        FileNotFoundError: There is none.
+        InvalidArgument: There is no such file, or it holds something else.
     """
-    advice = "pass a file written by an agent's save()"
+    advice = "pass the folder of a run, or a file written by an agent's save()"
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except pickle.UnpicklingError as error:  # whose message advises to execute what is in the file
         raise InvalidArgument(f"{path} cannot be read as a saved agent (it holds something else): {advice}") from error
     except Exception as error:  # bytes that mean nothing break the unpickler in whatever way they happen to

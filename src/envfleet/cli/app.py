@@ -68,7 +68,9 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     ] = "",
     backends: Annotated[
         str,
-        typer.Option(help="Of envfleet: auto, serial, thread, process, ray, kernel (or the compiled twin); all; none."),
+        typer.Option(
+            help="Backends of envfleet: auto, serial, thread, process, ray, kernel (or the compiled twin); all; none."
+        ),
     ] = "default",
     peers: Annotated[
         str,
@@ -115,7 +117,7 @@ def tune(
     num_envs: Annotated[
         int | None, typer.Option("--num-envs", "-n", min=1, help="Sub-environments; searched over if not given.")
     ] = None,
-    backends: Annotated[str, typer.Option(help="Which to try: serial, thread, process.")] = "serial,thread,process",
+    backends: Annotated[str, typer.Option(help="Backends to try: serial, thread, process.")] = "serial,thread,process",
     seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of the search.")] = 30.0,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,

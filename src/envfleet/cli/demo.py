@@ -27,14 +27,14 @@ _SCRIPTED = ("weak", "strong")
 
 def demo(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="What is trained: a name or a JSON file, as for train.")
+        str, typer.Argument(metavar="CONFIG", help="Configuration: a name or a JSON file, as in train.")
     ] = "quickstart",
     *,
-    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=2, help="Games at once.")] = 1024,
-    minutes: Annotated[float, typer.Option(min=0.01, help="Of training.")] = 1.0,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs.")] = Path("results/runs"),
+    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=2, help="Number of games at once.")] = 1024,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Minutes of training.")] = 1.0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for runs.")] = Path("results/runs"),
 ) -> None:
-    """Train a hockey player for a minute: how it played before and after, and what many games at once are worth."""
+    """Train a hockey player for a minute; report how it plays before and after, and what many games at once gain."""
     with readable_errors():
         from envfleet.training import train
         from envfleet.training.config import read_config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +48,9 @@ EnvArgs = Annotated[
 Opponent = Annotated[
     str | None,
     typer.Option(
-        metavar="PLAYER", help="A player as CHECKPOINT is one.", show_default="the game's strongest, else random"
+        metavar="PLAYER",
+        help="The other player, given like CHECKPOINT.",
+        show_default="the game's strongest, else random",
     ),
 ]
 Mode = Annotated[str | None, typer.Option(help="One of the game's modes.", show_default="the first")]
@@ -56,14 +59,14 @@ SideOption = Annotated[
     str | None,
     typer.Option(help="Where the player sits: a seat of the game, or both in turns.", show_default="as is usual"),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of the games; the same seed gives the same games.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the games; the same seed gives the same games.")]
 
 
 def evaluate(  # noqa: PLR0913 (one parameter per option)
     checkpoint: Checkpoint,
     *,
     opponent: Opponent = None,
-    games: Annotated[int, typer.Option(min=1, help="How many; episodes in environments for one.")] = 200,
+    games: Annotated[int, typer.Option(min=1, help="Number of games, or of episodes in environments for one.")] = 200,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     engine: EngineOption = None,
@@ -72,7 +75,7 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Play games with CHECKPOINT and tell how many it wins, or how much it earns where it plays alone."""
+    """Play games with CHECKPOINT and report how many it wins; of environments for one, the mean return."""
     with readable_errors():
         from envfleet.training.evaluation import evaluate as run_evaluation
         from envfleet.training.evaluation.reports import evaluation_json, show_evaluation, show_returns
@@ -99,11 +102,11 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="With checkpoints: of one run, of several, or your own.", show_default=False
+            metavar="DIR", help="Folder of checkpoints: of one run, of several, or your own.", show_default=False
         ),
     ],
     *,
-    games: Annotated[int, typer.Option(min=1, help="Of each pair; episodes in environments for one.")] = 100,
+    games: Annotated[int, typer.Option(min=1, help="Games of each pair, or episodes in environments for one.")] = 100,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     engine: EngineOption = None,
@@ -115,7 +118,7 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Let all checkpoints in DIR and the scripted players meet: ratings, a table and a picture; else mean returns."""
+    """Rate the checkpoints in DIR by games with each other and scripted players; or compare mean returns."""
     with readable_errors():
         from envfleet.training.evaluation import find_checkpoints, run_tournament
         from envfleet.training.evaluation.reports import show_returns, show_tournament, tournament_json
@@ -150,7 +153,7 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     checkpoint: Checkpoint,
     *,
     against: Opponent = None,
-    games: Annotated[int, typer.Option(min=1, help="How many.")] = 4,
+    games: Annotated[int, typer.Option(min=1, help="Number of games.")] = 4,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     out: Annotated[
@@ -163,7 +166,7 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     mode: Mode = None,
     seed: Seed = 0,
 ) -> None:
-    """Show games of CHECKPOINT, in a window or as a film; they are the first ones that evaluate counts."""
+    """Show games of CHECKPOINT in a window or as a film: the first ones that evaluate counts."""
     with readable_errors():
         from envfleet.envs.film import save_film
         from envfleet.training.games import seat_player
@@ -194,7 +197,7 @@ def watch(  # noqa: PLR0913 (one parameter per option)
 def play(
     *,
     against: Opponent = None,
-    games: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    games: Annotated[int, typer.Option(min=1, help="Number of games.")] = 10,
     env: Env = None,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     side: Annotated[str | None, typer.Option(help="Where you sit.", show_default="the first seat")] = None,
@@ -284,11 +287,6 @@ class Place:
         """Return the agent in a file or a run."""
         from envfleet.agents import load_agent
 
-        if not Path(checkpoint).exists():
-            raise InvalidArgument(
-                f"there is no player {str(checkpoint)!r}, expected the file of a checkpoint or the folder of a run: "
-                "check the path"
-            )
         return load_agent(checkpoint, num_envs=1)
 
     def evaluate(self, checkpoint: str | Path, episodes: int, seed: int) -> Any:
@@ -300,15 +298,26 @@ class Place:
     @contextlib.contextmanager
     def open(self, mode: str | None, render_mode: str) -> Iterator[gym.Env[Any, Any]]:
         """Open the environment in which games are shown."""
-        import pygame
+        from envfleet.envs.hockey.rendering import load_pygame
 
-        if self.game is not None:
-            env = self.game.open(self.rink(None, mode).mode, self._settings, render_mode)
-        else:
-            env = self.section.make(render_mode=render_mode)
+        if render_mode == "rgb_array":
+            os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a film is silent: open no sound device
+        unseen = () if render_mode == "rgb_array" else (load_pygame().error,)
+        try:
+            if self.game is not None:
+                env = self.game.open(self.rink(None, mode).mode, self._settings, render_mode)
+            else:
+                env = self.section.make(render_mode=render_mode)
+        except TypeError as error:
+            if "'render_mode'" not in str(error):
+                raise
+            raise InvalidArgument(
+                f"{self.name!r} cannot be shown, as it takes no render_mode ({error}): let it take that keyword, and "
+                "return pictures from render()"
+            ) from error
         try:
             yield env
-        except pygame.error as error:
+        except unseen as error:
             raise InvalidArgument(
                 f"no window can be opened here ({error}): write a film with envfleet watch CHECKPOINT --out game.gif"
             ) from error

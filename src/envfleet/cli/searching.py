@@ -17,32 +17,34 @@ if TYPE_CHECKING:
 
 
 def search(  # noqa: PLR0913 (one parameter per option)
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="As for train.", show_default=False)],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="As in train.", show_default=False)],
     *,
     space: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
-            help="JSON: by the path of a key a list of choices, or low, high and log.",
+            help="JSON file: paths of keys, each with a list of choices, or with low, high and log.",
             show_default=False,
         ),
     ],
-    trials: Annotated[int, typer.Option(min=1, help="How many runs in all.")] = 20,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Of the search; goes on with one that is there.")] = Path(
-        "results/search"
-    ),
+    trials: Annotated[int, typer.Option(min=1, help="Number of runs in all.")] = 20,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder of the search; a search that is there is continued.")
+    ] = Path("results/search"),
     num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=1, help="Sub-environments of a run.")] = 1,
-    backend: Annotated[str | None, typer.Option(help="As for train.", show_default="chosen")] = None,
+    backend: Annotated[str | None, typer.Option(help="As in train.", show_default="chosen")] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", "-w", min=1, help="As for train.", show_default="chosen")
+        int | None, typer.Option("--workers", "-w", min=1, help="As in train.", show_default="chosen")
     ] = None,
-    device: Annotated[str, typer.Option(help="Of the networks: cpu, cuda, cuda:1.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Of the networks on a CPU.")] = 1,
-    max_minutes: Annotated[float | None, typer.Option(help="Stop each run after so many.")] = None,
-    max_transitions: Annotated[int | None, typer.Option(min=1, help="Stop each run after so many.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone.")] = False,
+    device: Annotated[str, typer.Option(help="Device of the networks: cpu, cuda, cuda:1.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Threads for networks on a CPU.")] = 1,
+    max_minutes: Annotated[float | None, typer.Option(help="Stop each run after this many minutes.")] = None,
+    max_transitions: Annotated[
+        int | None, typer.Option(min=1, help="Stop each run after this many transitions.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
-    """Search for the values of some keys with which CONFIG trains best; Ctrl-C saves, and the same command goes on."""
+    """Search for the values of some keys with which CONFIG trains best; the same command continues a search."""
     with readable_errors():
         from envfleet.training import RunOptions
         from envfleet.training.search import search as run_search

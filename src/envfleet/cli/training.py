@@ -36,43 +36,49 @@ def train(  # noqa: PLR0913 (one parameter per option)
     ] = None,
     *,
     num_envs: Annotated[
-        int | None, typer.Option("--num-envs", "-n", min=1, help="Sub-environments; 1 if not given.")
+        int | None, typer.Option("--num-envs", "-n", min=1, help="Number of sub-environments; 1 if not given.")
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
-            help="Of a game that has several, such as compiled and box2d of hockey.", show_default="the first"
+            help="Engine, for a game that has several: hockey has compiled and box2d.", show_default="the first"
         ),
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Of the fleet: auto, serial, thread, process, ray, kernel.", show_default="chosen"),
+        typer.Option(help="Backend of the fleet: auto, serial, thread, process, ray, kernel.", show_default="chosen"),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-w", min=1, help="Threads or processes of the fleet.", show_default="chosen"),
+        typer.Option("--workers", "-w", min=1, help="Number of worker threads or processes.", show_default="chosen"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Of the networks: cpu, cuda, cuda:1.", show_default="cpu")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of the networks on a CPU.")] = 1,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the configuration's.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device of the networks: cpu, cuda, cuda:1.", show_default="cpu")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for networks on a CPU.")] = 1,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed, in place of the configuration's.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of runs.", show_default="results/runs")
+        Path | None, typer.Option(metavar="DIR", help="Folder for runs.", show_default="results/runs")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the run; made of agent, time and configuration else.")] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Stop after so many.")] = None,
-    max_transitions: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run; by default made of agent, time and configuration.")
+    ] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
+    max_transitions: Annotated[int | None, typer.Option(min=1, help="Stop after this many transitions.")] = None,
     on_failure: Annotated[
-        str | None, typer.Option(help="If a sub-environment fails: raise or restart.", show_default="raise")
+        str | None,
+        typer.Option(help="What to do when a sub-environment fails: raise or restart.", show_default="raise"),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder, from its last checkpoint.")
+        Path | None, typer.Option(metavar="RUN", help="Continue the run in this folder from its last checkpoint.")
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print CONFIG with all defaults, and the agent's, and end.")
+        bool,
+        typer.Option("--print-config", help="Print CONFIG with all defaults filled in, the agent's too, and exit."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
 ) -> None:
-    """Train an agent by CONFIG; Ctrl-C saves, and --resume goes on."""
+    """Train an agent as CONFIG says; Ctrl-C saves the run, --resume continues it."""
     with readable_errors():
         given = {
             "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
@@ -110,7 +116,7 @@ def plot(
         ),
     ] = None,
 ) -> None:
-    """Draw the figures of a run as it is now, or of several runs into the same ones."""
+    """Plot a run as it is now, or several runs in the same figures."""
     with readable_errors():
         from envfleet.training.records import plot_runs
 
@@ -136,10 +142,11 @@ def export(
         from envfleet.agents import export_policy, load_agent
 
         export_policy(load_agent(agent), to)
+        make_console().print(f"[dim]Policy: {escape(str(to))}[/dim]", soft_wrap=True)
 
 
 def set_threads(count: int) -> None:
-    """Give networks on a CPU so many threads. Small ones are slower with more, and so is all else that runs."""
+    """Set the number of threads for networks on a CPU. More than one slows small networks, and other programs, down."""
     import torch
 
     torch.set_num_threads(count)

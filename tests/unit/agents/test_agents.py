@@ -281,7 +281,7 @@ def test_what_is_no_saved_agent_is_refused(tmp_path: Path) -> None:
     wider = SAC(OBSERVATIONS, TORQUE, SACConfig(hidden=(17,)), num_envs=3)
     with pytest.raises(InvalidArgument, match="do not fit the network 'actor'"):
         wider.load(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidArgument, match=r"none.pt cannot be read \(No such file or directory\): pass the folder"):
         load_agent(tmp_path / "none.pt")
 
 

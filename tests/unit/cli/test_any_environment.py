@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from typer.testing import CliRunner, Result
 
+from envfleet.agents import PPO
 from envfleet.cli.app import app
 from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
@@ -64,6 +66,34 @@ def trained(config: dict[str, Any], folder: Path) -> Path:
     (folder / "mine.json").write_text(json.dumps(config), encoding="utf-8")
     invoke("train", folder / "mine.json", "-n", 2, "--backend", "serial", "--out", folder, "--name", "run", "--quiet")
     return folder / "run"
+
+
+class Dark(CartPoleEnv):
+    """Has no pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_an_environment_without_pictures_is_named_by_its_id_and_not_filmed(tmp_path: Path) -> None:
+    place, agent = f"{Path(__file__).stem}:Dark", tmp_path / "agent.pt"
+    cart = CartPoleEnv()
+    PPO(cart.observation_space, cart.action_space, num_envs=1).save(agent)
+    assert f"{place}, 2 episodes each" in invoke("evaluate", agent, "--env", place, "--games", 2).output
+    result = CliRunner().invoke(app, ["watch", str(agent), "--env", place, "--out", str(tmp_path / "film.gif")])
+    assert result.exit_code == 2
+    assert "it takes no render_mode" in re.sub(r"[\s│]+", " ", result.output)
+
+
+@pytest.mark.parametrize("command", [("watch", "champion"), ("watch", "champion", "--out", "film.gif"), ("play",)])
+def test_without_pygame_the_commands_say_what_to_install(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2, result.output
+    assert "pip install 'envfleet[hockey]'" in re.sub(r"[\s│]+", " ", result.output)
 
 
 def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -> None:
@@ -187,11 +217,11 @@ def test_mistakes_are_named_before_the_run_begins(phase: dict[str, Any], said: s
     ("options", "said"),
     [
         (("--env", "CartPole-v1", "--opponent", "random"), "--opponent for 'CartPole-v1', which is for one player"),
-        (("--env", "CartPole-v1"), "there is no player 'x.pt', expected the file of a checkpoint"),
+        (("--env", "CartPole-v1"), "x.pt cannot be read (No such file or directory): pass the folder of a run"),
         (("--env", "remote"), '--env is "remote" without url and env'),
         (("--env", "fetch:Fetch", "--mode", "FAST"), "mode='FAST', but 'fetch:Fetch' has no modes: leave it out"),
         (("--env", "fetch:Fetch", "--side", "left"), "side='left': pass one of 'red', 'blue', 'both'"),
-        (("--env", "fetch:nearer"), "there is no player 'x.pt'"),
+        (("--env", "fetch:nearer"), "x.pt cannot be read (No such file or directory)"),
     ],
 )
 def test_what_the_environment_does_not_have_is_refused(options: tuple[str, ...], said: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.hockey import constants as c
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, MissingDependency
 
 if TYPE_CHECKING:
     import pygame
@@ -34,12 +34,12 @@ def load_pygame() -> Any:
     """Import pygame.
 
     Raises:
-        ImportError: It is not installed.
+        MissingDependency: It is not installed.
     """
     try:
         import pygame
     except ImportError as error:
-        raise ImportError(
+        raise MissingDependency(
             f"pictures and the keyboard need pygame, which cannot be imported here ({error}): "
             "pip install 'envfleet[hockey]'"
         ) from error

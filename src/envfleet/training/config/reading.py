@@ -44,7 +44,7 @@ def find_config(source: str | Path) -> Path:
     if source not in shipped_names():
         raise InvalidArgument(
             f"the configuration is {source!r}, expected one of {', '.join(shipped_names())}, or the path of a JSON "
-            f"file: for a file of that name write ./{source}"
+            f"file: for a file of that name write ./{source}; an environment is named inside such a file"
         )
     return SHIPPED / f"{source}.json"
 

@@ -111,7 +111,7 @@ def evaluate_alone(policy: Policy, place: Environment, *, episodes: int, seed: i
     """Evaluate in the environment for one of a configuration; raises as `evaluate_returns`."""
     if place.is_remote:
         kwargs = dict(place.kwargs)
-        source = kwargs.pop("env")
-    else:
-        source, kwargs = place.source()
-    return evaluate_returns(policy, source, episodes=episodes, seed=seed, **kwargs)
+        return evaluate_returns(policy, kwargs.pop("env"), episodes=episodes, seed=seed, **kwargs)
+    source, kwargs = place.source()
+    found = evaluate_returns(policy, source, episodes=episodes, seed=seed, **kwargs)
+    return dataclasses.replace(found, env=place.id)
