@@ -1,6 +1,6 @@
 """Returns of training episodes over transitions, beside Stable-Baselines3 with the same algorithm and hyperparameters.
 
-    python benchmarks/curves.py OUT                             # everything: about an hour of CPU
+    python benchmarks/curves.py OUT                             # everything: 50 CPU minutes
     python benchmarks/curves.py OUT --only LunarLander --seeds 0 --steps 20000
 
 Each run leaves a file in OUT/runs and is not made again: take another OUT once a task has changed. All of them go into
@@ -83,7 +83,7 @@ TASKS = {
         env="LunarLander-v3",
         peer_env="LunarLander-v3",
         agent="DDDQN",
-        transitions=80_000,
+        transitions=60_000,
         num_envs=4,
         num_seeds=3,
         training={"warmup_steps": 1_000, "updates_per_step": 0.5},
@@ -99,7 +99,7 @@ TASKS = {
         env="envfleet/MinAtar-Breakout-v1",
         peer_env="MinAtar/Breakout-v1",
         agent="PPO",
-        transitions=500_000,
+        transitions=300_000,
         num_envs=16,
         num_seeds=3,
         training={"rollout_steps": 128},
@@ -284,12 +284,13 @@ def plot(results: Results, tasks: dict[str, Task], path: Path) -> None:
         for colour, (side, curves) in zip(("tab:blue", "tab:orange"), sides.items(), strict=False):
             lines = np.array([curve.smoothed(task.transitions) for curve in curves])
             minutes, points = np.mean([curve.cpu_s for curve in curves]) / 60, points_of(task.transitions) / 1000
-            label = f"{side} {'DQN' if agent == 'DDDQN' and side != 'envfleet' else agent}, {minutes:.1f} CPU min"
+            algorithm = "DQN" if agent == "DDDQN" and side != "envfleet" else agent
+            seeds = f"{len(curves)} seed{'s' * (len(curves) > 1)}"
+            label = f"{side} {algorithm}, {seeds}, {minutes:.1f} CPU min"
             axes.plot(points, lines.T, color=colour, alpha=0.35, linewidth=0.8)
             axes.plot(points, lines.mean(axis=0), color=colour, linewidth=2, label=label)
-        seeds = len(next(iter(sides.values())))
-        axes.set(title=f"{task.peer_env}, {seeds} seed{'s' * (seeds > 1)}", xlabel="thousand transitions")
-        axes.legend(fontsize=7, loc="lower right")
+        axes.set(title=task.peer_env, xlabel="thousand transitions")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("return of training episodes")
     figure.savefig(path, dpi=110)
@@ -307,7 +308,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", choices=TASKS, default=list(TASKS))
     parser.add_argument("--sides", nargs="*", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--seeds", type=int, nargs="*", help="by default those of each task")
+    parser.add_argument("--seeds", type=int, nargs="*", help="by default those of each task; none: only draw")
     parser.add_argument("--steps", type=int, help="transitions of each run, instead of each task's own")
     given = parser.parse_args()
     torch.set_num_threads(1)
