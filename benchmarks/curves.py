@@ -1,6 +1,6 @@
 """Returns of training episodes over transitions, beside Stable-Baselines3 with the same algorithm and hyperparameters.
 
-    python benchmarks/curves.py OUT                             # everything: 50 CPU minutes
+    python benchmarks/curves.py OUT                             # everything: an hour of CPU
     python benchmarks/curves.py OUT --only LunarLander --seeds 0 --steps 20000
 
 Each run leaves a file in OUT/runs and is not made again: take another OUT once a task has changed. All of them go into
