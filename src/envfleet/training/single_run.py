@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from envfleet.errors import InvalidArgument
 from envfleet.files import NO_ROOM
-from envfleet.sources import advise
 from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, parse_config, read_config
 from envfleet.training.config.opponents import SCRIPT
@@ -160,7 +157,7 @@ def resume(
 
 
 def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people were promised
-    config_path: str | Path,
+    config_path: Mapping[str, Any] | str | Path,
     base_output_dir: str | Path = RUNS,
     run_name: str | None = None,
     verbose: bool = True,
@@ -175,7 +172,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     """Train by a configuration file; `num_envs` is the only thing to change for speed.
 
     Args:
-        config_path: The file, or the name of a configuration that comes with envfleet.
+        config_path: The file, the name of a configuration that comes with envfleet, or the content of one as a dict.
         base_output_dir: Folder of runs.
         run_name: As in `train`.
         verbose: Whether a progress bar is shown.
@@ -192,12 +189,8 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
 
     Raises:
         InvalidArgument: The configuration or an option cannot be.
+        TypeError: `train` has no such option.
     """
-    unknown = next((name for name in options if name not in inspect.signature(train).parameters), None)
-    if unknown is not None:
-        accepted = inspect.signature(train_single_run).parameters.keys() | inspect.signature(train).parameters.keys()
-        advice = advise(unknown, sorted(accepted - {"options", "config"}))
-        raise InvalidArgument(f"{unknown}={options[unknown]!r} is no argument of train_single_run(): {advice}")
     asked = {
         "eval_frequency": eval_freq_steps,
         "eval_games": eval_num_games,
@@ -206,7 +199,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     changes: dict[str, Any] = {"training": {name: value for name, value in asked.items() if value is not None}}
     if checkpoint_path is not None:
         changes["agent"] = {"checkpoint_path": str(checkpoint_path)}
-    config = _change(read_config(config_path), changes)
+    config = _change(_read(config_path), changes)
     result = train(
         config,
         num_envs=num_envs,

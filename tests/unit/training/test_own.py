@@ -108,7 +108,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "unknown": ({"type": "SACK"}, {}, r"agent.type is 'SACK', expected one of 'SAC', .*, or 'module:Name'"),
     "hyperparameter": (
         {"type": "own_agents:Reinforce", "hyperparameters": {"gama": 0.9}}, {},
-        r"agent.hyperparameters.gama is no hyperparameter of own_agents:Reinforce, accepted .*: did you mean gamma\?",
+        r"agent.hyperparameters.gama is an unknown key, accepted .*: did you mean gamma\?",
     ),
     "batches": (
         {"type": "own_agents:Reinforce"}, {"hyperparameters": {"batch_size": 8}},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config.actions import check_actions
 from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import NAMED, SCRIPTED
-from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
 
@@ -53,8 +51,7 @@ def read_config(source: str | Path) -> RunConfig:
     """Read a configuration file.
 
     Args:
-        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`. Keys of older files
-            that never did anything are dropped with a warning.
+        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`.
 
     Raises:
         InvalidArgument: Unknown name, missing file, or a file that is no JSON or says something that cannot be; the
@@ -78,17 +75,15 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
 
     Args:
         data: The content.
-        source: What errors and warnings call it.
+        source: What errors call it.
 
     Raises:
         InvalidArgument: As `read_config`.
     """
     if not isinstance(data, dict):
         raise InvalidArgument(f'{source} holds a {type(data).__name__}, expected an object: {{"curriculum": …}}')
-    notes: list[str] = []
     try:
-        data = modernise(data, notes)
-        config = RunConfig.model_validate(data)
+        config = RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
         agent_config(config)
         find_observers(config.observers)
         check_actions(config)
@@ -96,8 +91,6 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         raise InvalidArgument(_explain(error, data, source)) from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{source}: {error}") from None
-    for note in notes:
-        warnings.warn(f"{source}: {note}", UserWarning, stacklevel=2)
     return config
 
 
