@@ -95,7 +95,8 @@ def _opponent(opponent: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
 
 
 def _agent(section: dict[str, Any]) -> dict[str, Any]:
-    kind, given = str(section.get("type")), dict(section.get("hyperparameters", {}))
+    kind = str(section.get("type", ""))
+    given: dict[str, Any] = section.get("hyperparameters", {})
     if kind == "DDQN_PER":
         kind, given = "DDDQN", {"use_per": True} | given
     names = _COMMON | _NAMES.get(kind, {})
