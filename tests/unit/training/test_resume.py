@@ -52,7 +52,7 @@ CONFIG: dict[str, Any] = {
         "checkpoint_frequency": 300,
         "pool": {"snapshot_every": 100},
     },
-    "agent": {"type": "SAC", "hyperparameters": {"hidden": [16], "noise": "pink", "num_steps": 2}},
+    "agent": {"type": "SAC", "hyperparameters": {"hidden": [16], "noise_exponent": 1.0, "num_steps": 2}},
 }
 NUM_ENVS = 3
 

@@ -100,8 +100,16 @@ class Running:
         opponents: tuple[str, ...],
     ) -> Results:
         """Take the sums of episodes that ended, one for each of `rows`, and begin with 0 there."""
-        sums = (self._returns[rows], self._shaped[rows], self._lengths[rows])
-        results = Results(rows, *sums, winners, truncated, modes, opponents)
+        results = Results(
+            env_indices=rows,
+            returns=self._returns[rows],
+            shaped_returns=self._shaped[rows],
+            lengths=self._lengths[rows],
+            winners=winners,
+            truncated=truncated,
+            modes=modes,
+            opponents=opponents,
+        )
         for running in (self._returns, self._shaped, self._lengths):
             running[rows] = 0
         return results

@@ -1,4 +1,4 @@
-"""What a run sums up on its way: figures of updates, the latest returns, the best evaluation."""
+"""What a run sums up on its way: counts, figures of updates, the latest returns, the best evaluation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envfleet.training.events import Results
 from envfleet.training.loop.examining import Examination
 
 _LATEST = 100  # episodes
@@ -45,39 +45,41 @@ class Tally:
         self._figures = {}
         return figures
 
-    def add_returns(self, returns: NDArray[np.float64]) -> None:
-        """Add the returns of episodes that ended."""
-        self._returns.extend(returns.tolist())
+    def add_episodes(self, results: Results) -> None:
+        """Add episodes that ended."""
+        self.episodes += len(results)
+        self._returns.extend(results.returns.tolist())
 
     @property
     def mean_return(self) -> float:
         """Of the last 100 episodes; NaN before the first."""
         return float(np.mean(self._returns)) if self._returns else float("nan")
 
-    def take_score(self, score: float, transitions: int) -> bool:
+    def take_examination(self, found: Examination) -> bool:
         """Take in an evaluation; whether it is the best so far."""
-        self.examined_at = transitions
-        is_best = self._best is None or score > self._best
+        self.examination, self.examined_at = found, self.transitions
+        is_best = self._best is None or found.score > self._best
         if is_best:
-            self._best = score
+            self._best = found.score
         return is_best
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes; counts are not part of it."""
+        """Return what `load_state_dict` takes."""
         return {
+            "transitions": self.transitions,
+            "episodes": self.episodes,
             "figures": {name: list(sums) for name, sums in self._figures.items()},
             "returns": list(self._returns),
             "best": self._best,
+            "examination": None if self.examination is None else dict(vars(self.examination)),
             "examined_at": self.examined_at,
-            "results": None if self.examination is None else self.examination.results,
-            "ratings": {} if self.examination is None else self.examination.ratings,
-            "score": None if self.examination is None else self.examination.score,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
+        self.transitions, self.episodes = state["transitions"], state["episodes"]
         self._figures = {name: list(sums) for name, sums in state["figures"].items()}
         self._returns = collections.deque(state["returns"], maxlen=_LATEST)
         self._best, self.examined_at = state["best"], state["examined_at"]
-        found = (state["results"], state["score"], state.get("ratings", {}))
-        self.examination = None if state["score"] is None else Examination(*found)
+        found = state["examination"]
+        self.examination = None if found is None else Examination(**found)

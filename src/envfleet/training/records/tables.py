@@ -91,8 +91,7 @@ class TableWriter:
 def _episode_rows(event: Episodes) -> list[tuple[Any, ...]]:
     place = (event.transitions, event.updates, event.phase, event.phase_name)
     columns = zip(
-        event.numbers.tolist(), event.modes, event.opponents, event.env_indices.tolist(), event.returns.tolist(),
-        event.shaped_returns.tolist(), event.lengths.tolist(), event.winners.tolist(),
-        event.truncated.astype(int).tolist(), strict=True,
+        event.modes, event.opponents, event.env_indices.tolist(), event.returns.tolist(), event.shaped_returns.tolist(),
+        event.lengths.tolist(), event.winners.tolist(), event.truncated.astype(int).tolist(), strict=True,
     )  # fmt: skip
-    return [(number, *place, *rest) for number, *rest in columns]
+    return [(number, *place, *rest) for number, rest in enumerate(columns, event.episodes - len(event))]

@@ -372,9 +372,9 @@ def test_the_longest_figures_are_whole_in_80_columns(is_terminal: bool, monkeypa
     rounds = [event for event in played.rounds() if not isinstance(event, Progress)]
     long = Progress(
         transitions=1_234_567_890, episodes=12_345_678, updates=1, phase=11, phase_name=begun.phases[-1],
-        phase_share=0.5, run_share=0.1234, steps_per_s=1_234_567.0, elapsed_s=86_399.0, times=played.TIMES,
+        run_share=0.1234, steps_per_s=1_234_567.0, elapsed_s=86_399.0, times=played.TIMES,
     )  # fmt: skip
-    lossy = Learned({"critic_loss": -1.234e-05}, 1, 1, 1)
+    lossy = Learned(figures={"critic_loss": -1.234e-05}, transitions=1, episodes=1, updates=1, phase=1, phase_name="a")
     text = shown(begun, *rounds, lossy, long, is_terminal=is_terminal)
     assert max(map(len, text.splitlines())) <= 80
     whole = re.sub(r"\s+", " ", text)
