@@ -138,12 +138,15 @@ class Progress(Event):
         steps_per_s: Transitions per second of the last moments, without evaluations and checkpoints.
         elapsed_s: Seconds since the run began or was resumed.
         times: Where they went.
+        latest: Means over the last 100 episodes, by name: `return`, `shaped_return`, `length` and, in games, `win_rate`
+            and `loss_rate`; empty before the first.
     """
 
     run_share: float
     steps_per_s: float
     elapsed_s: float
     times: Times
+    latest: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -27,7 +27,8 @@ class Tally:
     def __init__(self) -> None:
         self.transitions = self.episodes = 0
         self._figures: dict[str, list[float]] = {}  # sum and count
-        self._returns: collections.deque[float] = collections.deque(maxlen=_LATEST)
+        self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
+        self._has_games = False
         self._best: float | None = None
         self.examination: Examination | None = None
         self.examined_at: int | None = None
@@ -48,12 +49,21 @@ class Tally:
     def add_episodes(self, results: Results) -> None:
         """Add episodes that ended."""
         self.episodes += len(results)
-        self._returns.extend(results.returns.tolist())
+        self._has_games = any(results.opponents)
+        columns = results.returns, results.shaped_returns, results.lengths, results.winners
+        self._latest.extend(zip(*(column.tolist() for column in columns), strict=True))
 
-    @property
-    def mean_return(self) -> float:
-        """Of the last 100 episodes; NaN before the first."""
-        return float(np.mean(self._returns)) if self._returns else float("nan")
+    def latest(self) -> dict[str, float]:
+        """Return means over the last 100 episodes; see `events.Progress`."""
+        if not self._latest:
+            return {}
+        *columns, winners = np.array(self._latest).T
+        means = {
+            name: float(column.mean())
+            for name, column in zip(("return", "shaped_return", "length"), columns, strict=True)
+        }
+        rates = {"win_rate": float((winners > 0).mean()), "loss_rate": float((winners < 0).mean())}
+        return means | rates if self._has_games else means
 
     def take_examination(self, found: Examination) -> bool:
         """Take in an evaluation; whether it is the best so far."""
@@ -69,7 +79,7 @@ class Tally:
             "transitions": self.transitions,
             "episodes": self.episodes,
             "figures": {name: list(sums) for name, sums in self._figures.items()},
-            "returns": list(self._returns),
+            "latest": [list(episode) for episode in self._latest],
             "best": self._best,
             "examination": None if self.examination is None else dict(vars(self.examination)),
             "examined_at": self.examined_at,
@@ -79,7 +89,7 @@ class Tally:
         """Go on where another was."""
         self.transitions, self.episodes = state["transitions"], state["episodes"]
         self._figures = {name: list(sums) for name, sums in state["figures"].items()}
-        self._returns = collections.deque(state["returns"], maxlen=_LATEST)
+        self._latest = collections.deque(map(tuple, state["latest"]), maxlen=_LATEST)
         self._best, self.examined_at = state["best"], state["examined_at"]
         found = state["examination"]
         self.examination = None if found is None else Examination(**found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -296,6 +297,7 @@ class Trainer:
             steps_per_s=self._watch.speed(self.transitions),
             elapsed_s=self._budget.elapsed_s,
             times=self.times,
+            latest=self._tally.latest(),
         )
 
     # ------------------------------------------------------------------ state
@@ -361,7 +363,7 @@ class Trainer:
     @property
     def mean_return(self) -> float:
         """Mean return of the last 100 episodes, without shaping; NaN before the first."""
-        return self._tally.mean_return
+        return self._tally.latest().get("return", math.nan)
 
     @property
     def evaluation(self) -> Mapping[str, Mapping[str, float]]:

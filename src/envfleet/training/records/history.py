@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 
-from envfleet.files import replacing
 from envfleet.training.records.folder import RunFolder
 from envfleet.training.records.tables import EPISODES, EVALUATIONS, SPEED, UPDATES
 
@@ -62,18 +61,6 @@ def read_history(path: str | Path) -> RunHistory:
         evaluations=_read(folder.evaluations, EVALUATIONS),
         speed=_read(folder.speed, SPEED),
     )
-
-
-def write_parquet(folder: RunFolder) -> Path:
-    """Write the episodes of a run once more, as `episodes.parquet`, which is smaller and quicker to read.
-
-    Returns:
-        The file.
-    """
-    path = folder.episodes.with_suffix(".parquet")
-    with replacing(path) as unfinished:
-        _read(folder.episodes, EPISODES).write_parquet(unfinished)
-    return path
 
 
 def _read(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:

@@ -78,7 +78,7 @@ def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]
             yield Evaluated(results=results, score=progress, is_best=True, ratings=ratings, **counts)
         yield Progress(
             run_share=progress, steps_per_s=1000.0 + 500 * float(rng.random()), elapsed_s=10.0 * progress, times=TIMES,
-            **counts,
+            latest={"return": -1.0, "win_rate": 0.4}, **counts,
         )  # fmt: skip
 
 
