@@ -75,7 +75,7 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     """Play games with CHECKPOINT and tell how many it wins, or how much it earns where it plays alone."""
     with readable_errors():
         from envfleet.training.evaluation import evaluate as run_evaluation
-        from envfleet.training.evaluation.reports import evaluation_json, show_evaluation, show_returns
+        from envfleet.training.evaluation.reports import show_evaluation, show_returns
 
         set_threads(1)
         place = find_place(checkpoint, env, env_args)
@@ -91,7 +91,7 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
                 tell(f"{games} games against {opponent or place.game.strongest}", 0.0)
                 played = run_evaluation(checkpoint, opponent, games=games, seed=seed, side=side, rink=rink)
             show_evaluation(played, make_console())
-            figures = evaluation_json(played)
+            figures = dataclasses.asdict(played) | played.figures()
         write_figures(json_file, json.dumps(figures, indent=2))
 
 
@@ -118,7 +118,7 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
     """Let all checkpoints in DIR and the scripted players meet: ratings, a table and a picture; else mean returns."""
     with readable_errors():
         from envfleet.training.evaluation import find_checkpoints, run_tournament
-        from envfleet.training.evaluation.reports import show_returns, show_tournament, tournament_json
+        from envfleet.training.evaluation.reports import show_returns, show_tournament
         from envfleet.training.records.tournament_plot import plot_tournament
 
         set_threads(1)
@@ -142,8 +142,8 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
             show_tournament(played, console)
             picture = plot_tournament(played, plot or folder / "tournament.png")
             console.print(f"[dim]Picture: {escape(str(picture))}[/dim]", soft_wrap=True)
-            figures = tournament_json(played)
-        write_figures(json_file, json.dumps(figures, indent=2))
+            figures = dataclasses.asdict(played)
+        write_figures(json_file, json.dumps(figures, indent=2, default=lambda array: array.tolist()))
 
 
 def watch(  # noqa: PLR0913 (one parameter per option)

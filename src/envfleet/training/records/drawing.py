@@ -33,7 +33,6 @@ _STYLE: dict[Any, Any] = {
     "legend.fontsize": 7,
     "figure.facecolor": "white",
     "figure.dpi": 120,
-    "figure.constrained_layout.use": True,
 }
 _BINS = 300
 
@@ -51,13 +50,21 @@ def style() -> AbstractContextManager[None]:
     return mpl.rc_context(_STYLE)
 
 
-def new_figure(panels: int, columns: int = 3, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """Make a figure with so many panels, in rows of `columns`, each `width` times `height` inches."""
+def new_figure(
+    panels: int, *, width: float = 4.6, height: float = 3.4, is_fitted: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with so many panels, in rows of three, each `width` times `height` inches.
+
+    Margins are fixed unless it `is_fitted`: to find out how much labels need takes as long as to draw everything.
+    """
     from matplotlib.figure import Figure
 
-    columns = min(panels, columns)
+    columns = min(panels, 3)
     rows = -(-panels // columns)
-    figure = Figure(figsize=(width * columns, height * rows))
+    across, high = width * columns, height * rows
+    figure = Figure(figsize=(across, high), layout="constrained" if is_fitted else None)
+    if not is_fitted:
+        figure.subplots_adjust(0.6 / across, 0.5 / high, 1 - 0.2 / across, 1 - 0.35 / high, wspace=0.2, hspace=0.3)
     axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for panel in axes[panels:]:
         panel.set_axis_off()

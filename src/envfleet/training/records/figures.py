@@ -71,7 +71,7 @@ def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
     """Draw every run into every panel, and say which colour is which run if there are several."""
     if not histories or not panels:
         return None
-    figure, axes = new_figure(len(panels))
+    figure, axes = new_figure(len(panels), is_fitted=len(histories) > 1)
     for panel, (title, draw) in zip(axes, panels.items(), strict=True):
         for number, history in enumerate(histories):
             draw(panel, history, COLOURS[number % len(COLOURS)])
