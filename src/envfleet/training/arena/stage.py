@@ -68,8 +68,7 @@ class Stage:
             pool.add()
         self._enter(phase, learner, pool)
         seed, self._is_new = self._env_seed if self._is_new else None, False
-        observations: NDArray[Any] = self.arena.reset(seed=seed)[0]
-        return observations
+        return self.arena.reset(seed)
 
     def _enter(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> None:
         if not phase.environment.is_known_game and phase.environment != self._place:

@@ -30,9 +30,9 @@ class Rating:
     """
 
     name: str
-    mu: float
-    sigma: float
-    games: int
+    mu: float = 25.0
+    sigma: float = 25.0 / 3
+    games: int = 0
     is_anchor: bool = False
 
 
