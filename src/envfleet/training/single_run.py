@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.examining import POOL
 from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
+from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, records_of
 
@@ -262,7 +264,9 @@ def _run(
 
 
 def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:
-    evaluation = trainer.evaluation
+    latest, found = trainer.tally.latest(), trainer.tally.examination
+    evaluation = {} if found is None else found.results
+    rating = {} if found is None else found.ratings.get(LEARNER, {})
     rates = [evaluation[name].get("win_rate") for name in evaluation if name != POOL]
     scripted = [evaluation[name]["win_rate"] for name in evaluation if name.startswith(SCRIPT)]
     return RunResult(
@@ -272,11 +276,11 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         total_steps=trainer.transitions,
         total_episodes=trainer.episodes,
         total_updates=trainer.agent.num_updates,
-        mean_reward=trainer.mean_return,
+        mean_reward=latest.get("return", math.nan),
         win_rate=rates[0] if rates else None,
         win_rate_weak=scripted[-1] if len(scripted) > 1 else None,
         evaluation=evaluation,
-        rating=trainer.rating,
+        rating=rating.get("rating"),
         steps_per_s=trainer.steps_per_s,
         seconds=dataclasses.asdict(trainer.times),
         checkpoint=checkpoints.latest,

@@ -8,8 +8,8 @@ from typing import Any
 
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
-from envfleet.training.config import NamedOpponent, RunConfig, shares_of
-from envfleet.training.config.opponents import SCRIPT
+from envfleet.training.config import RunConfig, shares_of
+from envfleet.training.config.opponents import SCRIPT, NamedOpponent
 from envfleet.training.config.phases import Environment
 from envfleet.training.evaluation.episodes import evaluate_returns
 from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate

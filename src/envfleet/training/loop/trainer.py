@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +40,6 @@ from envfleet.training.loop.learners import make_learner
 from envfleet.training.loop.tally import Tally
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import needs_pool
-from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import RunOptions
 
 _LEARNED_EVERY = 1_000  # transitions
@@ -66,6 +64,7 @@ class Trainer:
 
     Attributes:
         agent: Who learns.
+        tally: What the run has counted so far, in all sittings.
 
     Raises:
         InvalidArgument: Configuration and options do not fit together.
@@ -86,7 +85,7 @@ class Trainer:
         self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
         root = np.random.SeedSequence(config.seed)
         for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
-        self._watch, self._tally = Stopwatch(), Tally()
+        self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
         self._stage = Stage(
             config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
@@ -148,11 +147,11 @@ class Trainer:
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
-        self._tally.add_figures(self._learner.learn())
+        self.tally.add_figures(self._learner.learn())
         watch.lap("update")
         step = arena.recv()
         watch.lap("env")
-        self._tally.add_figures(self._learner.take(actions, step))
+        self.tally.add_figures(self._learner.take(actions, step))
         watch.lap("update")
         self._observations = step.observations
         _check_finite(step.observations, arena.num_envs)
@@ -171,12 +170,12 @@ class Trainer:
         return actions
 
     def _count(self, transitions: int, results: Results | None) -> None:
-        self._tally.transitions += transitions
+        self.tally.transitions += transitions
         if results is None:
             self._curriculum.count(transitions)
             return
         self._curriculum.count(transitions, results.winners)
-        self._tally.add_episodes(results)
+        self.tally.add_episodes(results)
         self._tell(Episodes, **vars(results))
 
     def _do_what_is_due(self, before: int) -> None:
@@ -226,7 +225,7 @@ class Trainer:
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""
-        self._tally.add_figures(self._learner.end_phase())
+        self.tally.add_figures(self._learner.end_phase())
         self._tell_learned()
         self._watch.lap("update")
         self._curriculum.advance()
@@ -242,7 +241,7 @@ class Trainer:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
         found = self._examiner.examine(self.agent, self._pool)
-        is_best = self._tally.take_examination(found)
+        is_best = self.tally.take_examination(found)
         self._tell(Evaluated, is_best=is_best, **vars(found))
         if is_best and self._checkpoints is not None:
             self._tell(Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
@@ -264,7 +263,7 @@ class Trainer:
             self._tell_learned()
         else:
             self._tell_learned()
-            if self._tally.examined_at != self.transitions:
+            if self.tally.examined_at != self.transitions:
                 self.evaluate()
             self.save()
         self._tell_progress()
@@ -285,7 +284,7 @@ class Trainer:
         self._observers.on_event(event)
 
     def _tell_learned(self) -> None:
-        figures = self._tally.take_figures()
+        figures = self.tally.take_figures()
         if figures:
             self._tell(Learned, figures=figures)
 
@@ -297,7 +296,7 @@ class Trainer:
             steps_per_s=self._watch.speed(self.transitions),
             elapsed_s=self._budget.elapsed_s,
             times=self.times,
-            latest=self._tally.latest(),
+            latest=self.tally.latest(),
         )
 
     # ------------------------------------------------------------------ state
@@ -311,7 +310,7 @@ class Trainer:
             "learner": self._learner.state_dict(),
             "pool": self._pool.state_dict(),
             "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
-            "tally": self._tally.state_dict(),
+            "tally": self.tally.state_dict(),
             "observers": self._observers.state_dict(),
         }
 
@@ -329,7 +328,7 @@ class Trainer:
             )
         self._curriculum.load_state_dict(state["curriculum"])
         self._pool.load_state_dict(state["pool"])
-        self._tally.load_state_dict(state["tally"])
+        self.tally.load_state_dict(state["tally"])
         self._observers.load_state_dict(state["observers"])
         self._has_begun = True
         if not self._curriculum.is_finished:
@@ -353,28 +352,12 @@ class Trainer:
     @property
     def transitions(self) -> int:
         """Made so far, in all sittings."""
-        return self._tally.transitions
+        return self.tally.transitions
 
     @property
     def episodes(self) -> int:
         """Ended so far, likewise."""
-        return self._tally.episodes
-
-    @property
-    def mean_return(self) -> float:
-        """Mean return of the last 100 episodes, without shaping; NaN before the first."""
-        return self._tally.latest().get("return", math.nan)
-
-    @property
-    def evaluation(self) -> Mapping[str, Mapping[str, float]]:
-        """Figures of the last evaluation, by opponent."""
-        return {} if self._tally.examination is None else self._tally.examination.results
-
-    @property
-    def rating(self) -> float | None:
-        """Return the learner's in the last evaluation; `None` if it was not rated."""
-        examination = self._tally.examination
-        return None if examination is None else examination.ratings.get(LEARNER, {}).get("rating")
+        return self.tally.episodes
 
     @property
     def times(self) -> Times:

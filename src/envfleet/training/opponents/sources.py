@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent, load_agent
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import (
+from envfleet.training.config import Phase, shares_of
+from envfleet.training.config.opponents import (
+    SCRIPT,
     Matchmaking,
     MixedOpponent,
     NamedOpponent,
-    Phase,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
-    shares_of,
 )
-from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.games.players import RESUME_FILE, OwnPlayer, find_class, seat_player
 from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.matchmaking import chances, move_rate
