@@ -74,8 +74,8 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Play games with CHECKPOINT and tell how many it wins, or how much it earns where it plays alone."""
     with readable_errors():
+        from envfleet.cli.match_report import show_evaluation, show_returns
         from envfleet.training.evaluation import evaluate as run_evaluation
-        from envfleet.training.evaluation.reports import show_evaluation, show_returns
 
         set_threads(1)
         place = find_place(checkpoint, env, env_args)
@@ -117,8 +117,8 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Let all checkpoints in DIR and the scripted players meet: ratings, a table and a picture; else mean returns."""
     with readable_errors():
+        from envfleet.cli.match_report import show_returns, show_tournament
         from envfleet.training.evaluation import find_checkpoints, run_tournament
-        from envfleet.training.evaluation.reports import show_returns, show_tournament
         from envfleet.training.records.tournament_plot import plot_tournament
 
         set_threads(1)

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
 from envfleet.files import write_whole
-from envfleet.training.config import RunConfig, parse_config, read_config
+from envfleet.training.config import RunConfig, parse_config, to_config
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.games.players import RESUME_FILE
 from envfleet.training.options import RunOptions
@@ -97,8 +97,7 @@ def search(
     """
     if trials < 1:
         raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass how many runs the search may take")
-    base = config if isinstance(config, RunConfig) else _read(config)
-    folder, options, given = Path(out), options or RunOptions(), _read_space(space)
+    base, folder, options, given = to_config(config), Path(out), options or RunOptions(), _read_space(space)
     distributions = _check_space(given, base)
     definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
     with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
@@ -269,10 +268,6 @@ class _Watch(Observer):
 
 
 # ---------------------------------------------------------------------- the space
-
-
-def _read(config: Mapping[str, Any] | str | Path) -> RunConfig:
-    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
 
 
 def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from envfleet.files import NO_ROOM
 from envfleet.training.arena.stage import check_phases
-from envfleet.training.config import RunConfig, parse_config, read_config
+from envfleet.training.config import RunConfig, parse_config, to_config
 from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.events import Observer, find_observers
 from envfleet.training.loop.checkpoints import Checkpoints
@@ -108,7 +108,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         InvalidArgument: The configuration or an option cannot be.
         TrainingDiverged: A loss is no number any more.
     """
-    given = config if isinstance(config, RunConfig) else _read(config)
+    given = to_config(config)
     if seed is not None:
         given = _change(given, {"seed": seed})
     options = RunOptions(
@@ -201,7 +201,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     changes: dict[str, Any] = {"training": {name: value for name, value in asked.items() if value is not None}}
     if checkpoint_path is not None:
         changes["agent"] = {"checkpoint_path": str(checkpoint_path)}
-    config = _change(_read(config_path), changes)
+    config = _change(to_config(config_path), changes)
     result = train(
         config,
         num_envs=num_envs,
@@ -212,10 +212,6 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
         **options,
     )
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(result).items()}
-
-
-def _read(config: Mapping[str, Any] | str | Path) -> RunConfig:
-    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
 
 
 def _change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from envfleet.training.events import find_observers
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """Folder of the configurations that come with envfleet, and of their JSON schema."""
-_MOST_ERRORS = 8
 
 
 def shipped_names() -> list[str]:
@@ -94,6 +93,17 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
     return config
 
 
+def to_config(config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
+    """Return a configuration that is given as such, as its content, or by its file or name.
+
+    Raises:
+        InvalidArgument: As `read_config`.
+    """
+    if isinstance(config, RunConfig):
+        return config
+    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of configuration files, with a description of every key, for editors and other tools."""
     schema = RunConfig.model_json_schema()
@@ -113,9 +123,7 @@ def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _explain(error: ValidationError, data: Any, source: str) -> str:
     problems = error.errors(include_url=False)
-    lines = [_line(problem, data) for problem in problems[:_MOST_ERRORS]]
-    if len(problems) > _MOST_ERRORS:
-        lines.append(f"and {len(problems) - _MOST_ERRORS} more")
+    lines = [_line(problem, data) for problem in problems]
     if len(lines) == 1:
         return f"{source}: {lines[0]}"
     return "\n".join([f"{source} has {len(problems)} mistakes:", *(f"- {line}" for line in lines)])

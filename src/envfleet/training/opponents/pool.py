@@ -27,7 +27,6 @@ class Snapshot:
         transitions: That it had learned from.
         rating: From games that were played to rate it, never from training.
         win_rate: The learner's running score against it, draws counting half; 0.5 at first.
-        games: Played against it in training.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Snapshot:
     transitions: int
     rating: Rating
     win_rate: float = 0.5
-    games: int = 0
 
 
 class SnapshotPool:
@@ -98,7 +96,6 @@ class SnapshotPool:
         """Move the win rate against a snapshot; see `Source.report`."""
         snapshot = self._all[name]
         snapshot.win_rate = move_rate(snapshot.win_rate, scores)
-        snapshot.games += len(scores)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""

@@ -1,4 +1,4 @@
-"""Evaluations and tournaments as tables to read."""
+"""Tables of evaluations and tournaments."""
 
 from __future__ import annotations
 
