@@ -176,15 +176,13 @@ def _make_named(base: Path, name: str) -> Path:
 
 def _make_unique(base: Path, config: RunConfig, num_envs: int) -> Path:
     time = dt.datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    stem, again = f"{config.agent.type.rpartition(':')[2]}_{time}_{config_hash(config)}", 1
-    path = base / f"{stem}_vec{num_envs}"
+    stem = f"{config.agent.type.rpartition(':')[2]}_{time}_{config_hash(config)}"
+    again = 0
     while True:  # ends: every turn found one more folder
-        try:
+        again += 1
+        path = base / f"{stem}{f'-{again}' * (again > 1)}_vec{num_envs}"
+        with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
-        except FileExistsError:
-            again += 1
-            path = base / f"{stem}-{again}_vec{num_envs}"
-        else:
             return path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from envfleet.training.records.folder import RunFolder
-from envfleet.training.records.tables import EPISODES, EVALUATIONS, SPEED, UPDATES
+from envfleet.training.records.tables import TABLES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +54,8 @@ def read_history(path: str | Path) -> RunHistory:
         InvalidArgument: It is no folder of a run.
     """
     folder = RunFolder.open(path)
-    return RunHistory(
-        name=folder.path.resolve().name,
-        episodes=_read(folder.episodes, EPISODES),
-        updates=_read(folder.updates, UPDATES),
-        evaluations=_read(folder.evaluations, EVALUATIONS),
-        speed=_read(folder.speed, SPEED),
-    )
+    tables = {name: _read(getattr(folder, name), schema) for name, schema in TABLES.items()}
+    return RunHistory(folder.path.resolve().name, **tables)
 
 
 def _read(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
