@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -35,31 +35,24 @@ class Opponent:
 Player = Agent[Any] | OwnPlayer
 
 
-class Source:
-    """One opponent; subclasses have many to draw from, see `envfleet.training.opponents.sources`.
-
-    Args:
-        opponent: Who.
-        load: Makes the player of a key, whose draws derive from a seed; `None` for what plays inside the environment.
-    """
-
-    def __init__(self, opponent: Opponent, load: Callable[[str, int], Player] | None = None) -> None:
-        self._opponent, self._load = opponent, load
+class Source(Protocol):
+    """One or many opponents to draw from; see `envfleet.training.opponents.sources`."""
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
         """Opponents for `count` episodes."""
-        return [self._opponent] * count
+        raise NotImplementedError
 
     def load(self, key: str, seed: int) -> Player:
         """Return the player of a key; its draws derive from `seed`."""
-        assert self._load is not None  # noqa: S101  # or it would have no key
-        return self._load(key, seed)
+        raise NotImplementedError
 
     def report(self, key: str, scores: NDArray[np.float64]) -> None:
         """Take notice of the learner's scores against a key: 1 for a win, 0.5 for a draw, 0 for a loss."""
+        return
 
     def retain(self, keys: set[str]) -> None:
         """Take notice of who plays now: all others may be forgotten."""
+        return
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
@@ -67,6 +60,28 @@ class Source:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
+        return
+
+
+class Always(Source):
+    """The same opponent in every episode.
+
+    Args:
+        opponent: Who.
+        make: Makes its player by a seed; `None` if it plays inside the environment.
+    """
+
+    def __init__(self, opponent: Opponent, make: Callable[[int], Player] | None = None) -> None:
+        self._opponent, self._make = opponent, make
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:  # nothing to choose from
+        """Return it `count` times."""
+        return [self._opponent] * count
+
+    def load(self, key: str, seed: int) -> Player:  # there is one
+        """Make its player."""
+        assert self._make is not None  # noqa: S101  # for the type checker: without a player it has no key
+        return self._make(seed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from envfleet.training.config.opponents import (
 from envfleet.training.games.players import RESUME_FILE, OwnPlayer, find_class, seat_player
 from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.matchmaking import chances, move_rate
-from envfleet.training.opponents.opponents import Entry, Opponent, Source
+from envfleet.training.opponents.opponents import Always, Entry, Opponent, Source
 from envfleet.training.opponents.pool import SnapshotPool
 
 _MYSELF = "self"
@@ -34,16 +34,14 @@ _MYSELF = "self"
 def own(section: NamedOpponent, game: Game) -> Source:
     """Return the player of a class that a configuration names."""
     kind = find_class(section.type)
-    return Source(
-        Opponent(section.type, key=section.type), lambda _, seed: OwnPlayer(kind, game, seed, **section.kwargs)
-    )
+    return Always(Opponent(section.type, key=section.type), lambda seed: OwnPlayer(kind, game, seed, **section.kwargs))
 
 
 def myself(learner: Agent[Any]) -> Source:
     """Return the learner as it is at every moment: its opponent improves while they play."""
-    return Source(
+    return Always(
         Opponent(_MYSELF, key=_MYSELF),
-        lambda _, seed: as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True),
+        lambda seed: as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True),
     )
 
 
@@ -182,7 +180,7 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, g
         return Entry(Snapshots(pool, one.matchmaking), share, one.deterministic)
     if isinstance(one, NamedOpponent) and not one.type.startswith(SCRIPT):
         return Entry(own(one, game), share, is_deterministic=False)
-    return Entry(Source(Opponent(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0))), share)
+    return Entry(Always(Opponent(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0))), share)
 
 
 def needs_pool(opponent: Single | MixedOpponent | None) -> bool:

@@ -24,7 +24,7 @@ from envfleet.training.arena.outcomes import ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner
 from envfleet.training.loop.schedule import UpdateSchedule
-from envfleet.training.opponents.opponents import Entry, Opponent, Source
+from envfleet.training.opponents.opponents import Always, Entry, Opponent
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself
 
@@ -61,7 +61,7 @@ def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     pool.add()
     source = myself(agent)
     return (
-        Entry(Source(Opponent("basic_weak", 1))),
+        Entry(Always(Opponent("basic_weak", 1))),
         Entry(Snapshots(pool, "uniform"), is_deterministic=False),
         Entry(source, is_deterministic=True),
         Entry(source, weight=2.0, is_deterministic=False, is_learner=True),
