@@ -16,9 +16,12 @@ help: ## Show this list
 demo: $(READY) ## Train a hockey player for a minute, and see what it has learned
 	@$(BIN)/envfleet demo
 
+# Those with Ray wait much and go beside the others, apart: processes cannot fork safely once Ray was in them.
 test: $(READY) programs ## Run all tests
-	@$(PYTEST) --ignore tests/ray --ignore tests/rllib
-	@$(PYTEST) tests/ray tests/rllib  # apart: processes cannot fork safely once Ray was in them
+	@log=$$(mktemp); failed=0; \
+	$(BIN)/pytest tests/ray tests/rllib > $$log 2>&1 & ray=$$!; \
+	$(PYTEST) --ignore tests/ray --ignore tests/rllib || failed=$$?; \
+	wait $$ray || failed=$$?; cat $$log; rm $$log; exit $$failed
 
 # What most changes of the fleet would break; every module is tested by `make test`.
 quick: $(READY) ## Check style, and test the heart of the fleet (less than a minute)

@@ -28,6 +28,9 @@ from envfleet.registry import BACKENDS as REGISTERED
 settings.register_profile("envfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("envfleet")
 
+# Networks here are small, and the threads of several test processes would wait for each other's cores in busy loops.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell that runs the tests in the background has Ctrl-C ignored, and every process started from here would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,8 +120,28 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.fixture(scope="module")
+def no_plots() -> Iterator[None]:
+    """Leave out the plots at the end of a run, which take longer than short runs; `test_records.py` looks at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("envfleet.training.records.plots.plot_runs", lambda runs: [])
+        yield
+
+
+@pytest.fixture
+def check_without_indices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return `check_kernel` without its runs in code that checks indices, for which it compiles once more."""
+    from envfleet.testing.check_kernel import _Trial, check_kernel
+
+    for name in ("check_indices", "check_gymnasium"):
+        monkeypatch.setattr(_Trial, name, lambda _self: None)
+    return check_kernel
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, then the others by number of tests: workers, which get whole files, end together."""
+    if not hasattr(config, "workerinput"):
+        return  # a process alone keeps folders together, as tests/ray and tests/rllib share a cluster each
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in LONGEST, -sizes[item.path]))
 

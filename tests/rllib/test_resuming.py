@@ -14,9 +14,9 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from tests.rllib.configs import N, as_configured, config_of, echo_config
 from tests.rllib.spaces import Echo
 
-from envfleet.agents.dense import FusedSequential
 from envfleet.errors import EnvfleetError
 from envfleet.rllib import PackedEnvRunner, PackedPPO
+from envfleet.rllib.dense import FusedSequential
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

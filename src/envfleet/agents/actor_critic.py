@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents.actions import Bounds, DiscreteChoices
-from envfleet.agents.dense import fuse_dense_layers
 from envfleet.agents.encoders import make_encoder
 from envfleet.agents.hyperparameters import NetworkConfig
 from envfleet.agents.moments import RunningMoments
@@ -47,7 +46,6 @@ class ActorCritic(nn.Module):
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std or 0.0), initial_log_std is not None)
         self.observation_moments = RunningMoments(packing.num_inputs)
         self.value_moments = RunningMoments(1)
-        fuse_dense_layers(self)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the policy is made of, `(B, outputs)`."""

@@ -78,8 +78,8 @@ class Learned(NamedTuple):
         gradients: `(P,)`.
         means: Of Adam, `(P,)`.
         squares: Likewise.
-        layers: Of each of E networks, int64 `(E, L, 6)`: inputs, outputs, place of the weight, place of the bias, 1 if
-            the weight is `(outputs, inputs)`, 0 if `(inputs, outputs)`, and `LINEAR`, `RELU` or `TANH`.
+        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the weight,
+            `(outputs, inputs)`, place of the bias, and `LINEAR`, `RELU` or `TANH`.
         steps: Of Adam, with the next one.
         rate: Of learning.
         epsilon: Of Adam.
@@ -163,7 +163,7 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
 
     Args:
         values: Parameters.
-        layers: `(L, 6)`, as in `Learned`.
+        layers: `(L, 5)`, as in `Learned`.
         rows: `(N, inputs)`.
         results: Gets what the layers give, one after another.
 
@@ -172,7 +172,7 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
     """
     given, count, place = rows, rows.shape[0], 0
     for number in range(layers.shape[0]):
-        inputs, outputs, weight, bias, is_turned, activation = layers[number]
+        inputs, outputs, weight, bias, activation = layers[number]
         made = matrix(results, place, count, outputs)
         place += count * outputs
         biases = values[bias : bias + outputs]
@@ -183,11 +183,8 @@ def forward(values: F32, layers: NDArray[np.int64], rows: F32, results: F32) -> 
                 for column in range(inputs):
                     total += given[row, column] * weights[column]
                 made[row, 0] = total
-        elif is_turned:
-            _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
         else:
-            _multiply(given, matrix(values, weight, inputs, outputs), made, False, False)
-        if outputs > 1:
+            _multiply(given, matrix(values, weight, outputs, inputs), made, False, True)
             _add(made, biases)
         _activate(made.ravel(), activation)
         given = made
@@ -261,38 +258,36 @@ def backward(
     for number in range(layers.shape[0] - 1):
         place += count * layers[number, 1]
     for number in range(layers.shape[0] - 1, -1, -1):
-        inputs, outputs, weight, bias, is_turned, _ = layers[number]
+        inputs, outputs, weight, bias, _ = layers[number]
         place -= count * inputs * (number > 0)
         given = matrix(results, place, count, inputs) if number else rows
-        weights = values[weight : weight + inputs * outputs]
+        weights = matrix(values, weight, outputs, inputs)
         if gradients.size:
-            of_weights = gradients[weight : weight + inputs * outputs]
-            _learn_layer(given, slopes, of_weights, gradients[bias : bias + outputs], is_turned)
+            _learn_layer(given, slopes, matrix(gradients, weight, outputs, inputs), gradients[bias : bias + outputs])
         if number:
             before = matrix(memory[number % 2], 0, count, inputs)
-            _go_back(slopes, weights, is_turned, inputs, before)
-            _slope_back(before.ravel(), given.ravel(), layers[number - 1, 5])
+            _go_back(slopes, weights, before)
+            _slope_back(before.ravel(), given.ravel(), layers[number - 1, 4])
             slopes = before
         elif of_rows.size:
-            _go_back(slopes, weights, is_turned, inputs, of_rows)
+            _go_back(slopes, weights, of_rows)
 
 
 @compiled
-def _go_back(slopes: F32, weights: F32, is_turned: int, inputs: int, of_rows: F32) -> None:
+def _go_back(slopes: F32, weights: F32, of_rows: F32) -> None:
     """Write the gradients of the last columns of what a layer was given by those of what it gave."""
-    (count, outputs), first = slopes.shape, inputs - of_rows.shape[1]
+    (count, columns), (outputs, inputs) = of_rows.shape, weights.shape
+    first = inputs - columns
     if outputs == 1:
         for row in range(count):
-            for column in range(of_rows.shape[1]):
-                of_rows[row, column] = slopes[row, 0] * weights[first + column]
-    elif is_turned:
-        _multiply(slopes, weights.reshape(outputs, inputs)[:, first:], of_rows, False, False)
+            for column in range(columns):
+                of_rows[row, column] = slopes[row, 0] * weights[0, first + column]
     else:
-        _multiply(slopes, weights.reshape(inputs, outputs)[first:], of_rows, False, True)
+        _multiply(slopes, weights[:, first:], of_rows, False, False)
 
 
 @compiled
-def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32, is_turned: int) -> None:
+def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32) -> None:
     """Write the gradients of a layer's weight and bias by those of what it gave."""
     (count, inputs), outputs = given.shape, slopes.shape[1]
     biases.fill(0)
@@ -303,11 +298,9 @@ def _learn_layer(given: F32, slopes: F32, weights: F32, biases: F32, is_turned: 
         weights.fill(0)
         for row in range(count):
             for column in range(inputs):
-                weights[column] += slopes[row, 0] * given[row, column]
-    elif is_turned:
-        _multiply(slopes, given, weights.reshape(outputs, inputs), True, False)
+                weights[0, column] += slopes[row, 0] * given[row, column]
     else:
-        _multiply(given, slopes, weights.reshape(inputs, outputs), True, False)
+        _multiply(slopes, given, weights, True, False)
 
 
 @compiled

@@ -104,8 +104,8 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
         config, form = self.config, (self.config.capacity, self.packing.space, (), torch.int64)
         if config.prioritised:
-            return PrioritisedReplay(*form, rng=self.random.numpy, device=device, alpha=config.priority_alpha)
-        return ReplayBuffer(*form, rng=self.random.numpy, device=device)
+            return PrioritisedReplay(*form, rng=self.random.replay, device=device, alpha=config.priority_alpha)
+        return ReplayBuffer(*form, rng=self.random.replay, device=device)
 
     def _batches(self, count: int) -> Iterator[Batch]:
         if isinstance(self.replay, PrioritisedReplay):
@@ -135,10 +135,10 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Learn, Choose]:
+    def _compile(self) -> tuple[Learn, Choose, Flat]:
         self._parts, self._target_parts = Flat(self._network, self._optimiser), Flat(self._target)
         self._work = workspace(self.config.batch_size, self._parts)
-        return self._learn_compiled, self._choose_compiled
+        return self._learn_compiled, self._choose_compiled, self._parts
 
     def _learn_compiled(self, batch: Batch) -> dict[str, float]:
         config, parts, target = self.config, self._parts, self._target_parts
@@ -150,7 +150,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return {"loss": loss, "value": value}
 
     def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
-        outputs = compiled.outputs_of(self._parts.values, self._parts.layers[0], inputs.numpy())
+        outputs = compiled.outputs_of(self._acting, self._parts.layers[0], inputs.numpy())
         indices: NDArray[np.int64] = outputs[:, 1:].argmax(axis=1)
         return indices
 

@@ -14,7 +14,7 @@ from envfleet.agents import compiled
 from envfleet.agents.actor_critic import ActorCritic
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam
-from envfleet.agents.networks import DuelingNetwork, GaussianActor, TwinCritics
+from envfleet.agents.networks import Critics, DuelingNetwork, GaussianActor
 from envfleet.agents.packing import encode
 from envfleet.agents.replay import Batch
 from envfleet.errors import InvalidArgument
@@ -102,11 +102,10 @@ def can_compile(kind: type[object], networks: Mapping[str, nn.Module], wanted: b
 
 
 def is_flat(network: nn.Module) -> bool:
-    """Return whether `Flat` takes it: dense layers with ReLU between, an `ActorCritic` of dense layers, a number."""
-    is_dense = isinstance(network, ActorCritic) and network.is_dense
-    return all(part.device.type == "cpu" and part.dtype is torch.float32 for part in network.parameters()) and (
-        is_dense or type(network) is TwinCritics or _is_number(network) or _has_dense_layers(network)
-    )
+    """Return whether `Flat` takes it: dense layers with ReLU or tanh between, critics or an `ActorCritic` of them."""
+    is_here = all(part.device.type == "cpu" and part.dtype is torch.float32 for part in network.parameters())
+    stacks = _stacks(network)
+    return is_here and (_is_number(network) or (bool(stacks) and all(map(_is_stack, stacks))))
 
 
 def arrays_of(batch: Batch) -> Sample:
@@ -122,76 +121,57 @@ def _is_number(network: nn.Module) -> bool:
     return [parameter.dim() for parameter in network.parameters()] == [0]
 
 
-def _has_dense_layers(network: nn.Module) -> bool:
-    leaves = [part for part in network.modules() if not list(part.children())]
-    linear = [part for part in leaves if type(part) is nn.Linear and part.bias is not None]
-    between = [nn.Linear, nn.ReLU] * len(linear)
-    if isinstance(network, DuelingNetwork):
-        expected = [*between[:-4], nn.Linear, nn.Linear]  # with both heads at the end
-    else:
-        expected = between[:-1] if isinstance(network, (GaussianActor, nn.Sequential)) else []
-    return bool(expected) and [type(part) for part in leaves] == expected and len(linear) > 1
-
-
-def _layout(network: nn.Module) -> tuple[list[Tensor], NDArray[np.int64]]:
-    """Return parameters in the order of a buffer, and where the layers are in it, as `Learned` has them."""
-    if isinstance(network, TwinCritics):
-        return _twins(network)
+def _stacks(network: nn.Module) -> list[nn.Module]:
+    """Return the modules that a network is made of, each dense layers in a row; none if it is of another kind."""
+    if type(network) is Critics:
+        return [] if network.encoder else [*network.critics]
     if isinstance(network, ActorCritic):
-        return _actor_critic(network)
-    linear = _linear(network)
-    if not linear:
-        return list(network.parameters()), np.zeros((1, 0, 6), np.int64)
-    heads = [linear.pop(), linear.pop()][::-1] if isinstance(network, DuelingNetwork) else [linear.pop()]
-    parameters = [parameter for layer in linear for parameter in (layer.weight, layer.bias)]
-    parameters += [head.weight for head in heads] + [head.bias for head in heads]  # as one layer
-    widths = [
-        linear[0].in_features,
-        *(layer.out_features for layer in linear),
-        sum(head.out_features for head in heads),
-    ]
-    return parameters, np.array([_table(widths, 0, compiled.RELU)], np.int64)
+        return [network.actor, network.critic] if network.is_dense else []
+    return [network] if isinstance(network, (DuelingNetwork, GaussianActor, nn.Sequential)) else []
+
+
+def _is_stack(module: nn.Module) -> bool:
+    leaves = [part for part in module.modules() if not list(part.children())]
+    linear = _linear(module)
+    between = [nn.Linear, _activation(module)] * len(linear)
+    # The heads of a dueling network come at the end.
+    expected = [*between[:-4], nn.Linear, nn.Linear] if isinstance(module, DuelingNetwork) else between[:-1]
+    is_biased = all(layer.bias is not None for layer in linear)
+    return is_biased and len(linear) > 1 and [type(part) for part in leaves] == expected
+
+
+def _activation(module: nn.Module) -> type[nn.Module]:
+    return nn.Tanh if any(isinstance(part, nn.Tanh) for part in module.modules()) else nn.ReLU
 
 
 def _linear(network: nn.Module) -> list[nn.Linear]:
     return [part for part in network.modules() if isinstance(part, nn.Linear)]
 
 
+def _layout(network: nn.Module) -> tuple[list[Tensor], NDArray[np.int64]]:
+    """Return parameters in the order of a buffer, and where the layers are in it, as `Learned` has them."""
+    parameters, tables, place = list[Tensor](), list[list[tuple[int, ...]]](), 0
+    for stack in _stacks(network):
+        linear = _linear(stack)
+        heads = [linear.pop(), linear.pop()][::-1] if isinstance(stack, DuelingNetwork) else [linear.pop()]
+        parameters += [parameter for layer in linear for parameter in (layer.weight, layer.bias)]
+        parameters += [head.weight for head in heads] + [head.bias for head in heads]  # as one layer
+        widths = [*(layer.in_features for layer in linear), heads[0].in_features]
+        activation = compiled.TANH if _activation(stack) is nn.Tanh else compiled.RELU
+        tables.append(_table([*widths, sum(head.out_features for head in heads)], place, activation))
+        place = sum(parameter.numel() for parameter in parameters)
+    others = [parameter for parameter in network.parameters() if all(parameter is not one for one in parameters)]
+    parameters += [parameter for parameter in others if parameter.requires_grad or not tables]
+    return parameters, np.array(tables, np.int64).reshape(max(len(tables), 1), -1, 5)
+
+
 def _table(widths: Sequence[int], place: int, activation: int) -> list[tuple[int, ...]]:
-    """Return the layers of a network whose parameters begin at a place."""
+    """Return the layers of a stack whose parameters begin at a place."""
     table = list[tuple[int, ...]]()
     for number, (inputs, outputs) in enumerate(itertools.pairwise(widths), 2 - len(widths)):
-        table.append((inputs, outputs, place, place + inputs * outputs, 1, activation if number else compiled.LINEAR))
+        table.append((inputs, outputs, place, place + inputs * outputs, activation if number else compiled.LINEAR))
         place += (inputs + 1) * outputs
     return table
-
-
-def _actor_critic(network: ActorCritic) -> tuple[list[Tensor], NDArray[np.int64]]:
-    """Put the standard deviations of actions, if they are learned, behind both networks."""
-    parts = [_linear(network.actor), _linear(network.critic)]
-    parameters: list[Tensor] = [parameter for part in parts for layer in part for parameter in layer.parameters()]
-    activation = compiled.TANH if isinstance(network.actor[1], nn.Tanh) else compiled.RELU
-    widths = [[part[0].in_features, *(layer.out_features for layer in part)] for part in parts]
-    critic = sum(parameter.numel() for parameter in network.actor.parameters())
-    tables = [_table(sizes, place, activation) for sizes, place in zip(widths, (0, critic), strict=True)]
-    return parameters + [network.log_std] * network.log_std.requires_grad, np.array(tables, np.int64)
-
-
-def _twins(critics: TwinCritics) -> tuple[list[Tensor], NDArray[np.int64]]:
-    parameters, tables, place = list[Tensor](), list[list[tuple[int, ...]]](), 0
-    for weight, bias in zip(critics.weights, critics.biases, strict=True):
-        number, inputs, outputs = weight.shape
-        start, middle = place, place + weight.numel()
-        activation = compiled.LINEAR if weight is critics.weights[-1] else compiled.RELU
-        tables.append(
-            [
-                (inputs, outputs, start + one * inputs * outputs, middle + one * outputs, 0, activation)
-                for one in range(number)
-            ]
-        )
-        parameters += [weight, bias]
-        place = middle + bias.numel()
-    return parameters, np.array(tables, np.int64).swapaxes(0, 1).copy()  # (L, E, 6) -> (E, L, 6)
 
 
 def _join(tensors: Sequence[Tensor]) -> F32:

@@ -103,11 +103,6 @@ class NetworkConfig(AdamConfig):
         if self.activation not in get_args(Activation):
             raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
 
-    @property
-    def is_plain(self) -> bool:
-        """Return whether hidden layers are dense with ReLU, and nothing else."""
-        return self.activation == "relu" and not self.layer_norm
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(NetworkConfig):

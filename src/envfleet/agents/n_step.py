@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,58 +54,78 @@ class NStep:
         self._powers = gamma ** np.arange(num_steps + 1, dtype=np.float64)
         self._counts = np.zeros(num_envs, np.int64)
         # Of sub-environment i, row [k, i] is its k-th oldest transition that has not left; [0, i] its last observation.
-        self._columns: dict[str, NDArray[Any]] = {}
+        self._kept: _Columns | None = None
+        self._shapes: list[tuple[int, ...]] = []
 
-    def push(self, transitions: Transitions) -> Discounted:
-        """Take one step's transitions, at most one per sub-environment; return those that leave."""
+    def push(self, transitions: Transitions, actions: NDArray[Any]) -> Discounted:
+        """Take one step's transitions, at most one per sub-environment, with actions as they are learned.
+
+        Returns:
+            Those that leave.
+        """
         if self.num_steps == 1:
             discounts = np.where(transitions.terminated, 0.0, self.gamma)
-            return Discounted(transitions.observations, transitions.actions, transitions.rewards, discounts,
+            return Discounted(transitions.observations, actions, transitions.rewards, discounts,
                               transitions.next_observations)  # fmt: skip
-        given = {name: getattr(transitions, name) for name in _NAMES}
-        if not self._columns:
-            steps = {name: 1 if name == "next_observations" else self.num_steps for name in _NAMES}
-            self._columns = {
-                name: np.zeros((steps[name], self.num_envs, *array.shape[1:]), array.dtype)
-                for name, array in given.items()
-            }
-        rows = transitions.env_indices
-        _store(rows, self._counts, _Columns(*map(_in_rows, given.values())), self._in_rows())
-        return self._leave(rows, transitions.terminated, transitions.ended)
+        count, rows = len(transitions), transitions.env_indices
+        arrays = [transitions.observations, actions, transitions.rewards, transitions.next_observations]
+        if self._kept is None:
+            self._shapes = [array.shape[1:] for array in arrays]
+            self._kept = self._empty(array.dtype for array in arrays)
+        given = [
+            np.ascontiguousarray(array).reshape(count, kept.shape[2])
+            for array, kept in zip(arrays, self._kept, strict=True)
+        ]
+        _store(rows, self._counts, _Columns(*given), self._kept)
+        return self._leave(self._kept, rows, transitions.terminated, transitions.ended)
+
+    def _empty(self, dtypes: Iterable[np.dtype[Any]]) -> _Columns:
+        """Return columns with what belongs to a transition in one axis, (n, N, size)."""
+        lengths = [1 if name == "next_observations" else self.num_steps for name in _NAMES]
+        return _Columns(
+            *(
+                np.zeros((length, self.num_envs, math.prod(shape)), dtype)
+                for length, shape, dtype in zip(lengths, self._shapes, dtypes, strict=True)
+            )
+        )
 
     def cut(self, env_indices: NDArray[Any]) -> Discounted | None:
         """End running episodes that nobody will finish, as truncated after their last step; return what leaves."""
         rows = np.asarray(env_indices, np.int64)
-        if not self._columns or not self._counts[rows].any():
+        if self._kept is None or not self._counts[rows].any():
             return None
-        return self._leave(rows, np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_))
+        return self._leave(self._kept, rows, np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_))
 
-    def _leave(self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_]) -> Discounted:
-        columns = _leave(rows, terminated, ended, self._counts, self._powers, self._in_rows())
-        shapes = {name: column.shape[2:] for name, column in self._columns.items()}
+    def _leave(
+        self, kept: _Columns, rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_]
+    ) -> Discounted:
+        columns = _leave(rows, terminated, ended, self._counts, self._powers, kept)
         observations, actions, rewards, discounts, next_observations = columns
+        of_observation, of_action, _, _ = self._shapes
+        count = len(rewards)
         return Discounted(
-            observations.reshape(-1, *shapes["observations"]),
-            actions.reshape(-1, *shapes["actions"]),
+            observations.reshape(count, *of_observation),
+            actions.reshape(count, *of_action),
             rewards,
             discounts,
-            next_observations.reshape(-1, *shapes["next_observations"]),
-        )
-
-    def _in_rows(self) -> _Columns:
-        """Return all columns with what belongs to a transition in one axis, (n, N, …) -> (n, N, size)."""
-        return _Columns(
-            *(column.reshape(*column.shape[:2], _size(column.shape[2:])) for column in self._columns.values())
+            next_observations.reshape(count, *of_observation),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {"counts": self._counts.copy(), "columns": {name: array.copy() for name, array in self._columns.items()}}
+        columns = {} if self._kept is None else self._kept._asdict()
+        return {
+            "counts": self._counts.copy(),
+            "columns": {name: array.copy() for name, array in columns.items()},
+            "shapes": [list(shape) for shape in self._shapes],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
         self._counts = as_array(state["counts"])
-        self._columns = {name: as_array(state["columns"][name]) for name in _NAMES if name in state["columns"]}
+        self._shapes = [tuple(shape) for shape in state["shapes"]]
+        columns = {name: as_array(column) for name, column in state["columns"].items()}
+        self._kept = _Columns(**columns) if columns else None
 
 
 class _Columns(NamedTuple):
@@ -115,14 +136,6 @@ class _Columns(NamedTuple):
 
 
 _NAMES = _Columns._fields
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
-
-
-def _in_rows(array: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(array).reshape(len(array), _size(array.shape[1:]))
 
 
 @compiled

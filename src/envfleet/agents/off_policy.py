@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents.actions import ActionTable, BestInBounds, Bounds
-from envfleet.agents.agent import Agent
+from envfleet.agents.agent import Agent, Contents
 from envfleet.agents.descent import Adam
-from envfleet.agents.flat import can_compile
+from envfleet.agents.flat import Flat, can_compile
 from envfleet.agents.hyperparameters import OffPolicyConfig
 from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.randomness import initialising
 from envfleet.agents.replay import Batch, ReplayBuffer
+from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
@@ -33,7 +34,8 @@ Choose = Callable[[Tensor, NDArray[np.float32] | None], NDArray[Any]]
 class OffPolicyAgent(Agent[Config]):
     """An agent that learns from a replay buffer.
 
-    A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`.
+    A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. If its updates are
+    compiled, a thread may `learn` while others act, as what acts changes by `publish` alone.
 
     Args:
         observation_space: Of one sub-environment, as `Agent` takes it.
@@ -51,6 +53,7 @@ class OffPolicyAgent(Agent[Config]):
     replay: ReplayBuffer
     _learn_once: Learn
     _choose: Choose
+    _acting: NDArray[np.float32]  # parameters that act, where updates are compiled
 
     def __init__(
         self,
@@ -68,7 +71,8 @@ class OffPolicyAgent(Agent[Config]):
             self._build()
         self.is_compiled = can_compile(type(self), self._networks, self.config.compiled)
         if self.is_compiled:
-            self._learn_once, self._choose = self._compile()
+            self._learn_once, self._choose, self._learned = self._compile()
+            self._acting = self._learned.values.copy()
         else:
             self._learn_once, self._choose = self._learn, self._choose_by_torch
         self._n_step = NStep(num_envs, self.config.num_steps, self.config.gamma)
@@ -87,8 +91,7 @@ class OffPolicyAgent(Agent[Config]):
 
     def remember(self, transitions: Transitions) -> None:
         """Put transitions into the replay buffer, at most one per sub-environment, in the order they happened."""
-        encoded = dataclasses.replace(transitions, actions=self._encode(transitions.actions))
-        self.replay.add(self._n_step.push(encoded))
+        self.replay.add(self._n_step.push(transitions, self._encode(transitions.actions)))
         self.num_transitions += len(transitions)
         ended = transitions.env_indices[transitions.ended]
         if len(ended):
@@ -106,7 +109,7 @@ class OffPolicyAgent(Agent[Config]):
         self._start_noise(rows)
 
     def update(self, num_updates: int = 1) -> dict[str, float]:
-        """Make gradient updates, each on a batch of its own.
+        """Make gradient updates, each on a batch of its own, and act by what was learned.
 
         Returns:
             Losses and other figures by name, means over the updates.
@@ -114,12 +117,51 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
+        figures = self.learn(num_updates)
+        self.publish()
+        return figures
+
+    def learn(self, num_updates: int) -> dict[str, float]:
+        """Make gradient updates; if they are compiled, what acts stays as it is.
+
+        Returns:
+            As of `update`.
+        """
         self._set_learning_rate()
         means = Means()
         for batch in self._batches(num_updates):
             means.add(self._learn_once(batch.to(self.device)))
             self.num_updates += 1
         return means.result()
+
+    def publish(self) -> None:
+        """Act by what was learned from now on."""
+        if self.is_compiled:
+            self._acting[:] = self._learned.values
+
+    def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over the weights of another agent of the same form."""
+        super().set_weights(weights)
+        self.publish()
+
+    def share_weights(self, other: Agent[Any]) -> None:
+        """Have the weights of another agent of the same form from now on, and act by those that it acts by."""
+        super().share_weights(other)
+        if self.is_compiled and isinstance(other, OffPolicyAgent):
+            self._acting = other._acting  # noqa: SLF001 (of the same class)
+
+    def state_dict(self, contents: Contents = "all") -> dict[str, Any]:
+        """Save the agent as it is now; see `Agent`. With `"all"`, also what acts, if that is not what is learned."""
+        state = super().state_dict(contents)
+        if self.is_compiled and contents == "all":
+            state["acting"] = torch.from_numpy(self._acting.copy())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another agent of the same form was; what the state does not hold stays as it is."""
+        super().load_state_dict(state)
+        if self.is_compiled and "acting" in state:
+            self._acting[:] = as_array(state["acting"])
 
     def _set_learning_rate(self) -> None:
         rate = self.config.learning_rate_after(self.num_transitions)
@@ -135,8 +177,8 @@ class OffPolicyAgent(Agent[Config]):
     def _choose_by_torch(self, inputs: Tensor, noise: NDArray[np.float32] | None) -> NDArray[Any]:
         """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
 
-    def _compile(self) -> tuple[Learn, Choose]:
-        """Make what compiled code needs; return functions that do what `_learn` and `_choose_by_torch` do."""
+    def _compile(self) -> tuple[Learn, Choose, Flat]:
+        """Make what compiled code needs: functions that do what `_learn` and `_choose_by_torch` do, and who acts."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -189,7 +231,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
 
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
         return ReplayBuffer(
-            self.config.capacity, self.packing.space, (self._bounds.size,), rng=self.random.numpy, device=device
+            self.config.capacity, self.packing.space, (self._bounds.size,), rng=self.random.replay, device=device
         )
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:

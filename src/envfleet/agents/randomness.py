@@ -11,20 +11,21 @@ import torch
 
 
 class Random:
-    """A NumPy and a torch generator, both from one seed.
+    """Generators from one seed: of what acts, and of what learns, as both may happen at once.
 
     Args:
         seed: Theirs; each of them gets a child of it.
         device: Of what the torch generator draws.
 
     Attributes:
-        numpy: For draws in arrays.
-        torch: For draws in tensors on `device`.
+        numpy: Of acting, for draws in arrays.
+        replay: Of learning, likewise.
+        torch: Of learning, for draws in tensors on `device`.
     """
 
     def __init__(self, seed: np.random.SeedSequence, device: torch.device | str = "cpu") -> None:
-        for_numpy, for_torch = seed.spawn(2)
-        self.numpy = np.random.default_rng(for_numpy)
+        for_numpy, for_torch, for_replay = seed.spawn(3)
+        self.numpy, self.replay = np.random.default_rng(for_numpy), np.random.default_rng(for_replay)
         self.torch = torch.Generator(device)
         self.torch.manual_seed(_word(for_torch))
 
@@ -34,11 +35,15 @@ class Random:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {"numpy": self.numpy.bit_generator.state, "torch": self.torch.get_state()}
+        return {
+            "numpy": self.numpy.bit_generator.state,
+            "replay": self.replay.bit_generator.state,
+            "torch": self.torch.get_state(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Draw on from where another was."""
-        self.numpy.bit_generator.state = state["numpy"]
+        self.numpy.bit_generator.state, self.replay.bit_generator.state = state["numpy"], state["replay"]
         self.torch.set_state(state["torch"].cpu())
 
 

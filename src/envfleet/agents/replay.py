@@ -151,6 +151,9 @@ class ReplayBuffer:
         Raises:
             InvalidArgument: The buffer is empty.
         """
+        if count == 1:
+            yield self.sample(batch_size)
+            return
         for first in range(0, count, _GATHERED):
             joint = self.sample(min(_GATHERED, count - first) * batch_size)
             columns = {name: value.split(batch_size) for name, value in vars(joint).items() if name != "indices"}

@@ -16,7 +16,7 @@ from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above
-from envfleet.agents.networks import GaussianActor, critics_of, target_of
+from envfleet.agents.networks import Critics, GaussianActor, target_of
 from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 from envfleet.agents.squashing import CENTRE, REACH, propose
@@ -58,7 +58,7 @@ class SAC(ContinuousAgent[SACConfig]):
         super()._build()
         config, size = self.config, self._bounds.size
         self._actor = GaussianActor(self.packing, config, size).to(self.device)
-        self._critics = critics_of(self.packing, config, size).to(self.device)
+        self._critics = Critics(self.packing, config, size).to(self.device)
         self._targets = target_of(self._critics)
         self._follower = Follower(self._targets, self._critics)
         self._temperature = Temperature(config.initial_temperature).to(self.device)
@@ -123,7 +123,7 @@ class SAC(ContinuousAgent[SACConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Learn, Choose]:
+    def _compile(self) -> tuple[Learn, Choose, Flat]:
         config = self.config
         self._actor_parts = Flat(self._actor, self._actor_optimiser)
         self._critic_parts = Flat(self._critics, self._critic_optimiser)
@@ -131,7 +131,7 @@ class SAC(ContinuousAgent[SACConfig]):
         self._temperature_parts = Flat(self._temperature, self._temperature_optimiser)
         self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        return self._learn_compiled, self._choose_compiled
+        return self._learn_compiled, self._choose_compiled, self._actor_parts
 
     def _learn_compiled(self, batch: Batch) -> dict[str, float]:
         noises = (self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy())
@@ -141,9 +141,9 @@ class SAC(ContinuousAgent[SACConfig]):
         return dict(zip(_FIGURES, figures, strict=True))
 
     def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
-        rows, actor = inputs.numpy(), self._actor_parts
+        rows = inputs.numpy()
         noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
-        return _act(actor.values, actor.layers[0], rows, noise)
+        return _act(self._acting, self._actor_parts.layers[0], rows, noise)
 
 
 _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")

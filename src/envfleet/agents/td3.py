@@ -16,7 +16,7 @@ from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
-from envfleet.agents.networks import critics_of, network_of, target_of
+from envfleet.agents.networks import Critics, network_of, target_of
 from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
 from envfleet.agents.replay import Batch
 
@@ -58,7 +58,7 @@ class TD3(ContinuousAgent[TD3Config]):
         super()._build()
         config, size = self.config, self._bounds.size
         self._actor = network_of(self.packing, config, size).to(self.device)
-        self._critics = critics_of(self.packing, config, size).to(self.device)
+        self._critics = Critics(self.packing, config, size).to(self.device)
         self._target_actor, self._target_critics = target_of(self._actor), target_of(self._critics)
         self._actor_follower = Follower(self._target_actor, self._actor)
         self._critic_follower = Follower(self._target_critics, self._critics)
@@ -110,7 +110,7 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Learn, Choose]:
+    def _compile(self) -> tuple[Learn, Choose, Flat]:
         config = self.config
         self._actor_parts = Flat(self._actor, self._actor_optimiser)
         self._critic_parts = Flat(self._critics, self._critic_optimiser)
@@ -118,7 +118,7 @@ class TD3(ContinuousAgent[TD3Config]):
         noise = (config.target_noise, config.target_noise_clip)
         self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        return self._learn_compiled, self._choose_compiled
+        return self._learn_compiled, self._choose_compiled, self._actor_parts
 
     def _learn_compiled(self, batch: Batch) -> dict[str, float]:
         sample, actor, critics = arrays_of(batch), self._actor_parts, self._critic_parts
@@ -134,8 +134,8 @@ class TD3(ContinuousAgent[TD3Config]):
         return {**figures, "actor_loss": loss}
 
     def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
-        actor = self._actor_parts
-        return self._explore(np.tanh(compiled.outputs_of(actor.values, actor.layers[0], inputs.numpy())), noise)
+        outputs = compiled.outputs_of(self._acting, self._actor_parts.layers[0], inputs.numpy())
+        return self._explore(np.tanh(outputs), noise)
 
 
 class _Settings(NamedTuple):

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.ppo.ppo import (
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
 
-from envfleet.agents.dense import fuse_dense_layers
+from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.passes import memory_as_it_comes
 
 _MEANS = (

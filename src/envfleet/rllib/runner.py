@@ -26,8 +26,8 @@ from ray.rllib.utils.metrics import (
     RLMODULE_INFERENCE_TIMER,
 )
 
-from envfleet.agents.dense import fuse_dense_layers
 from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.episode_tally import EpisodeTally
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts

@@ -22,6 +22,7 @@ from envfleet.errors import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_torch_thread")
 def test_ppo_learns_cartpole(close_later: Make) -> None:
     """From about 22 a random policy reaches to several times that, and the log shows it without a `Monitor`."""

@@ -34,6 +34,8 @@ KINDS: dict[str, Any] = {
     "dddqn": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"max_grad_norm": None}),
     "dddqn, priorities": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"prioritised": True, "target_period": 3}),
     "one layer": (SAC, TORQUE, SACConfig, {"hidden": (24,)}),
+    "tanh": (SAC, TORQUE, SACConfig, {"activation": "tanh"}),
+    "dddqn, tanh": (DDDQN, spaces.Discrete(4), DDDQNConfig, {"activation": "tanh"}),
 }
 
 
@@ -64,6 +66,7 @@ def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[
                 {name: float(torch.as_tensor(value).detach()) for name, value in agent._learn_once(batch).items()}
             )
             agent.num_updates += 1
+            agent.publish()
     return found
 
 
@@ -80,7 +83,7 @@ def test_first_gradients_are_autograds(kind: str) -> None:
         # The first means of Adam are a tenth of the gradients.
         for found, wanted in zip(optimisers(compiled)[name]._means, optimiser._means, strict=True):
             scale = max(float(wanted.abs().max()), 1e-6)
-            assert float((found - wanted).abs().max()) < 3e-6 * scale, name
+            assert float((found - wanted).abs().max()) < 1e-5 * scale, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,7 +164,11 @@ def test_torch_learns_what_compiled_code_does_not_know() -> None:
     with pytest.raises(InvalidArgument, match="Cautious with compiled=True, but Cautious has no compiled update"):
         Cautious(OBSERVATIONS, TORQUE, SACConfig(**SMALL, compiled=True))
     assert is_flat(mlp([2, 8, 1]))
-    for network in (mlp([2, 8, 1], "tanh"), mlp([2, 8, 1]).double(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))):
+    for network in (
+        mlp([2, 8, 1], layer_norm=True),
+        mlp([2, 8, 1]).double(),
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)),
+    ):
         assert not is_flat(network)
 
 

@@ -43,7 +43,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "many choices": spaces.Discrete(500, start=3),
     "several choices": spaces.MultiDiscrete([3, 100]),
     "MinAtar": spaces.Box(0, 1, (10, 10, 4), np.bool_),  # type: ignore[arg-type]  # as above
-    "Atari": spaces.Box(0, 255, (3, 64, 48), np.uint8),
+    "Atari": spaces.Box(0, 255, (3, 44, 36), np.uint8),
     "Dict": ROBOT,
     "Tuple": spaces.Tuple((spaces.Discrete(32), spaces.Discrete(11), spaces.Discrete(2))),
 }

@@ -163,7 +163,8 @@ def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: 
     for _ in range(20):
         actions = choose(observations)
         observations, *rest = envs.step(actions)
-        found += discounted_rows(n_step.push(writer.step(actions, observations, *rest)))
+        happened = writer.step(actions, observations, *rest)
+        found += discounted_rows(n_step.push(happened, happened.actions))
     found += discounted_rows(n_step.cut(np.arange(count)))
     envs.close()
     for number, script in enumerate(all_scripts):

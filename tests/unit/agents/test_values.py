@@ -12,7 +12,7 @@ from torch import nn
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config, Transitions
 from envfleet.agents.descent import Adam, Follower, descend
-from envfleet.agents.networks import DuelingNetwork, TwinCritics, target_of
+from envfleet.agents.networks import Critics, DuelingNetwork, target_of
 from envfleet.agents.packing import Packing
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -25,18 +25,16 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
+def critics_of(*hidden: int) -> Critics:
+    return Critics(Packing(SPACE), SACConfig(hidden=hidden), 1)
+
+
 def test_twin_critics_are_two_networks() -> None:
-    critics = TwinCritics(3, (8, 4))
+    critics = critics_of(8, 4)
     observations, actions = torch.randn(5, 2), torch.randn(5, 1)
     together = critics(observations, actions)
-    for number in range(2):
-        layers = []
-        for weight, bias in zip(critics.weights, critics.biases, strict=True):
-            layer = nn.Linear(weight.shape[1], weight.shape[2])
-            layer.weight.data, layer.bias.data = weight[number].T.detach(), bias[number, 0].detach()
-            layers += [layer, nn.ReLU()]
-        alone = nn.Sequential(*layers[:-1])(torch.cat([observations, actions], dim=1)).squeeze(1)
-        assert torch.allclose(together[number], alone, atol=1e-6)
+    for number, alone in enumerate(critics.critics):
+        assert torch.equal(together[number], alone(torch.cat([observations, actions], dim=1)).squeeze(1))
     assert not torch.allclose(together[0], together[1])
 
 
@@ -62,7 +60,7 @@ def test_targets_follow() -> None:
 
 @pytest.mark.parametrize("max_norm", [None, 0.1])
 def test_descending_is_torchs_adam(max_norm: float | None) -> None:
-    ours, theirs = (TwinCritics(3, (4,)) for _ in range(2))
+    ours, theirs = (critics_of(4) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     optimiser, reference = Adam(ours.parameters(), 1e-2), torch.optim.Adam(theirs.parameters(), lr=1e-2)
     for number in range(6):

@@ -28,7 +28,7 @@ OPPONENTS = [{"type": "self_play"}, SLEEPY, {"type": "random"}, {"type": "snapsh
 TRAINING = {"rollout_steps": 16, "eval_games": 6, "eval_frequency": None, "checkpoint_frequency": None}
 AGENT = {"type": "PPO", "hyperparameters": {"hidden": [8], "num_minibatches": 1, "num_epochs": 1}}
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread", "_tutorials")
+pytestmark = pytest.mark.usefixtures("no_plots", "one_torch_thread", "_tutorials")
 
 
 @pytest.fixture

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -135,27 +131,6 @@ def test_a_step_that_loops_or_looks_up_or_raises_is_not_repeated() -> None:
     assert can_be_repeated(take_first)
     for step in (calls_count, look_up, take, put, insist, collect):
         assert not can_be_repeated(step)
-
-
-def test_kernels_draw_though_numba_was_used_before(tmp_path: Path) -> None:
-    """Numba answers for the fields of records, too, once anything was compiled; the generator's methods come first."""
-    script = """
-import numba
-numba.njit(lambda x: x + 1)(1)
-import envfleet
-with envfleet.make("envfleet/MountainCar-v0", 2, backend="kernel") as fleet:
-    print(fleet.reset(seed=1)[0].tolist())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env={**os.environ, "ENVFLEET_CACHE_DIR": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[[-0.")
 
 
 def test_outlined_functions_are_made_by_a_decorator_of_their_own() -> None:

@@ -15,12 +15,14 @@ import numba
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.unit.kernels import strokes
+from tests.unit.kernels.samples import Painter
 
 import envfleet
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel, outlined
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.program import fingerprint_of
+from envfleet.kernels.program import compile_kernel, fingerprint_of
 from envfleet.kernels.references import fingerprint, reachable, references
 
 
@@ -225,14 +227,17 @@ class Weighing(Kernel):
         out[0] = state.x
 
 
-def test_machine_code_follows_constants_whose_fields_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    rewards = []
-    for weights in (pair("one", "two"), pair("two", "one")):
-        monkeypatch.setitem(globals(), "WEIGHTS", weights)
-        with envfleet.make(Weighing, 1, backend="kernel") as fleet:
+def test_a_kernel_whose_helper_has_changed_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_rewards() -> Any:
+        with envfleet.make(Painter, 3, backend="kernel", workers=1) as fleet:
             fleet.reset(seed=0)
-            rewards.append(fleet.step(np.zeros(1, np.int64))[1].tolist())
-    assert rewards == [[-2.0], [2.0]]
+            return fleet.step(np.zeros((3, 2), np.int64))[1]
+
+    spec = read_kernel(Painter)
+    before, rewards = compile_kernel(spec, False), first_rewards()
+    assert compile_kernel(spec, False) is before
+    monkeypatch.setattr(strokes, "FACTOR", 6.0)
+    np.testing.assert_array_equal(first_rewards(), 2 * rewards)
 
 
 def test_the_kernel_that_is_refused_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

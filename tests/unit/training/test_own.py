@@ -19,6 +19,8 @@ from envfleet.training import evaluation, resume, train
 from envfleet.training.config import parse_config
 from envfleet.training.events import Began, Ended, Learned
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 OWN = own.__name__
 TUTORIALS = Path(__file__).parents[3] / "docs" / "tutorials"
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from envfleet.agents import load_agent
 from envfleet.errors import InvalidArgument
 from envfleet.training import RunResult, resume, train, train_single_run
 from envfleet.training.events import Ended, Event, Learned, Saved
-from envfleet.training.records import plots
 
-pytestmark = pytest.mark.timeout(600)  # processes that are waited for, on a busy machine
+pytestmark = [
+    pytest.mark.timeout(600),  # processes that are waited for, on a busy machine
+    pytest.mark.usefixtures("no_plots"),
+]
 
 CONFIG: dict[str, Any] = {
     "curriculum": {
@@ -55,14 +56,6 @@ CONFIG: dict[str, Any] = {
     "agent": {"type": "SAC", "hyperparameters": {"hidden": [16], "noise_exponent": 1.0, "num_steps": 2}},
 }
 NUM_ENVS = 3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_plots() -> Iterator[None]:
-    """Drawing takes longer than these runs; `test_records.py` looks at plots."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "plot_runs", lambda runs: [])
-        yield
 
 
 @pytest.fixture(scope="module")

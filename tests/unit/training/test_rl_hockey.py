@@ -19,6 +19,8 @@ from envfleet.agents import ActionTable
 from envfleet.envs.hockey import action_table
 from envfleet.training.config import find_config
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 CURRICULUM = find_config("curriculum_simple")
 
 QUICK_START = """

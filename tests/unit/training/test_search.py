@@ -26,6 +26,8 @@ from envfleet.training import RunOptions
 from envfleet.training.config import read_config
 from envfleet.training.search import search
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 PAY = "curriculum.phases[0].environment.kwargs.pay"
 RATE = "agent.hyperparameters.learning_rate"
 
@@ -50,12 +52,6 @@ class Paid(gym.Env[Any, Any]):
 
 
 gym.register("Paid-v0", f"{__name__}:Paid")
-
-
-@pytest.fixture(autouse=True)
-def _no_plots_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots of runs have tests of their own, and take longer than these runs."""
-    monkeypatch.setattr("envfleet.training.records.plots.plot_runs", lambda runs: [])
 
 
 def config(**hyperparameters: Any) -> dict[str, Any]:

@@ -43,6 +43,11 @@ class Training(Section):
     updates_per_round: Rate | None = Field(
         default=None, description="Gradient updates per round (one step of all sub-environments) instead."
     )
+    learn_beside: bool = Field(
+        default=True,
+        description="Whether compiled updates are made by a thread beside the games: the policy that acts is then one "
+        "set of updates old.",
+    )
     rollout_steps: Length = Field(default=128, description="Steps of every sub-environment between updates of PPO.")
     learn_from_both_sides: bool = Field(
         default=True,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,6 +39,10 @@ class Learner(Protocol):
         """Take in a step; figures of the updates that could not wait, likewise."""
         ...
 
+    def finish(self) -> dict[str, float]:
+        """Wait for updates that are under way, and have the agent be as they leave it; their figures."""
+        ...
+
     def cut(self) -> None:
         """Close running episodes as if time had ended them; `reset` follows where others begin."""
         ...
@@ -61,41 +67,88 @@ class Learner(Protocol):
 class ReplayLearner:
     """Learns from a replay buffer, as many updates as the schedule says.
 
+    Beside the games, updates that are due are made by a thread while rounds go on. Those rounds are held back from the
+    replay buffer, and acted by what was learned before; the next updates wait for the last ones. So what is learned
+    does not depend on how long anything takes: the policy that acts is always one set of updates old.
+
     Args:
         agent: Who learns.
         schedule: When.
+        is_beside: Whether to learn beside the games; only compiled updates leave the interpreter to others meanwhile.
     """
 
-    def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule) -> None:
+    def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
         self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
+        self._thread = ThreadPoolExecutor(1, "learner") if is_beside and agent.is_compiled else None
+        self._job: Future[dict[str, float]] | None = None
+        self._figures: dict[str, float] | None = None  # of a job that is done, while the agent acts as before it
+        self._held: list[Transitions] = []
 
     def reset(self, observations: NDArray[Any]) -> None:
         """Episodes begin everywhere."""
         self._writer.reset(observations)
 
     def learn(self) -> dict[str, float]:
-        """Make the updates that are due."""
-        if not self._agent.is_ready:
+        """Make the updates that are due, or have the thread begin them."""
+        if self._is_ahead and not self._schedule.due:
             return {}
-        count = self._schedule.take()
-        return check_finite(self._agent.update(count), self._agent) if count else {}
+        figures = self.finish()
+        count = self._schedule.take() if self._agent.is_ready else 0
+        if not count:
+            return figures
+        if self._thread is None:
+            return check_finite(self._agent.update(count), self._agent)
+        has_begun = threading.Event()
+        self._job = self._thread.submit(self._learn, count, has_begun)
+        has_begun.wait()  # else the thread would get the interpreter only after its switch interval, 5 ms
+        return figures
+
+    def _learn(self, count: int, has_begun: threading.Event) -> dict[str, float]:
+        has_begun.set()
+        return self._agent.learn(count)
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Return whether the agent learned, or learns, what it does not act by."""
+        return self._job is not None or self._figures is not None
+
+    def _wait(self) -> None:
+        if self._job is not None:
+            job, self._job = self._job, None
+            self._figures = check_finite(job.result(), self._agent)
+
+    def finish(self) -> dict[str, float]:
+        """Wait for the thread; act by what it learned, and remember what was held back."""
+        self._wait()
+        figures, self._figures = self._figures, None
+        if figures is None:
+            return {}
+        self._agent.publish()
+        for transitions in self._held:
+            self._agent.remember(transitions)
+        self._held.clear()
+        return figures
 
     def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
         """Remember the transitions; learning can wait until sub-environments are under way again."""
         transitions = _transitions(self._writer, actions, step)
-        self._agent.remember(transitions)
         self._schedule.count(len(transitions))
+        if self._is_ahead:
+            self._held.append(transitions)
+        else:
+            self._agent.remember(transitions)
         return {}
 
     def cut(self) -> None:
         """Close running episodes."""
+        self.finish()
         self._agent.start_episodes(np.arange(self._agent.num_envs))
 
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, and make the updates that are due."""
         self.cut()
-        return self.learn()
+        return self.learn() or self.finish()
 
     def forget(self) -> None:
         """Empty the buffer."""
@@ -103,11 +156,14 @@ class ReplayLearner:
         self._schedule.restart()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
+        """Return what `load_state_dict` takes, once the thread is done."""
+        self._wait()
         return {
             "agent": self._agent.state_dict("all"),
             "writer": self._writer.state_dict(),
             "schedule": self._schedule.state_dict(),
+            "figures": self._figures,
+            "held": [dict(vars(transitions)) for transitions in self._held],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -115,6 +171,10 @@ class ReplayLearner:
         self._agent.load_state_dict(state["agent"])
         self._writer.load_state_dict(state["writer"])
         self._schedule.load_state_dict(state["schedule"])
+        self._figures = state["figures"]
+        self._held = [
+            Transitions(**{name: as_array(column) for name, column in held.items()}) for held in state["held"]
+        ]
 
 
 class SlabLearner:
@@ -156,6 +216,10 @@ class SlabLearner:
 
     def _update(self, slabs: SlabWriter) -> dict[str, float]:
         return check_finite(self._agent.update(_without_idle(slabs.take(self._current))), self._agent)
+
+    def finish(self) -> dict[str, float]:
+        """Nothing is under way."""
+        return {}
 
     def cut(self) -> None:
         """Close running episodes."""
@@ -204,7 +268,7 @@ def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
         per_round=training.updates_per_round,
         warmup=max(training.warmup_steps, agent.config.batch_size),
     )
-    return ReplayLearner(agent, schedule)
+    return ReplayLearner(agent, schedule, is_beside=training.learn_beside)
 
 
 def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, float]:

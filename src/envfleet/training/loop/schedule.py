@@ -56,9 +56,14 @@ class UpdateSchedule:
         counted = min(transitions, max(0, self._seen - self._warmup))
         self._worth += min(counted, 1) if self._is_by_round else counted
 
+    @property
+    def due(self) -> int:
+        """Return how many updates are due."""
+        return self._total() - self._made
+
     def take(self) -> int:
         """Return how many updates are due; they are taken to be made."""
-        due = self._total() - self._made
+        due = self.due
         self._made += due
         return due
 

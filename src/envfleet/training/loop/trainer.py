@@ -184,15 +184,21 @@ class Trainer:
         def is_due(every: int | None) -> bool:
             return every is not None and before // every < after // every
 
-        if is_due(_LEARNED_EVERY):
+        reports, snapshots, evaluates, saves = map(
+            is_due,
+            (_LEARNED_EVERY, training.pool.snapshot_every, training.eval_frequency, training.checkpoint_frequency),
+        )
+        if reports or snapshots or evaluates or saves or self._curriculum.is_phase_over:
+            self.tally.add_figures(self._learner.finish())
+        if reports:
             self._tell_learned()
-        if is_due(training.pool.snapshot_every) and needs_pool(self._curriculum.phase.opponent):
+        if snapshots and needs_pool(self._curriculum.phase.opponent):
             self._pool.add()
         if self._curriculum.is_phase_over:
             self._end_phase()
-        if is_due(training.eval_frequency) and not self._curriculum.is_finished:
+        if evaluates and not self._curriculum.is_finished:
             self.evaluate()
-        if is_due(training.checkpoint_frequency) and not self._curriculum.is_finished:
+        if saves and not self._curriculum.is_finished:
             self.save()
         if time.monotonic() >= self._next_progress_s:
             self._tell_progress()
@@ -262,6 +268,7 @@ class Trainer:
             self.save()
             self._tell_learned()
         else:
+            self.tally.add_figures(self._learner.finish())
             self._tell_learned()
             if self.tally.examined_at != self.transitions:
                 self.evaluate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import gymnasium
 import numpy as np
@@ -17,8 +18,13 @@ from envfleet.kernels.plain import PlainEnv
 from envfleet.testing import check_kernel
 
 
-def test_compiled_as_written() -> None:
-    assert check_kernel("envfleet.envs.turbofan:Turbofan", seeds=(0, 1)) == 200
+def test_compiled_as_written(check_without_indices: Callable[..., int]) -> None:
+    assert check_without_indices(Turbofan, seeds=(0, 1)) == 200
+
+
+@pytest.mark.slow  # compiles once more
+def test_indices_are_within_bounds() -> None:
+    assert check_kernel(Turbofan, seeds=(0, 1)) == 200
 
 
 def test_lives_do_not_depend_on_the_length_of_a_block() -> None:

@@ -17,6 +17,7 @@ class Deck(Kernel):
     observation_space = spaces.Box(0, 255, (2, 3), np.uint8)
     action_space = spaces.MultiDiscrete([3, 4])
     info_fields = ("cards", "score")
+    has_own_params = True  # compiled once, though some fleets have a bonus for each sub-environment
 
     class State(Kernel.State):
         cards: NDArray[np.uint8] = array((2, 3), np.uint8)

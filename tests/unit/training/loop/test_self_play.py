@@ -10,18 +10,13 @@ import torch
 
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import RunConfig, parse_config
-from envfleet.training.records import plots
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 MYSELF = {"type": "self_play"}
 PPO: dict[str, Any] = {"type": "PPO", "hyperparameters": {"hidden": [8], "num_minibatches": 1, "num_epochs": 1}}
 SAC: dict[str, Any] = {"type": "SAC", "hyperparameters": {"hidden": [8], "noise_exponent": 1.0, "noise_length": 300}}
 MIXED = {"type": "weighted_mixture", "opponents": [MYSELF, {"type": "basic_weak"}, {"type": "snapshots"}]}
-
-
-@pytest.fixture(autouse=True)
-def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs; `test_records.py` looks at plots."""
-    monkeypatch.setattr(plots, "plot_runs", lambda runs: [])
 
 
 def config_of(opponent: dict[str, Any], agent: dict[str, Any] = PPO, **more: Any) -> RunConfig:

@@ -21,7 +21,8 @@ from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
 from envfleet.training.loop.learners import ReplayLearner, SlabLearner
 from envfleet.training.loop.stopping import stop_requests
-from envfleet.training.records import plots
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 CARTPOLE = "envfleet/CartPole-v1"
 HERE = "tests.unit.training.loop.test_trainer"
@@ -48,12 +49,6 @@ class Cliff(gymnasium.Env[Any, Any]):
             raise RuntimeError("the ice broke")
         reward = float("nan") if self._total == self._nan_at else 1.0
         return np.zeros(2, np.float32), reward, self._step == 7, False, {}
-
-
-@pytest.fixture(autouse=True)
-def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs; `test_records.py` looks at plots."""
-    monkeypatch.setattr(plots, "plot_runs", lambda runs: [])
 
 
 def breaking() -> Cliff:

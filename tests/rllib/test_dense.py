@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from envfleet.agents import dense
-from envfleet.agents.dense import FusedSequential, fuse_dense_layers
+from envfleet.rllib import dense
+from envfleet.rllib.dense import FusedSequential, fuse_dense_layers
 
 
 def network(activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
