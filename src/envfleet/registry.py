@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import pkgutil
-from collections.abc import Mapping
 from typing import Any
 
 from envfleet.errors import InvalidArgument
@@ -202,66 +201,14 @@ class AgentKind:
     Attributes:
         name: As configurations and files of saved agents have it; that of the class.
         target: `"module:Name"` of the class, whose `config_class` has the hyperparameters.
-        aliases: Names of hyperparameters that configurations may also use, and the real ones.
     """
 
     name: str
     target: str
-    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-
-_WIDTHS = {"hidden_dim": "hidden", "hidden_dims": "hidden", "discount": "gamma"}
-_REPLAY = _WIDTHS | {
-    "tau": "target_tau",
-    "buffer_size": "capacity",
-    "buffer_max_size": "capacity",
-    "n_step": "num_steps",
-}
 
 AGENTS: dict[str, AgentKind] = {
-    kind.name: kind
-    for kind in (
-        AgentKind(
-            "SAC",
-            "envfleet.agents.sac:SAC",
-            _REPLAY | {"alpha": "initial_temperature", "max_episode_steps": "noise_length"},
-        ),
-        AgentKind(
-            "TD3",
-            "envfleet.agents.td3:TD3",
-            _REPLAY
-            | {
-                "expl_noise": "exploration_noise",
-                "policy_noise": "target_noise",
-                "noise_clip": "target_noise_clip",
-                "policy_freq": "policy_delay",
-            },
-        ),
-        AgentKind(
-            "DDDQN",
-            "envfleet.agents.dddqn:DDDQN",
-            _REPLAY
-            | {
-                "eps": "epsilon_start",
-                "eps_min": "epsilon_end",
-                "use_per": "prioritised",
-                "per_alpha": "priority_alpha",
-                "per_beta": "priority_beta",
-            },
-        ),
-        AgentKind(
-            "PPO",
-            "envfleet.agents.ppo:PPO",
-            _WIDTHS
-            | {
-                "clip_range": "clip",
-                "clip_coef": "clip",
-                "n_epochs": "num_epochs",
-                "ent_coef": "entropy_weight",
-                "vf_coef": "value_weight",
-            },
-        ),
-    )
+    name: AgentKind(name, f"envfleet.agents.{name.lower()}:{name}") for name in ("SAC", "TD3", "DDDQN", "PPO")
 }
 
 

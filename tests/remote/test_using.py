@@ -37,7 +37,7 @@ def train(place: Any, config: dict[str, Any], folder: Path | None = None, **opti
     trainer = Trainer(parse_config(config), RunOptions(num_envs=16, **options), folder=folder)
     try:
         assert trainer.run() in {"completed", "max_transitions"}
-        return trainer.mean_return, trainer.state_dict()
+        return trainer.tally.latest()["return"], trainer.state_dict()
     finally:
         trainer.close()
 

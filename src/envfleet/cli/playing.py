@@ -77,8 +77,8 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Play games with CHECKPOINT and report how many it wins; of environments for one, the mean return."""
     with readable_errors():
+        from envfleet.cli.match_report import show_evaluation, show_returns
         from envfleet.training.evaluation import evaluate as run_evaluation
-        from envfleet.training.evaluation.reports import evaluation_json, show_evaluation, show_returns
 
         set_threads(1)
         place = find_place(checkpoint, env, env_args)
@@ -94,7 +94,7 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
                 tell(f"{games} games against {opponent or place.game.strongest}", 0.0)
                 played = run_evaluation(checkpoint, opponent, games=games, seed=seed, side=side, rink=rink)
             show_evaluation(played, make_console())
-            figures = evaluation_json(played)
+            figures = dataclasses.asdict(played) | played.figures()
         write_figures(json_file, json.dumps(figures, indent=2))
 
 
@@ -120,8 +120,8 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Rate the checkpoints in DIR by games with each other and scripted players; or compare mean returns."""
     with readable_errors():
+        from envfleet.cli.match_report import show_returns, show_tournament
         from envfleet.training.evaluation import find_checkpoints, run_tournament
-        from envfleet.training.evaluation.reports import show_returns, show_tournament, tournament_json
         from envfleet.training.records.tournament_plot import plot_tournament
 
         set_threads(1)
@@ -145,8 +145,8 @@ def tournament(  # noqa: PLR0913 (one parameter per option)
             show_tournament(played, console)
             picture = plot_tournament(played, plot or folder / "tournament.png")
             console.print(f"[dim]Picture: {escape(str(picture))}[/dim]", soft_wrap=True)
-            figures = tournament_json(played)
-        write_figures(json_file, json.dumps(figures, indent=2))
+            figures = dataclasses.asdict(played)
+        write_figures(json_file, json.dumps(figures, indent=2, default=lambda array: array.tolist()))
 
 
 def watch(  # noqa: PLR0913 (one parameter per option)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,10 +154,9 @@ def _train(config: str, options: dict[str, Any], threads: int) -> Any:
         options["base_output_dir"] = options.pop("out")
     if "name" in options:
         options["run_name"] = options.pop("name")
-    with _plain_warnings():
-        from envfleet.training.config import read_config
+    from envfleet.training.config import read_config
 
-        read = read_config(config)
+    read = read_config(config)  # before torch is imported
     from envfleet.training import train as run
 
     set_threads(threads)
@@ -187,8 +183,7 @@ def _print_config(source: str) -> None:
 
     from envfleet.training.config import agent_config, read_config
 
-    with _plain_warnings():
-        config = read_config(source)
+    config = read_config(source)
     content = config.model_dump(mode="json")
     content["agent"]["hyperparameters"] = {
         name: value
@@ -198,13 +193,3 @@ def _print_config(source: str) -> None:
     agent = dataclasses.asdict(agent_config(config))
     content["hyperparameters"] = {name: agent.get(name) for name in content["hyperparameters"]}
     typer.echo(json.dumps(content, indent=2))
-
-
-@contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Show warnings as lines of their own, without the place in the code that they come from."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        typer.secho(f"Note: {warning.message}", err=True, fg="yellow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,27 @@ from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Began:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Event:
+    """Something that happened in a run, and where in the run that was.
+
+    Attributes:
+        transitions: Made so far, in all sittings.
+        episodes: Ended so far, likewise.
+        updates: Made so far, likewise.
+        phase: Index of the phase, from 0; of the last one once all are done.
+        phase_name: Its name.
+    """
+
+    transitions: int
+    episodes: int
+    updates: int
+    phase: int
+    phase_name: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Began(Event):
     """The run begins, or goes on where it was interrupted.
 
     Attributes:
@@ -24,9 +44,6 @@ class Began:
         num_envs: Sub-environments.
         plan: Where they run, in a few words.
         phases: Names of the phases of the curriculum, in order.
-        transitions: Already made: above 0 if the run was resumed.
-        episodes: Already ended, likewise.
-        updates: Already made, likewise.
         folder: Where the run's files are; `None` if it writes none.
     """
 
@@ -35,30 +52,14 @@ class Began:
     num_envs: int
     plan: str
     phases: tuple[str, ...]
-    transitions: int = 0
-    episodes: int = 0
-    updates: int = 0
     folder: Path | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PhaseBegan:
-    """All sub-environments were reset and play by the rules of a phase now.
-
-    Attributes:
-        index: Of the phase, from 0.
-        name: Of the phase.
-        transitions: Of the whole run, so far.
-        episodes: Likewise.
-    """
-
-    index: int
-    name: str
-    transitions: int
-    episodes: int
+class PhaseBegan(Event):
+    """All sub-environments were reset and play by the rules of the phase now."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Results:
     """E episodes that ended, as columns.
 
@@ -82,46 +83,26 @@ class Results:
     modes: tuple[str, ...]
     opponents: tuple[str, ...]
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Episodes(Results):
-    """The E episodes that ended in one round, and where in the run that was.
-
-    Attributes:
-        numbers: Of each in the whole run, from 0, int64 `(E,)`.
-        phase: Index of the phase they were played in.
-        phase_name: Its name.
-        transitions: Of the whole run, after this round.
-        updates: Likewise, made before this round ended.
-    """
-
-    numbers: NDArray[np.int64]
-    phase: int
-    phase_name: str
-    transitions: int
-    updates: int
-
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.env_indices)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Learned:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Episodes(Results, Event):
+    """The E episodes that ended in one round; they are among the `episodes` of the run already."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Learned(Event):
     """Losses and other figures, means over the updates since the last such event.
 
     It comes after a fixed number of transitions, so that runs which are alike tell it alike.
 
     Attributes:
         figures: By name, as the agent's `update` returns them.
-        updates: Of the whole run, so far.
-        transitions: Likewise.
-        phase: Index of the phase.
     """
 
     figures: Mapping[str, float]
-    updates: int
-    transitions: int
-    phase: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,52 +124,39 @@ class Times:
     evaluation: float = 0.0
 
     @property
-    def total(self) -> float:
-        """All of them."""
-        return self.act + self.env + self.wait + self.update + self.evaluation
+    def training(self) -> float:
+        """All but evaluations and checkpoints."""
+        return self.act + self.env + self.wait + self.update
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Progress:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Progress(Event):
     """How far the run is; comes a few times per second, for eyes and not for records.
 
     Attributes:
-        transitions: Of the whole run.
-        episodes: Likewise.
-        updates: Likewise.
-        phase: Index of the phase.
-        phase_name: Its name.
-        phase_share: How much of the phase is done, from 0 to 1.
         run_share: How much of the run is done, from 0 to 1, by whatever will end it first.
         steps_per_s: Transitions per second of the last moments, without evaluations and checkpoints.
         elapsed_s: Seconds since the run began or was resumed.
         times: Where they went.
+        latest: Means over the last 100 episodes, by name: `return`, `shaped_return`, `length` and, in games, `win_rate`
+            and `loss_rate`; empty before the first.
     """
 
-    transitions: int
-    episodes: int
-    updates: int
-    phase: int
-    phase_name: str
-    phase_share: float
     run_share: float
     steps_per_s: float
     elapsed_s: float
     times: Times
+    latest: Mapping[str, float]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Evaluated:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluated(Event):
     """The learner was evaluated, apart from training.
 
     Attributes:
         results: By name of the opponent (`"none"` where there is none, `"pool"` for snapshots of the learner): figures
             by name, such as `win_rate`, `draw_rate`, `loss_rate`, `win_rate_low`, `win_rate_high`, `games`,
             `mean_return`.
-        transitions: Of the whole run, so far.
-        episodes: Likewise.
-        updates: Likewise.
-        phase: Index of the phase.
         score: What the best checkpoint is chosen by.
         is_best: Whether it is the best so far.
         ratings: By name, of the frozen `"learner"` and of snapshots it was evaluated against: `rating` and `rating_sd`;
@@ -196,52 +164,37 @@ class Evaluated:
     """
 
     results: Mapping[str, Mapping[str, float]]
-    transitions: int
-    episodes: int
-    updates: int
-    phase: int
     score: float
     is_best: bool
     ratings: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Saved:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Saved(Event):
     """A checkpoint is on the disk.
 
     Attributes:
         path: The agent's file.
-        transitions: Of the whole run, so far.
-        is_best: Whether it is also kept as the best so far.
+        is_best: Whether it is kept as the best so far.
     """
 
     path: Path
-    transitions: int
     is_best: bool
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Ended:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Ended(Event):
     """The run is over, and everything is saved.
 
     Attributes:
         reason: Why: `"completed"`, `"max_minutes"`, `"max_transitions"`, `"interrupted"`.
-        transitions: Of the whole run.
-        episodes: Likewise.
-        updates: Likewise.
         elapsed_s: Seconds since the run began or was resumed.
         times: Where they went.
     """
 
     reason: str
-    transitions: int
-    episodes: int
-    updates: int
     elapsed_s: float
     times: Times
-
-
-Event = Began | PhaseBegan | Episodes | Learned | Progress | Evaluated | Saved | Ended
 
 
 class Observer(Protocol):
@@ -266,6 +219,42 @@ class Observer(Protocol):
     def close(self) -> None:
         """Write what is left and let go of files; also after an error, in which case `Ended` never came."""
         return
+
+
+class Observers(Observer):
+    """Several observers as one, told in order.
+
+    Args:
+        observers: Those.
+    """
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers: dict[str, Observer] = {}  # by class, and place among those of one
+        for observer in observers:
+            name = type(observer).__name__
+            number = sum(type(other) is type(observer) for other in self._observers.values())
+            self._observers[f"{name}.{number + 1}" if number else name] = observer
+
+    def on_event(self, event: Event) -> None:
+        """Tell all of them."""
+        for observer in self._observers.values():
+            observer.on_event(event)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of those that have one, by name."""
+        states = {name: observer.state_dict() for name, observer in self._observers.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring back the state of those that are here again."""
+        for name in state.keys() & self._observers.keys():
+            self._observers[name].load_state_dict(state[name])
+
+    def close(self) -> None:
+        """Close all of them, also where one raises."""
+        with contextlib.ExitStack() as closing:
+            for observer in reversed(self._observers.values()):
+                closing.callback(observer.close)
 
 
 def find_observers(names: Sequence[str]) -> list[type[Observer]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import itertools
 import json
@@ -19,7 +18,7 @@ from rich.console import Console
 
 from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
 from envfleet.files import write_whole
-from envfleet.training.config import RunConfig, agent_config, parse_config, read_config
+from envfleet.training.config import RunConfig, parse_config, to_config
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.games.players import RESUME_FILE
 from envfleet.training.options import RunOptions
@@ -86,8 +85,8 @@ def search(
     Args:
         config: As for `train`.
         space: By the path of a key (`"agent.hyperparameters.learning_rate"`, `"curriculum.phases[0].transitions"`):
-            a list of choices, or an object with `low`, `high` and, for a logarithmic scale, `log`. Or the path of a
-            JSON file with that.
+            a list of choices, or an object with `low`, `high` and, for a logarithmic scale, `log`; whole numbers are
+            drawn if both ends are. Or the path of a JSON file with that.
         trials: How many in all.
         out: Folder of the search.
         options: Of every run; `max_minutes` and `max_transitions` are of one trial.
@@ -98,8 +97,7 @@ def search(
     """
     if trials < 1:
         raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass how many runs the search may take")
-    base = config if isinstance(config, RunConfig) else _read(config)
-    folder, options, given = Path(out), options or RunOptions(), _read_space(space)
+    base, folder, options, given = to_config(config), Path(out), options or RunOptions(), _read_space(space)
     distributions = _check_space(given, base)
     definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
     with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
@@ -272,10 +270,6 @@ class _Watch(Observer):
 # ---------------------------------------------------------------------- the space
 
 
-def _read(config: Mapping[str, Any] | str | Path) -> RunConfig:
-    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
-
-
 def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     data: Any = source
     if isinstance(source, (str, Path)):
@@ -297,47 +291,23 @@ def _check_space(given: Mapping[str, Any], base: RunConfig) -> dict[str, BaseDis
     Raises:
         InvalidArgument: A key is not known, or a value cannot be.
     """
-    known, space = _known(base), {}
-    for path, one in given.items():
-        if path not in known:
-            near = difflib.get_close_matches(path, known, n=3) or [key for key in known if _leaf(key) == _leaf(path)]
-            advice = f"did you mean {' or '.join(near)}?" if near else "`train CONFIG --print-config` prints all"
-            raise InvalidArgument(f"the space names {path!r}, which is no key of the configuration: {advice}")
-        space[path] = _distribution(path, one, known[path])
-        for value in _extremes(space[path]):
+    space = {path: _distribution(path, one) for path, one in given.items()}
+    for path, one in space.items():
+        for value in _extremes(one):
             _changed(base, {path: value}, f"the space has {_shown(value)} for {path}")
     return space
 
 
-def _known(base: RunConfig) -> dict[str, Any]:
-    """Return the keys of a configuration by path, with their present values; those of the agent, too."""
-
-    def walk(place: str, value: Any) -> None:
-        found[place] = value
-        if isinstance(value, Mapping):
-            for name, one in value.items():
-                walk(f"{place}.{name}" if place else name, one)
-        elif isinstance(value, list):
-            for index, one in enumerate(value):
-                walk(f"{place}[{index}]", one)
-
-    found: dict[str, Any] = {}
-    data = base.model_dump(mode="json")
-    data["agent"]["hyperparameters"] = dataclasses.asdict(agent_config(base))
-    walk("", data)
-    del found[""]
-    return found
-
-
-def _distribution(path: str, given: Any, present: Any) -> BaseDistribution:
+def _distribution(path: str, given: Any) -> BaseDistribution:
     if isinstance(given, list) and given:
         return CategoricalDistribution([json.dumps(choice) for choice in given])
     if not isinstance(given, Mapping) or {"low", "high"} - set(given) or set(given) - {"low", "high", "log"}:
         raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
     low, high, log = given["low"], given["high"], given.get("log", False)
-    is_whole = isinstance(low, int) and isinstance(high, int) and not isinstance(present, float)
     try:
-        return IntDistribution(low, high, log) if is_whole else FloatDistribution(float(low), float(high), log)
+        if isinstance(low, int) and isinstance(high, int):
+            return IntDistribution(low, high, log)
+        return FloatDistribution(float(low), float(high), log)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{path} is {given!r} in the space, which is no range ({error}): change it") from error
 
@@ -369,9 +339,15 @@ def _changed(base: RunConfig, values: Mapping[str, Any], source: str) -> RunConf
     for path, value in values.items():
         *parents, last = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
         place: Any = data
-        for part in parents:
-            place = place[part]
-        place[last] = value
+        try:
+            for part in parents:
+                place = place[part]
+            place[last] = value
+        except (LookupError, TypeError):
+            raise InvalidArgument(
+                f"the space names {path!r}, which the configuration does not have: `train CONFIG --print-config` "
+                "prints all keys"
+            ) from None
     return parse_config(data, source)
 
 
@@ -398,18 +374,16 @@ def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution], 
     scored = [trial for trial in trials if trial.value is not None]
     if not scored:
         return
-    columns = min(len(space) + 1, 3)
-    rows = -(-(len(space) + 1) // columns)
     with style():
-        figure, (first, *panels) = new_figure(rows, columns, 3.8 * columns + 0.6, 2.6 * rows + 0.5)
+        figure, (first, *panels) = new_figure(len(space) + 1)
         _draw_points(first, [trial.number + 1 for trial in scored], scored)
         done = [trial for trial in scored if trial.state == TrialState.COMPLETE]
         best = itertools.accumulate((trial.value or 0.0 for trial in done), max)
         first.step([trial.number + 1 for trial in done], [*best], where="post", color=COLOURS[1], label="best so far")
         first.set(title="Score of trials", xlabel="trial")
         first.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        first.legend(fontsize=7)
-        for panel, (key, one) in zip(panels, space.items(), strict=False):
+        first.legend()
+        for panel, (key, one) in zip(panels, space.items(), strict=True):
             places = [trial.params[key] for trial in scored]
             if isinstance(one, CategoricalDistribution):
                 places = [one.choices.index(place) for place in places]
@@ -419,8 +393,6 @@ def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution], 
                 panel.set_xscale("log")
             _draw_points(panel, places, scored)
             panel.set_title(_leaf(key).replace("_", " "))
-        for panel in panels[len(space) :]:
-            panel.set_axis_off()
         save_figure(figure, path)
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from envfleet.errors import InvalidArgument
 from envfleet.files import NO_ROOM
-from envfleet.sources import advise
 from envfleet.training.arena.stage import check_phases
-from envfleet.training.config import RunConfig, parse_config, read_config
+from envfleet.training.config import RunConfig, parse_config, to_config
 from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.events import Observer, find_observers
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.examining import POOL
 from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
+from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, records_of
 
@@ -109,7 +108,7 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         InvalidArgument: The configuration or an option cannot be.
         TrainingDiverged: A loss is no number any more.
     """
-    given = config if isinstance(config, RunConfig) else _read(config)
+    given = to_config(config)
     if seed is not None:
         given = _change(given, {"seed": seed})
     options = RunOptions(
@@ -160,7 +159,7 @@ def resume(
 
 
 def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people were promised
-    config_path: str | Path,
+    config_path: Mapping[str, Any] | str | Path,
     base_output_dir: str | Path = RUNS,
     run_name: str | None = None,
     verbose: bool = True,
@@ -175,7 +174,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     """Train by a configuration file; `num_envs` is the only thing to change for speed.
 
     Args:
-        config_path: The file, or the name of a configuration that comes with envfleet.
+        config_path: The file, the name of a configuration that comes with envfleet, or the content of one as a dict.
         base_output_dir: Folder of runs.
         run_name: As in `train`.
         verbose: Whether a progress bar is shown.
@@ -192,12 +191,8 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
 
     Raises:
         InvalidArgument: The configuration or an option cannot be.
+        TypeError: `train` has no such option.
     """
-    unknown = next((name for name in options if name not in inspect.signature(train).parameters), None)
-    if unknown is not None:
-        accepted = inspect.signature(train_single_run).parameters.keys() | inspect.signature(train).parameters.keys()
-        advice = advise(unknown, sorted(accepted - {"options", "config"}))
-        raise InvalidArgument(f"{unknown}={options[unknown]!r} is no argument of train_single_run(): {advice}")
     asked = {
         "eval_frequency": eval_freq_steps,
         "eval_games": eval_num_games,
@@ -206,7 +201,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
     changes: dict[str, Any] = {"training": {name: value for name, value in asked.items() if value is not None}}
     if checkpoint_path is not None:
         changes["agent"] = {"checkpoint_path": str(checkpoint_path)}
-    config = _change(read_config(config_path), changes)
+    config = _change(to_config(config_path), changes)
     result = train(
         config,
         num_envs=num_envs,
@@ -217,10 +212,6 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
         **options,
     )
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(result).items()}
-
-
-def _read(config: Mapping[str, Any] | str | Path) -> RunConfig:
-    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
 
 
 def _change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
@@ -269,7 +260,9 @@ def _run(
 
 
 def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:
-    evaluation = trainer.evaluation
+    latest, found = trainer.tally.latest(), trainer.tally.examination
+    evaluation = {} if found is None else found.results
+    rating = {} if found is None else found.ratings.get(LEARNER, {})
     rates = [evaluation[name].get("win_rate") for name in evaluation if name != POOL]
     scripted = [evaluation[name]["win_rate"] for name in evaluation if name.startswith(SCRIPT)]
     return RunResult(
@@ -279,11 +272,11 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         total_steps=trainer.transitions,
         total_episodes=trainer.episodes,
         total_updates=trainer.agent.num_updates,
-        mean_reward=trainer.mean_return,
+        mean_reward=latest.get("return", math.nan),
         win_rate=rates[0] if rates else None,
         win_rate_weak=scripted[-1] if len(scripted) > 1 else None,
         evaluation=evaluation,
-        rating=trainer.rating,
+        rating=rating.get("rating"),
         steps_per_s=trainer.steps_per_s,
         seconds=dataclasses.asdict(trainer.times),
         checkpoint=checkpoints.latest,

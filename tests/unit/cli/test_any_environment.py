@@ -106,7 +106,7 @@ def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -
     shown = invoke("evaluate", run, "--opponent", "fetch:Sleepy", "--games", 12, "--json", figures).output
     assert "best against fetch:Sleepy" in shown
     written = json.loads(figures.read_text())
-    assert sum(written[name] for name in ("wins", "draws", "losses")) == 12
+    assert sum(written["score"].values()) == written["games"] == 12
     assert set(written["sides"]) == {"red", "blue"}
 
     film = tmp_path / "game.gif"

@@ -57,8 +57,10 @@ def test_evaluate_prints_and_writes_what_was_played(run: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     outcomes = play(run / "checkpoints" / "best.pt", "weak", 40, seed=4).outcomes
     written = json.loads(figures.read_text())
-    assert [written[name] for name in ("wins", "draws", "losses")] == [int((outcomes == k).sum()) for k in (1, 0, -1)]
-    assert written["sides"]["left"]["wins"] + written["sides"]["right"]["wins"] == written["wins"]
+    wins, draws, losses = (int((outcomes == k).sum()) for k in (1, 0, -1))
+    assert written["score"] == {"wins": wins, "draws": draws, "losses": losses}
+    assert written["sides"]["left"]["wins"] + written["sides"]["right"]["wins"] == wins
+    assert written["win_rate"] == wins / 40
     assert "best against weak, NORMAL" in result.output
     assert f"{written['draw_rate']:.1%}" in result.output
 

@@ -110,7 +110,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "unknown": ({"type": "SACK"}, {}, r"agent.type is 'SACK', expected one of 'SAC', .*, or 'module:Name'"),
     "hyperparameter": (
         {"type": "own_agents:Reinforce", "hyperparameters": {"gama": 0.9}}, {},
-        r"agent.hyperparameters.gama is no hyperparameter of own_agents:Reinforce, accepted .*: did you mean gamma\?",
+        r"agent.hyperparameters.gama is an unknown key, accepted .*: did you mean gamma\?",
     ),
     "batches": (
         {"type": "own_agents:Reinforce"}, {"hyperparameters": {"batch_size": 8}},
@@ -159,8 +159,9 @@ def test_the_documented_observer_logs_to_wandb(monkeypatch: pytest.MonkeyPatch) 
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     observer = module.WandbObserver()
-    observer.on_event(Began("cart", "PPO", 8, "here", ("one",)))
-    observer.on_event(Learned({"loss": 0.5}, 3, 100, 0))
+    where: dict[str, Any] = {"transitions": 100, "episodes": 2, "updates": 3, "phase": 0, "phase_name": "one"}
+    observer.on_event(Began(run_name="cart", agent="PPO", num_envs=8, plan="here", phases=("one",), **where))
+    observer.on_event(Learned(figures={"loss": 0.5}, **where))
     observer.on_event(object())
     observer.on_event(Ended.__new__(Ended))
     assert logged == [

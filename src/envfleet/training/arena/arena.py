@@ -7,26 +7,26 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents.packing import Packing
+from envfleet.agents.saving import as_array
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.engine import StepResult
 from envfleet.fleet.fleet import Fleet
-from envfleet.training.arena.outcomes import ArenaStep, Running, column, in_step
+from envfleet.training.arena.outcomes import ArenaStep, column, in_step
 from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase
+from envfleet.training.events import Results
 from envfleet.training.opponents.opponents import Entry, Opponents
 
 PLAYERS = 2
 
 
-class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
-    """A vector environment for one learner, in `AutoresetMode.SAME_STEP`, made of a fleet for one or two players.
+class Arena:
+    """What one learner sees of a fleet for one or two players, in `AutoresetMode.SAME_STEP`.
 
     With two players (observations `(N, 2, …)`, actions `(N, 2, …)`) the learner is player one. Its opponents are drawn
     per episode: scripted ones play inside the environment, by its attribute `player_two`; networks act here, on what
@@ -35,7 +35,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     What the learner does and sees is numbered by seats: seat i is player one of sub-environment i. With
     `has_both_sides` there are 2N, seat N + i being player two of sub-environment i; the learner has it in episodes
-    against itself. Then the arena is stepped by `send` and `recv` alone.
+    against itself.
 
     Args:
         fleet: In `SAME_STEP`. It is closed with the arena.
@@ -49,6 +49,9 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     Attributes:
         fleet: The fleet inside.
+        num_envs: N.
+        single_observation_space: Of one player.
+        single_action_space: Likewise.
         has_states: Whether running episodes are saved; if not, whoever goes on begins new ones.
         num_seats: N or 2N.
         seats: Those that the learner has now, int64, ascending.
@@ -69,22 +72,19 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         has_states: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        self.closed = True  # until everything is there
-        self.metadata = dict(fleet.metadata)
-        if self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
+        mode = fleet.metadata["autoreset_mode"]
+        if mode is not AutoresetMode.SAME_STEP:
             raise InvalidArgument(
-                f"the fleet's autoreset_mode is {self.metadata['autoreset_mode'].name}, expected SAME_STEP: make it "
-                'with autoreset_mode="SAME_STEP"'
+                f"the fleet's autoreset_mode is {mode.name}, expected SAME_STEP: make it with "
+                'autoreset_mode="SAME_STEP"'
             )
         self.fleet, self.has_states = fleet, has_states and fleet.engine.traits.has_states
         self._game = game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
-        self.num_envs, self.spec, self.render_mode = fleet.num_envs, fleet.spec, fleet.render_mode
+        self.num_envs = fleet.num_envs
         self.single_observation_space: Any = _one_of(fleet.single_observation_space, game)
         self.single_action_space: Any = _one_of(fleet.single_action_space, game)
         self._pack = Packing(self.single_observation_space).pack
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._opponents = Opponents(
             self.num_envs,
             self.single_action_space,
@@ -94,17 +94,17 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         )
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
-        self._running = Running(self.num_envs)
+        self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
         self._actions: NDArray[Any] = np.zeros(0)  # as the fleet was sent them
         self._every = np.arange(self.num_envs)
         self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
-        self.closed = False
 
     @property
     def plan(self) -> str:
         """Return where the sub-environments run, in a few words."""
-        return f"{self.spec.id if self.spec is not None else 'custom environment'}, {self.fleet.plan.describe()}"
+        spec = self.fleet.spec
+        return f"{spec.id if spec is not None else 'custom environment'}, {self.fleet.plan.describe()}"
 
     # ------------------------------------------------------------------ phases and resets
 
@@ -124,29 +124,23 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             self.fleet.set_attr(name, [value] * self.num_envs)
         self._opponents.cast(entries)
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
+    def reset(self, seed: int | None = None) -> NDArray[Any]:
         """Begin an episode everywhere, against opponents that are drawn anew.
 
         Args:
             seed: As of the fleet.
-            options: There are none.
 
         Returns:
-            Observations of all seats, `(num_seats, …)`, and the fleet's infos.
+            Observations of all seats, `(num_seats, …)`.
         """
-        if options:
-            raise InvalidArgument(f"options={options!r}: an arena is reset as a whole, without options")
         if self._game is not None:
             self._opponents.draw(self._every)
             self._set_scripts()
             self._take_seats()
-        observations, infos = self.fleet.reset(seed=seed)
-        self._observations = self._pack(observations)
+        self._observations = self._pack(self.fleet.reset(seed=seed)[0])
         self._shaper.begin_episodes(self._every)
-        self._running.clear()
-        return self._by_seat(self._observations), infos
+        self._sums[:] = 0.0
+        return self._by_seat(self._observations)
 
     def _set_scripts(self) -> None:
         if self._game is not None and self._game.scripts:
@@ -196,16 +190,11 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             winners[rows] = column(infos, "winner", rows)
         shaped, seats = self._shape(rewards, winners, infos, rows, observations), self.seats
         self._observations = observations
-        self._running.add(rewards, shaped[: self.num_envs])
-        results = None
-        if len(rows):
-            names = self._opponents.names(rows) if self._game is not None else ("",) * len(rows)
-            modes = () if self._game is None else self._game.modes
-            results = self._running.end(rows, winners[rows], truncated[rows], _modes(infos, rows, modes), names)
-            self._begin_episodes(rows, winners[rows])
+        self._sums += rewards, shaped[: self.num_envs], np.ones(self.num_envs)
+        results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
         if self._has_both_sides:
             terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        finals = self.final_observations
+        finals = self._by_seat(self._pack(self.fleet.final_observations))
         return ArenaStep(seats, self._by_seat(observations), shaped, terminated, truncated, finals, infos, results)
 
     def _shape(
@@ -243,44 +232,34 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             return None
         return np.stack([in_step(infos, name + player, ended) for name in self._shaper.terms], axis=1)
 
-    def _begin_episodes(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
+    def _end_episodes(
+        self, rows: NDArray[np.int64], winners: NDArray[np.int64], truncated: NDArray[np.bool_], infos: dict[str, Any]
+    ) -> Results:
+        """Return what episodes came to, one for each of `rows`, and begin the next ones there."""
+        returns, shaped, lengths = self._sums[:, rows]
+        self._sums[:, rows] = 0.0
+        nothing = ("",) * len(rows)
+        results = Results(
+            env_indices=rows,
+            returns=returns,
+            shaped_returns=shaped,
+            lengths=lengths.astype(np.int64),
+            winners=winners,
+            truncated=truncated,
+            modes=nothing if self._game is None else _modes(infos, rows, self._game.modes),
+            opponents=nothing if self._game is None else self._opponents.names(rows),
+        )
         if self._game is not None:
             self._opponents.report(rows, winners)
             if self._opponents.draw(rows):
                 self._set_scripts()
             self._take_seats()
         self._shaper.begin_episodes(rows)
+        return results
 
-    def step(self, actions: NDArray[Any]) -> StepResult:
-        """`send` and `recv`, in the form of every vector environment.
-
-        Raises:
-            InvalidArgument: There are more seats than sub-environments.
-        """
-        if self._has_both_sides:
-            raise InvalidArgument(
-                f"step() of an arena with {self.num_seats} seats in {self.num_envs} sub-environments: call send() and "
-                "recv(), or make it without has_both_sides"
-            )
-        self.send(actions)
-        step = self.recv()
-        infos = step.infos
-        if step.results is not None and self._game is not None:
-            finals = np.full(self.num_envs, None, object)
-            for row in step.results.env_indices.tolist():
-                finals[row] = step.final_observations[row]
-            infos = {**infos, "final_obs": finals}
-        return step.observations, step.rewards, step.terminated, step.truncated, infos
-
-    @property
-    def final_observations(self) -> NDArray[Any]:
-        """Last observations of the episodes that ended in the last step, `(num_seats, …)`."""
-        return self._by_seat(self._pack(self.fleet.final_observations))
-
-    def close(self, **kwargs: Any) -> None:
+    def close(self) -> None:
         """Close the fleet."""
-        self.closed = True
-        self.fleet.close(**kwargs)
+        self.fleet.close()
 
     # ------------------------------------------------------------------ state
 
@@ -290,7 +269,7 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             "fleet": self.fleet.get_state() if self.has_states else None,
             "opponents": self._opponents.state_dict(),
             "shaper": self._shaper.state_dict(),
-            "running": self._running.state_dict(),
+            "sums": self._sums.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> NDArray[Any]:
@@ -302,8 +281,8 @@ class Arena(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         self._opponents.load_state_dict(state["opponents"])
         self._shaper.load_state_dict(state["shaper"])
         if state["fleet"] is None:
-            return self.reset()[0]
-        self._running.load_state_dict(state["running"])
+            return self.reset()
+        self._sums[:] = as_array(state["sums"])
         if self._game is not None:
             self._set_scripts()
             self._take_seats()

@@ -1,11 +1,10 @@
-"""From a configuration and options to the fleet, the arena and the agent of a run."""
+"""From a configuration and options to the fleet and the agent of a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import envfleet
@@ -16,11 +15,9 @@ from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
-from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig, agent_config
 from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.copies import experienced
-from envfleet.training.opponents.sources import needs_learner
 from envfleet.training.options import RunOptions
 
 
@@ -55,33 +52,6 @@ def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fl
         on_failure=options.on_failure,
         **kwargs,
     )
-
-
-def make_arena(
-    place: Environment,
-    config: RunConfig,
-    options: RunOptions,
-    game: Game | None,
-    *,
-    seed: np.random.SeedSequence,
-    stopwatch: Stopwatch,
-) -> Arena:
-    """Make the arena of a phase; raises as `make_fleet`."""
-    fleet = make_fleet(place, options, game)
-    opponents = [phase.opponent for phase in config.curriculum.phases]
-    try:
-        return Arena(
-            fleet,
-            game,
-            seed=seed,
-            reward_scale=config.training.reward_scale,
-            has_both_sides=config.training.learn_from_both_sides and any(map(needs_learner, opponents)),
-            has_states=not place.is_remote,
-            stopwatch=stopwatch,
-        )
-    except BaseException:
-        fleet.close()
-        raise
 
 
 def action_table_of(config: RunConfig, game: Game | None) -> ActionTable | None:

@@ -1,4 +1,4 @@
-"""What steps and episodes came to: sums while they run, columns when they end."""
+"""What came of a step, and numbers in its infos."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
 from envfleet.training.events import Results
 
@@ -66,52 +65,4 @@ def _check_told(infos: Mapping[str, Any], name: str) -> None:
         raise InvalidArgument(
             f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
             "without it, or let the environment tell it in every step"
-        )
-
-
-class Running:
-    """Sums over the running episodes of N sub-environments.
-
-    Args:
-        num_envs: N.
-    """
-
-    def __init__(self, num_envs: int) -> None:
-        self._returns, self._shaped = np.zeros(num_envs), np.zeros(num_envs)
-        self._lengths = np.zeros(num_envs, np.int64)
-
-    def clear(self) -> None:
-        """Forget all running episodes."""
-        for sums in (self._returns, self._shaped, self._lengths):
-            sums[:] = 0
-
-    def add(self, rewards: NDArray[np.float64], shaped: NDArray[np.float64]) -> None:
-        """Add one step of all."""
-        self._returns += rewards
-        self._shaped += shaped
-        self._lengths += 1
-
-    def end(
-        self,
-        rows: NDArray[np.int64],
-        winners: NDArray[np.int64],
-        truncated: NDArray[np.bool_],
-        modes: tuple[str, ...],
-        opponents: tuple[str, ...],
-    ) -> Results:
-        """Take the sums of episodes that ended, one for each of `rows`, and begin with 0 there."""
-        sums = (self._returns[rows], self._shaped[rows], self._lengths[rows])
-        results = Results(rows, *sums, winners, truncated, modes, opponents)
-        for running in (self._returns, self._shaped, self._lengths):
-            running[rows] = 0
-        return results
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
-        return {"returns": self._returns.copy(), "shaped": self._shaped.copy(), "lengths": self._lengths.copy()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with other sums."""
-        self._returns, self._shaped, self._lengths = (
-            as_array(state[name]) for name in ("returns", "shaped", "lengths")
         )

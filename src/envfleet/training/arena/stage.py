@@ -12,13 +12,13 @@ from envfleet.agents import Agent
 from envfleet.envs.games import Game, find_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena
-from envfleet.training.arena.building import make_arena
+from envfleet.training.arena.building import make_fleet
 from envfleet.training.arena.shaping import find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase, RunConfig
 from envfleet.training.config.phases import Environment
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import check_opponents, entries_of, needs_pool
+from envfleet.training.opponents.sources import check_opponents, entries_of, needs_learner, needs_pool
 from envfleet.training.options import RunOptions
 
 
@@ -54,9 +54,21 @@ class Stage:
         self._is_new = True
 
     def _make_arena(self) -> Arena:
-        return make_arena(
-            self._place, self._config, self._options, self.game, seed=self._opponents_seed, stopwatch=self._watch
-        )
+        training, phases = self._config.training, self._config.curriculum.phases
+        fleet = make_fleet(self._place, self._options, self.game)
+        try:
+            return Arena(
+                fleet,
+                self.game,
+                seed=self._opponents_seed,
+                reward_scale=training.reward_scale,
+                has_both_sides=training.learn_from_both_sides and any(needs_learner(one.opponent) for one in phases),
+                has_states=not self._place.is_remote,
+                stopwatch=self._watch,
+            )
+        except BaseException:
+            fleet.close()
+            raise
 
     def begin_phase(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> NDArray[Any]:
         """Reset all sub-environments, to play by the rules of a phase.
@@ -68,8 +80,7 @@ class Stage:
             pool.add()
         self._enter(phase, learner, pool)
         seed, self._is_new = self._env_seed if self._is_new else None, False
-        observations: NDArray[Any] = self.arena.reset(seed=seed)[0]
-        return observations
+        return self.arena.reset(seed)
 
     def _enter(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> None:
         if not phase.environment.is_known_game and phase.environment != self._place:

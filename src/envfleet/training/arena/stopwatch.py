@@ -1,4 +1,4 @@
-"""Where the seconds of a run go."""
+"""Where the seconds of a run go, and how fast it is."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class Stopwatch:
     """Adds the time since the last lap to a named total."""
 
     def __init__(self) -> None:
-        self._totals: dict[str, float] = {"act": 0.0, "env": 0.0, "wait": 0.0, "update": 0.0, "evaluation": 0.0}
+        self._totals: dict[Lap, float] = {"act": 0.0, "env": 0.0, "wait": 0.0, "update": 0.0, "evaluation": 0.0}
         self._last_s = time.perf_counter()
+        self._transitions, self._trained_s, self._speed = 0, 0.0, 0.0
 
     def start(self) -> None:
         """Forget the time since the last lap."""
@@ -26,6 +27,18 @@ class Stopwatch:
         now_s = time.perf_counter()
         self._totals[name] += now_s - self._last_s
         self._last_s = now_s
+
+    def speed(self, transitions: int) -> float:
+        """Return transitions per second since the last call, evaluations left out; as it was then if there were none.
+
+        Args:
+            transitions: Made so far.
+        """
+        made, seconds = transitions - self._transitions, self.times.training - self._trained_s
+        if made and seconds > 0:
+            self._speed = made / seconds
+        self._transitions, self._trained_s = transitions, self.times.training
+        return self._speed
 
     @property
     def times(self) -> Times:

@@ -8,28 +8,21 @@ except ImportError as error:
     raise MissingDependency("training needs pydantic, which is not installed: pip install 'envfleet[train]'") from error
 
 from envfleet.training.config.agents import agent_config
-from envfleet.training.config.opponents import (
-    Matchmaking,
-    MixedOpponent,
-    NamedOpponent,
-    SelfPlayOpponent,
-    Single,
-    SnapshotOpponent,
-    shares_of,
-)
+from envfleet.training.config.opponents import shares_of
 from envfleet.training.config.phases import Phase
-from envfleet.training.config.reading import find_config, json_schema, parse_config, read_config, shipped_names
+from envfleet.training.config.reading import (
+    find_config,
+    json_schema,
+    parse_config,
+    read_config,
+    shipped_names,
+    to_config,
+)
 from envfleet.training.config.run import RunConfig
 
 __all__ = [
-    "Matchmaking",
-    "MixedOpponent",
-    "NamedOpponent",
     "Phase",
     "RunConfig",
-    "SelfPlayOpponent",
-    "Single",
-    "SnapshotOpponent",
     "agent_config",
     "find_config",
     "json_schema",
@@ -37,4 +30,5 @@ __all__ = [
     "read_config",
     "shares_of",
     "shipped_names",
+    "to_config",
 ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,11 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.config.actions import check_actions
 from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import NAMED, SCRIPTED
-from envfleet.training.config.retired import modernise
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """Folder of the configurations that come with envfleet, and of their JSON schema."""
-_MOST_ERRORS = 8
 
 
 def shipped_names() -> list[str]:
@@ -53,8 +50,7 @@ def read_config(source: str | Path) -> RunConfig:
     """Read a configuration file.
 
     Args:
-        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`. Keys of older files
-            that never did anything are dropped with a warning.
+        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`.
 
     Raises:
         InvalidArgument: Unknown name, missing file, or a file that is no JSON or says something that cannot be; the
@@ -78,17 +74,15 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
 
     Args:
         data: The content.
-        source: What errors and warnings call it.
+        source: What errors call it.
 
     Raises:
         InvalidArgument: As `read_config`.
     """
     if not isinstance(data, dict):
         raise InvalidArgument(f'{source} holds a {type(data).__name__}, expected an object: {{"curriculum": …}}')
-    notes: list[str] = []
     try:
-        data = modernise(data, notes)
-        config = RunConfig.model_validate(data)
+        config = RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
         agent_config(config)
         find_observers(config.observers)
         check_actions(config)
@@ -96,9 +90,18 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         raise InvalidArgument(_explain(error, data, source)) from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{source}: {error}") from None
-    for note in notes:
-        warnings.warn(f"{source}: {note}", UserWarning, stacklevel=2)
     return config
+
+
+def to_config(config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
+    """Return a configuration that is given as such, as its content, or by its file or name.
+
+    Raises:
+        InvalidArgument: As `read_config`.
+    """
+    if isinstance(config, RunConfig):
+        return config
+    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
 
 
 def json_schema() -> dict[str, Any]:
@@ -120,9 +123,7 @@ def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _explain(error: ValidationError, data: Any, source: str) -> str:
     problems = error.errors(include_url=False)
-    lines = [_line(problem, data) for problem in problems[:_MOST_ERRORS]]
-    if len(problems) > _MOST_ERRORS:
-        lines.append(f"and {len(problems) - _MOST_ERRORS} more")
+    lines = [_line(problem, data) for problem in problems]
     if len(lines) == 1:
         return f"{source}: {lines[0]}"
     return "\n".join([f"{source} has {len(problems)} mistakes:", *(f"- {line}" for line in lines)])

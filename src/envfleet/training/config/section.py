@@ -31,8 +31,8 @@ def describe_unknown(name: str, accepted: list[str]) -> str:
     """Say that a key is not known, which ones are, and which one may be meant.
 
     >>> describe_unknown("episode", ["name", "episodes"])
-    'is no key here, accepted are name, episodes: did you mean episodes?'
+    'is an unknown key, accepted are name, episodes: did you mean episodes?'
     """
     meant = difflib.get_close_matches(name, accepted, n=1, cutoff=0.6)
     advice = f"did you mean {meant[0]}?" if meant else "check the spelling, or leave it out"
-    return f"is no key here, accepted are {', '.join(accepted)}: {advice}"
+    return f"is an unknown key, accepted are {', '.join(accepted)}: {advice}"

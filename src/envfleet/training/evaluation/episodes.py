@@ -6,13 +6,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 import envfleet
-from envfleet.agents.packing import Packing
 from envfleet.sources import names_kernel
 from envfleet.training.evaluation.evaluation import MeanReturn, mean_return
-from envfleet.training.games.seating import Policy, SeatedPolicy, Seating
+from envfleet.training.games.matches import Table, plan_episodes
+from envfleet.training.games.players import Seated
+from envfleet.training.games.seating import Policy, Seating
 
 
 def evaluate_returns(
@@ -47,24 +46,8 @@ def evaluate_returns(
         make_fleet = functools.partial(envfleet.make, env, backend=backend)
     else:
         make_fleet = functools.partial(envfleet.connect, url, str(env))
-    seating = Seating(episodes, num_envs)
-    seeds = [int(one) for one in np.random.SeedSequence(seed).generate_state(episodes)]
-    returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-    seated = SeatedPolicy(policy, seating)
+    seating, played = Seating(episodes, num_envs), plan_episodes(episodes, seed)
     with make_fleet(num_envs=seating.num_envs, **env_kwargs) as fleet:
-        pack = Packing(fleet.single_observation_space).pack
-        seating.seat(np.arange(seating.num_envs))
-        observations = pack(fleet.reset(seed=[seeds[game] for game in seating.games])[0])
-        while len(rows := seating.rows):
-            stepped, _, terminated, truncated, _ = fleet.step(seated.act(observations))
-            observations = pack(stepped)
-            ended = rows[(terminated | truncated)[rows]]
-            if not len(ended):
-                continue
-            returns[seating.games[ended]] = fleet.episode_returns[ended]
-            lengths[seating.games[ended]] = fleet.episode_lengths[ended]
-            begun = seating.seat(ended)
-            if len(begun):
-                fresh = fleet.reset_envs(begun, [seeds[game] for game in seating.games[begun]])[0]
-                observations[begun] = pack(fresh)
-    return mean_return(env if isinstance(env, str) else repr(env), seed, returns, lengths)
+        for _ in Table(fleet, seating, played, [Seated("", policy=policy)], None).play():
+            pass
+    return mean_return(env if isinstance(env, str) else repr(env), seed, played.returns, played.lengths)

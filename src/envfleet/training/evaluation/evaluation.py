@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -60,16 +60,6 @@ class Score:
     def win_interval(self) -> tuple[float, float]:
         """Return where the chance to win lies, 95 % sure (Wilson)."""
         return wilson(self.wins, self.games)
-
-    @property
-    def draw_interval(self) -> tuple[float, float]:
-        """Likewise the chance of a draw."""
-        return wilson(self.draws, self.games)
-
-    @property
-    def loss_interval(self) -> tuple[float, float]:
-        """Likewise the chance to lose."""
-        return wilson(self.losses, self.games)
 
     def figures(self) -> dict[str, float]:
         """Return all numbers by name, for records."""
@@ -166,62 +156,6 @@ def evaluate(
         mean_return=float(played.returns.mean()),
         mean_length=float(played.lengths.mean()),
     )
-
-
-def evaluate_panel(
-    player: Player | Seated,
-    opponents: Mapping[str, Player | Seated],
-    *,
-    games: int = 200,
-    seed: int = 0,
-    rink: Rink | None = None,
-) -> dict[str, Evaluation]:
-    """Evaluate against several opponents: scripted ones, a pool of snapshots, checkpoints.
-
-    Args:
-        player: As in `evaluate`.
-        opponents: By name.
-        games: Against each.
-        seed: Of the games; the same starts against all.
-        rink: Where.
-
-    Returns:
-        An evaluation for each opponent, by its name.
-    """
-    return {
-        name: evaluate(player, opponent, games=games, seed=seed, rink=rink, names=(None, name))
-        for name, opponent in opponents.items()
-    }
-
-
-def generalise(
-    player: Player,
-    opponent: Player | None = None,
-    *,
-    seeds: Sequence[int] = (0, 1, 2),
-    modes: Sequence[str] = (),
-    games: int = 200,
-    rink: Rink | None = None,
-) -> list[Evaluation]:
-    """Evaluate in every mode and on several seeds: a player that is good at one of each may have learned that one only.
-
-    Args:
-        player: As in `evaluate`.
-        opponent: Likewise.
-        seeds: Of the games.
-        modes: Of the game, by name; by default all.
-        games: In each mode on each seed.
-        rink: Where; its mode is not looked at.
-
-    Returns:
-        An evaluation for each mode and seed, in that order.
-    """
-    rink = rink or Rink()
-    return [
-        evaluate(player, opponent, games=games, seed=seed, rink=dataclasses.replace(rink, mode=mode))
-        for mode in modes or rink.game.modes or ("",)
-        for seed in seeds
-    ]
 
 
 @dataclasses.dataclass(frozen=True)

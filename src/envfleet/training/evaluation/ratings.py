@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from openskill.models import BradleyTerryFull, BradleyTerryFullRating
-
-from envfleet.errors import InvalidArgument
+from openskill.models import BradleyTerryFull
 
 _ANCHOR_SIGMA = 0.1
-_RANKS = {1: [0, 1], 0: [0, 0], -1: [1, 0]}
+_RANKS = {1: [0.0, 1.0], 0: [0.0, 0.0], -1: [1.0, 0.0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,25 +28,14 @@ class Rating:
     """
 
     name: str
-    mu: float
-    sigma: float
-    games: int
+    mu: float = 25.0
+    sigma: float = 25.0 / 3
+    games: int = 0
     is_anchor: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One game.
-
-    Attributes:
-        one: Name of a player.
-        two: Name of the other.
-        outcome: 1 if `one` won, -1 if `two` did, 0 for a draw.
-    """
-
-    one: str
-    two: str
-    outcome: int
+Result = tuple[str, str, int]
+"""A game between two players, by name: 1 if the first won, -1 if the second did, 0 for a draw."""
 
 
 def rate(
@@ -64,15 +51,12 @@ def rate(
 
     Args:
         names: Of the players.
-        results: Of their games, in the order in which they count.
+        results: Of their games against each other, in the order in which they count.
         anchors: Fixed ratings by name; those of players that are not among `names` are not looked at.
         before: Ratings from earlier games, by name, which go on from there.
 
     Returns:
         A rating for each name, in that order.
-
-    Raises:
-        InvalidArgument: Somebody played against itself, or is not among `names`; or an outcome is none.
     """
     model = BradleyTerryFull(tau=0.0)
     known = before or {}
@@ -81,22 +65,10 @@ def rate(
     }
     ratings |= {name: model.rating(known[name].mu, known[name].sigma) for name in names if name in known}
     counts = {name: known[name].games if name in known else 0 for name in names}
-    for result in results:
-        _check(result, ratings)
-        pair = (result.one, result.two)
-        rated = model.rate([[ratings[name]] for name in pair], ranks=[*map(float, _RANKS[result.outcome])])
-        for name, (rating,) in zip(pair, rated, strict=True):
+    for one, two, outcome in results:
+        rated = model.rate([[ratings[one]], [ratings[two]]], ranks=_RANKS[outcome])
+        for name, (rating,) in zip((one, two), rated, strict=True):
             counts[name] += 1
             if name not in anchors:
                 ratings[name] = rating
     return [Rating(name, ratings[name].mu, ratings[name].sigma, counts[name], name in anchors) for name in names]
-
-
-def _check(result: Result, ratings: Mapping[str, BradleyTerryFullRating]) -> None:
-    if result.one == result.two:
-        raise InvalidArgument(f"{result.one!r} played against itself: such a game tells nothing, leave it out")
-    for name in (result.one, result.two):
-        if name not in ratings:
-            raise InvalidArgument(f"{name!r} is not among the players {', '.join(ratings)}: name all who played")
-    if result.outcome not in _RANKS:
-        raise InvalidArgument(f"outcome {result.outcome!r}, expected 1, 0 or -1: pass who won")

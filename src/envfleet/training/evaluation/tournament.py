@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent, load_agent, saving
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.evaluation import Score
-from envfleet.training.evaluation.ratings import Rating, Result, rate
+from envfleet.training.evaluation.ratings import Rating, rate
 from envfleet.training.games.matches import Rink, play
 from envfleet.training.games.players import RESUME_FILE, Player, seat_player
 
@@ -136,7 +136,7 @@ def run_tournament(
         wins[one, two], wins[two, one] = (outcomes[number] == 1).sum(), (outcomes[number] == -1).sum()
         draws[one, two] = draws[two, one] = (outcomes[number] == 0).sum()
     results = (  # pairs take turns
-        Result(names[one], names[two], int(outcomes[number, game]))
+        (names[one], names[two], int(outcomes[number, game]))
         for game in range(games)
         for number, (one, two) in enumerate(pairs)
     )

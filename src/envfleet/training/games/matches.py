@@ -7,17 +7,18 @@ its own place in batches of one size (`envfleet.training.games.seating`).
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
+from envfleet.agents.packing import Packing
 from envfleet.envs.games import Game, known_game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice
+from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
 from envfleet.training.config.phases import DEFAULT_GAME
 from envfleet.training.games.players import Player, Seated, seat_player
@@ -120,7 +121,8 @@ def play(
     ready = [one if isinstance(one, Seated) else seat_player(one, game=rink.game) for one in (player, opponent)]
     seating, plan = Seating(games, rink.num_envs), plan_games(rink.game, games, seed, side)
     with rink.open(seating.num_envs) as fleet:
-        _Table(fleet, rink.game, seating, plan, ready).play()
+        for _ in Table(fleet, seating, plan, ready, rink.game).play():
+            pass
     return plan
 
 
@@ -128,15 +130,20 @@ def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Gam
     """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
     check_choice("side", side, (*game.seats, "both"))
     numbers = np.arange(games)
-    return Games(
-        seeds=np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1),
-        is_left=numbers % 2 == 0 if side == "both" else np.full(games, side == game.seats[0]),
-        is_starting=numbers // 2 % 2 == 0,
-        outcomes=np.zeros(games, np.int64),
-        returns=np.zeros(games),
-        opponent_returns=np.zeros(games),
-        lengths=np.zeros(games, np.int64),
-    )
+    seeds = np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1)
+    is_left = numbers % 2 == 0 if side == "both" else np.full(games, side == game.seats[0])
+    return _planned(seeds, is_left, numbers // 2 % 2 == 0)
+
+
+def plan_episodes(episodes: int, seed: int = 0) -> Games:
+    """Settle the seeds of episodes for one that are not played yet."""
+    every = np.ones(episodes, np.bool_)
+    return _planned(np.random.SeedSequence(seed).generate_state(episodes).astype(np.uint64), every, every)
+
+
+def _planned(seeds: NDArray[np.uint64], is_left: NDArray[np.bool_], is_starting: NDArray[np.bool_]) -> Games:
+    counts, sums = np.zeros((2, len(seeds)), np.int64), np.zeros((2, len(seeds)))
+    return Games(seeds, is_left, is_starting, counts[0], sums[0], sums[1], counts[1])
 
 
 def deal(game: Game, scripts: Sequence[int], is_left: bool, is_starting: bool) -> dict[str, Any] | None:
@@ -152,67 +159,99 @@ def deal(game: Game, scripts: Sequence[int], is_left: bool, is_starting: bool) -
     return game.deal((one, two), 1 if is_left == is_starting else 2)
 
 
-class _Table:
-    """Games under way; it writes what comes of them into `games`."""
+class Table:
+    """Games under way; it writes what comes of them into `games`.
 
-    def __init__(self, fleet: Any, game: Game, seating: Seating, games: Games, players: list[Seated]) -> None:
-        self._fleet, self._game, self._seating, self._games = fleet, game, seating, games
+    Args:
+        fleet: Where they are played, one per sub-environment at a time.
+        seating: Of the games.
+        games: As planned.
+        players: The player and its opponent; where nobody plays against it, the player alone.
+        game: What is played; `None` for environments for one.
+
+    Attributes:
+        returns: Of the running games, of player one and two, float64 `(N, 2)`.
+        lengths: Of the running games, int64 `(N,)`.
+    """
+
+    def __init__(
+        self, fleet: Fleet, seating: Seating, games: Games, players: Sequence[Seated], game: Game | None
+    ) -> None:
+        self._fleet, self._seating, self._games, self._game = fleet, seating, games, game
         self._scripts = [player.script for player in players]
         self._policies = [None if player.policy is None else SeatedPolicy(player.policy, seating) for player in players]
-        self._every = np.arange(seating.num_envs)
-        self._seats = np.zeros(seating.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
-        self._actions = np.zeros(fleet.action_space.shape, fleet.action_space.dtype)
-        self._returns = np.zeros((seating.num_envs, 2))  # of player one and two
-        self._lengths = np.zeros(seating.num_envs, np.int64)
+        self._pack = Packing(fleet.single_observation_space).pack
+        self._every = np.arange(fleet.num_envs)
+        self._seats = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
+        space: Any = fleet.action_space
+        self._actions = np.zeros(space.shape, space.dtype)
+        self.returns = np.zeros((fleet.num_envs, 2))
+        self.lengths = np.zeros(fleet.num_envs, np.int64)
 
-    def play(self) -> None:
-        observations = self._fleet.reset()[0]
-        observations = self._begin(self._seating.seat(self._every), observations)
+    def play(self) -> Iterator[NDArray[np.int64]]:
+        """Play all games.
+
+        Yields:
+            Sub-environments whose games ended in this step; none after some have begun.
+        """
+        observations = self._begin(self._every, self._pack(self._fleet.reset()[0]))
         while len(self._seating.rows):
-            self._act(observations)
-            observations, rewards, terminated, truncated, infos = self._fleet.step(self._actions)
-            self._returns[:, _ONE] += rewards
-            self._returns[:, _TWO] += infos["reward_two"]
-            self._lengths += 1
-            ended = np.flatnonzero((terminated | truncated) & (self._seating.games >= 0))
-            if len(ended):
-                self._note(ended, np.asarray(infos["winner"])[ended])
-                observations = self._begin(self._seating.seat(ended), observations)
+            ended = self._every[:0]
+            yield ended
+            while not len(ended):
+                observations, ended = self._step(observations)
+                yield ended
+            observations = self._begin(ended, observations)
+
+    def _step(self, observations: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        self._act(observations)
+        observed, rewards, terminated, truncated, infos = self._fleet.step(self._actions)
+        self.returns[:, _ONE] += rewards
+        self.lengths += 1
+        ended = np.flatnonzero((terminated | truncated) & (self._seating.games >= 0))
+        if self._game is not None:
+            self.returns[:, _TWO] += infos["reward_two"]
+        if len(ended):
+            self._note(ended, np.asarray(infos["winner"])[ended] if self._game is not None else np.zeros(len(ended)))
+        return self._pack(observed), ended
 
     def _begin(self, rows: NDArray[np.int64], observations: NDArray[Any]) -> NDArray[Any]:
-        """Begin games in these sub-environments; returns all observations, the first ones of those games included."""
+        """Begin the next games in these sub-environments; returns all observations, also the first ones of those."""
+        rows = self._seating.seat(rows)
         numbers = self._seating.games[rows]
-        is_left, is_starting = self._games.is_left[numbers], self._games.is_starting[numbers]
-        self._seats[rows] = ~is_left
-        self._returns[rows], self._lengths[rows] = 0, 0
-        for left, starting in itertools.product((True, False), repeat=2):
-            chosen = (is_left == left) & (is_starting == starting)
-            if chosen.any():
-                options = deal(self._game, self._scripts, left, starting)
-                seeds = [int(seed) for seed in self._games.seeds[numbers[chosen]]]
-                begun = self._fleet.reset_envs(rows[chosen], seeds, options)[0]
-                observations[rows[chosen]] = begun
+        deals = np.stack((self._games.is_left[numbers], self._games.is_starting[numbers]), axis=1)
+        self._seats[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0
+        for is_left, is_starting in np.unique(deals, axis=0).tolist():
+            chosen = (deals == (is_left, is_starting)).all(axis=1)
+            options = None if self._game is None else deal(self._game, self._scripts, is_left, is_starting)
+            seeds = [int(seed) for seed in self._games.seeds[numbers[chosen]]]
+            observations[rows[chosen]] = self._pack(self._fleet.reset_envs(rows[chosen], seeds, options)[0])
         return observations
 
     def _act(self, observations: NDArray[Any]) -> None:
         for number, policy in enumerate(self._policies):
-            if policy is not None:
+            if policy is None:
+                continue
+            if self._game is None:
+                self._actions = policy.act(observations)
+            else:
                 side = self._seats ^ number
-                self._actions[self._every, side] = self._checked(policy.act(observations[self._every, side]))
+                chosen = policy.act(observations[self._every, side])
+                self._actions[self._every, side] = self._checked(chosen, self._game)
 
     def _note(self, rows: NDArray[np.int64], winners: NDArray[Any]) -> None:
         numbers, seats = self._seating.games[rows], self._seats[rows]
         self._games.outcomes[numbers] = np.where(seats == _ONE, winners, -winners)
-        self._games.returns[numbers] = self._returns[rows, seats]
-        self._games.opponent_returns[numbers] = self._returns[rows, 1 - seats]
-        self._games.lengths[numbers] = self._lengths[rows]
+        self._games.returns[numbers] = self.returns[rows, seats]
+        self._games.opponent_returns[numbers] = self.returns[rows, 1 - seats]
+        self._games.lengths[numbers] = self.lengths[rows]
 
-    def _checked(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def _checked(self, actions: NDArray[Any], game: Game) -> NDArray[Any]:
         expected = self._actions.shape[2:]
         if actions.shape[1:] != expected:
             shown = ", ".join(map(str, ("N", *expected)))
             raise InvalidArgument(
                 f"a player's actions have shape {actions.shape}, expected ({shown}): pass an agent whose actions are "
-                f"in {self._game.action_space}"
+                f"in {game.action_space}"
             )
         return actions

@@ -10,11 +10,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+import envfleet
 from envfleet.envs.games import Game, known_game
 from envfleet.training.config.phases import DEFAULT_GAME
-from envfleet.training.games.matches import deal, plan_games
+from envfleet.training.games.matches import Games, Table, plan_episodes, plan_games
 from envfleet.training.games.players import Seated
-from envfleet.training.games.seating import Policy, SeatedPolicy, Seating
+from envfleet.training.games.seating import Policy, Seating
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,31 +77,11 @@ def show_games(
         side: Where the player sits.
         game: That is played; by default the first of `registry.GAMES`.
 
-    Yields:
-        Every moment of every game.
+    Returns:
+        Every moment of every game; the environment is closed after the last.
     """
     game = game or known_game(DEFAULT_GAME)
-    plan, seating = plan_games(game, games, seed, side), Seating(games, 1)
-    players = (player, opponent)
-    policies = [None if one.policy is None else SeatedPolicy(one.policy, seating) for one in players]
-    while len(seating.seat(np.arange(1))):
-        number = int(seating.games[0])
-        is_left = bool(plan.is_left[number])
-        options = deal(game, [one.script for one in players], is_left, bool(plan.is_starting[number]))
-        observation, _ = env.reset(seed=int(plan.seeds[number]), options=options)
-        step, outcome = 0, None
-        yield Moment(number, step, is_left, _frame(env))
-        while outcome is None:
-            actions = np.zeros(env.action_space.shape or (), env.action_space.dtype)
-            for place, policy in enumerate(policies):
-                if policy is not None:
-                    row = int(not is_left) ^ place
-                    actions[row] = policy.act(observation[None, row])[0]
-            observation, _, terminated, truncated, info = env.step(actions)
-            if terminated or truncated:
-                outcome = int(info["winner"]) if is_left else -int(info["winner"])
-            step += 1
-            yield Moment(number, step, is_left, _frame(env), outcome, is_last=outcome is not None)
+    return _show(env, plan_games(game, games, seed, side), [player, opponent], game)
 
 
 def show_episodes(env: gym.Env[Any, Any], policy: Policy, episodes: int, *, seed: int = 0) -> Iterator[Moment]:
@@ -112,20 +93,27 @@ def show_episodes(env: gym.Env[Any, Any], policy: Policy, episodes: int, *, seed
         episodes: How many.
         seed: Of the episodes.
 
-    Yields:
-        Every moment of every episode.
+    Returns:
+        Every moment of every episode; the environment is closed after the last.
     """
-    seating = Seating(episodes, 1)
-    seated = SeatedPolicy(policy, seating)
-    seeds = np.random.SeedSequence(seed).generate_state(episodes)
-    while len(seating.seat(np.arange(1))):
-        number, step, total, has_ended = int(seating.games[0]), 0, 0.0, False
-        observation, _ = env.reset(seed=int(seeds[number]))
-        yield Moment(number, step, True, _frame(env), total=total)
-        while not has_ended:
-            observation, reward, terminated, truncated, _ = env.step(seated.act(np.asarray(observation)[None])[0])
-            total, step, has_ended = total + float(reward), step + 1, bool(terminated or truncated)
-            yield Moment(number, step, True, _frame(env), total=total, is_last=has_ended)
+    return _show(env, plan_episodes(episodes, seed), [Seated("", policy=policy)], None)
+
+
+def _show(env: gym.Env[Any, Any], games: Games, players: list[Seated], game: Game | None) -> Iterator[Moment]:
+    seating = Seating(len(games), 1)
+    with envfleet.make(lambda: env, 1, backend="serial") as fleet:
+        table = Table(fleet, seating, games, players, game)
+        for ended in table.play():
+            number, is_last = int(seating.games[0]), len(ended) > 0
+            yield Moment(
+                game=number,
+                step=int(table.lengths[0]),
+                is_left=bool(games.is_left[number]),
+                frame=np.asarray(env.render(), np.uint8) if env.render_mode == "rgb_array" else None,
+                outcome=int(games.outcomes[number]) if is_last and game is not None else None,
+                total=float(table.returns[0, 0]) if game is None else None,
+                is_last=is_last,
+            )
 
 
 def wants_to_leave() -> bool:
@@ -136,8 +124,3 @@ def wants_to_leave() -> bool:
         return False
     events = pygame.event.get([pygame.QUIT, pygame.KEYDOWN])
     return any(event.type == pygame.QUIT or event.key == pygame.K_ESCAPE for event in events)
-
-
-def _frame(env: gym.Env[Any, Any]) -> NDArray[np.uint8] | None:
-    frame: Any = env.render() if env.render_mode == "rgb_array" else None
-    return None if frame is None else np.asarray(frame, np.uint8)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from envfleet.errors import InvalidArgument
 from envfleet.training.config import Phase
 from envfleet.training.evaluation.intervals import wilson
 
@@ -29,8 +28,6 @@ class CurriculumProgress:
     """
 
     def __init__(self, phases: Sequence[Phase]) -> None:
-        if not phases:
-            raise InvalidArgument("a curriculum without phases: pass one or more")
         self.phases = tuple(phases)
         self.index = 0
         self.episodes = 0
@@ -43,24 +40,23 @@ class CurriculumProgress:
         return self.index == len(self.phases)
 
     @property
-    def phase(self) -> Phase:
-        """Return the phase that is played.
+    def phase_index(self) -> int:
+        """Return the place of the phase that is played, or of the last one once all are done."""
+        return min(self.index, len(self.phases) - 1)
 
-        Raises:
-            InvalidArgument: All phases are done.
-        """
-        if self.is_finished:
-            raise InvalidArgument("all phases are done: look at `is_finished` first")
-        return self.phases[self.index]
+    @property
+    def phase(self) -> Phase:
+        """Return that phase."""
+        return self.phases[self.phase_index]
 
     @property
     def is_phase_over(self) -> bool:
         """Return whether `advance` is due: the phase has its length, or the learner wins as often as it asks for."""
-        return not self.is_finished and (self.phase_share >= 1.0 or self._is_promoted())
+        return not self.is_finished and (self._phase_share >= 1.0 or self._is_promoted())
 
     @property
-    def phase_share(self) -> float:
-        """Return how much of the phase is done, from 0 to 1."""
+    def _phase_share(self) -> float:
+        """How much of the phase is done, from 0 to 1."""
         phase = self.phase
         if phase.episodes is not None:
             return min(self.episodes / phase.episodes, 1.0)
@@ -69,8 +65,7 @@ class CurriculumProgress:
     @property
     def share(self) -> float:
         """Return how much of the curriculum is done, from 0 to 1, all phases alike."""
-        done = 0.0 if self.is_finished else self.phase_share
-        return (self.index + done) / len(self.phases)
+        return 1.0 if self.is_finished else (self.index + self._phase_share) / len(self.phases)
 
     def count(self, transitions: int, winners: ArrayLike = ()) -> None:
         """Take in a round.
@@ -107,7 +102,7 @@ class CurriculumProgress:
 
     def _window(self) -> collections.deque[int]:
         """Make room for the latest games that the phase looks at."""
-        promotion = None if self.is_finished else self.phase.promote_at
+        promotion = self.phase.promote_at
         return collections.deque(maxlen=promotion.games if promotion else 0)
 
     def _is_promoted(self) -> bool:

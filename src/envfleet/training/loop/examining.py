@@ -8,11 +8,11 @@ from typing import Any
 
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
-from envfleet.training.config import NamedOpponent, RunConfig, shares_of
-from envfleet.training.config.opponents import SCRIPT
+from envfleet.training.config import RunConfig, shares_of
+from envfleet.training.config.opponents import SCRIPT, NamedOpponent
 from envfleet.training.config.phases import Environment
 from envfleet.training.evaluation.episodes import evaluate_returns
-from envfleet.training.evaluation.evaluation import MeanReturn, Score, evaluate_panel
+from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate
 from envfleet.training.games.matches import Rink
 from envfleet.training.games.players import OwnPlayer, Player, Seated, find_class
 from envfleet.training.games.seating import Policy
@@ -66,14 +66,20 @@ class Examiner:
 
     def _play(self, agent: Agent[Any], pool: SnapshotPool, place: Environment, game: Game) -> Examination:
         training = self._config.training
-        snapshots = {one.name: pool.player(one.name) for one in pool.unsure(_SNAPSHOTS)}
         rink = Rink(game=game, settings=place.settings)
-        met = evaluate_panel(agent, self._panel(game), games=training.eval_games, seed=self._seed, rink=rink)
+
+        def meet(opponents: Mapping[str, Player | Seated], games: int) -> dict[str, Evaluation]:
+            return {
+                name: evaluate(agent, one, games=games, seed=self._seed, rink=rink, names=(None, name))
+                for name, one in opponents.items()
+            }
+
+        met = meet(self._panel(game), training.eval_games)
+        snapshots = {one.name: pool.player(one.name) for one in pool.unsure(_SNAPSHOTS)}
         results = {name: evaluation.figures() for name, evaluation in met.items()}
         scores = [figures["win_rate"] + figures["draw_rate"] / 2 for figures in results.values()]
         if snapshots:
-            games = -(-training.eval_games // len(snapshots))
-            mine = evaluate_panel(agent, snapshots, games=games, seed=self._seed, rink=rink)
+            mine = meet(snapshots, -(-training.eval_games // len(snapshots)))
             results[POOL] = sum((evaluation.score for evaluation in mine.values()), Score(0, 0, 0)).figures()
             met |= mine
         anchors = {type_of(name, game): mu for name, mu in game.anchors.items()}

@@ -1,4 +1,4 @@
-"""What a run sums up on its way: figures of updates, the latest returns, the best evaluation."""
+"""What a run sums up on its way: counts, figures of updates, the latest returns, the best evaluation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envfleet.training.events import Results
 from envfleet.training.loop.examining import Examination
 
 _LATEST = 100  # episodes
@@ -27,7 +27,8 @@ class Tally:
     def __init__(self) -> None:
         self.transitions = self.episodes = 0
         self._figures: dict[str, list[float]] = {}  # sum and count
-        self._returns: collections.deque[float] = collections.deque(maxlen=_LATEST)
+        self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
+        self._has_games = False
         self._best: float | None = None
         self.examination: Examination | None = None
         self.examined_at: int | None = None
@@ -45,39 +46,50 @@ class Tally:
         self._figures = {}
         return figures
 
-    def add_returns(self, returns: NDArray[np.float64]) -> None:
-        """Add the returns of episodes that ended."""
-        self._returns.extend(returns.tolist())
+    def add_episodes(self, results: Results) -> None:
+        """Add episodes that ended."""
+        self.episodes += len(results)
+        self._has_games = any(results.opponents)
+        columns = results.returns, results.shaped_returns, results.lengths, results.winners
+        self._latest.extend(zip(*(column.tolist() for column in columns), strict=True))
 
-    @property
-    def mean_return(self) -> float:
-        """Of the last 100 episodes; NaN before the first."""
-        return float(np.mean(self._returns)) if self._returns else float("nan")
+    def latest(self) -> dict[str, float]:
+        """Return means over the last 100 episodes; see `events.Progress`."""
+        if not self._latest:
+            return {}
+        *columns, winners = np.array(self._latest).T
+        means = {
+            name: float(column.mean())
+            for name, column in zip(("return", "shaped_return", "length"), columns, strict=True)
+        }
+        rates = {"win_rate": float((winners > 0).mean()), "loss_rate": float((winners < 0).mean())}
+        return means | rates if self._has_games else means
 
-    def take_score(self, score: float, transitions: int) -> bool:
+    def take_examination(self, found: Examination) -> bool:
         """Take in an evaluation; whether it is the best so far."""
-        self.examined_at = transitions
-        is_best = self._best is None or score > self._best
+        self.examination, self.examined_at = found, self.transitions
+        is_best = self._best is None or found.score > self._best
         if is_best:
-            self._best = score
+            self._best = found.score
         return is_best
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes; counts are not part of it."""
+        """Return what `load_state_dict` takes."""
         return {
+            "transitions": self.transitions,
+            "episodes": self.episodes,
             "figures": {name: list(sums) for name, sums in self._figures.items()},
-            "returns": list(self._returns),
+            "latest": [list(episode) for episode in self._latest],
             "best": self._best,
+            "examination": None if self.examination is None else dict(vars(self.examination)),
             "examined_at": self.examined_at,
-            "results": None if self.examination is None else self.examination.results,
-            "ratings": {} if self.examination is None else self.examination.ratings,
-            "score": None if self.examination is None else self.examination.score,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
+        self.transitions, self.episodes = state["transitions"], state["episodes"]
         self._figures = {name: list(sums) for name, sums in state["figures"].items()}
-        self._returns = collections.deque(state["returns"], maxlen=_LATEST)
+        self._latest = collections.deque(map(tuple, state["latest"]), maxlen=_LATEST)
         self._best, self.examined_at = state["best"], state["examined_at"]
-        found = (state["results"], state["score"], state.get("ratings", {}))
-        self.examination = None if state["score"] is None else Examination(*found)
+        found = state["examination"]
+        self.examination = None if found is None else Examination(**found)

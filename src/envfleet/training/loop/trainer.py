@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,33 @@ from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig, parse_config
-from envfleet.training.events import Observer, Results, Times
+from envfleet.training.events import (
+    Began,
+    Ended,
+    Episodes,
+    Evaluated,
+    Event,
+    Learned,
+    Observer,
+    Observers,
+    PhaseBegan,
+    Progress,
+    Results,
+    Saved,
+    Times,
+)
 from envfleet.training.loop.budget import Budget
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.loop.examining import Examination, Examiner
 from envfleet.training.loop.learners import make_learner
-from envfleet.training.loop.narrator import Narrator
 from envfleet.training.loop.tally import Tally
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import needs_pool
-from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import RunOptions
 
 _LEARNED_EVERY = 1_000  # transitions
+_PROGRESS_EVERY_S = 0.25
 
 
 class Trainer:
@@ -50,6 +64,7 @@ class Trainer:
 
     Attributes:
         agent: Who learns.
+        tally: What the run has counted so far, in all sittings.
 
     Raises:
         InvalidArgument: Configuration and options do not fit together.
@@ -70,7 +85,7 @@ class Trainer:
         self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
         root = np.random.SeedSequence(config.seed)
         for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
-        self._watch, self._tally = Stopwatch(), Tally()
+        self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
         self._stage = Stage(
             config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
@@ -87,17 +102,10 @@ class Trainer:
         self._pool = SnapshotPool(self.agent, config.training.pool.size)
         self._examiner = Examiner(config, self._stage.game, _int_of(for_examiner))
         self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
-        self._narrator = Narrator(
-            observers,
-            self.agent,
-            curriculum=self._curriculum,
-            tally=self._tally,
-            budget=self._budget,
-            stopwatch=self._watch,
-        )
+        self._observers = Observers(observers)
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
-        self._first_transitions = 0
+        self._first_transitions, self._next_progress_s = 0, 0.0
 
     # ------------------------------------------------------------------ the loop
 
@@ -139,11 +147,11 @@ class Trainer:
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
-        self._tally.add_figures(self._learner.learn())
+        self.tally.add_figures(self._learner.learn())
         watch.lap("update")
         step = arena.recv()
         watch.lap("env")
-        self._tally.add_figures(self._learner.take(actions, step))
+        self.tally.add_figures(self._learner.take(actions, step))
         watch.lap("update")
         self._observations = step.observations
         _check_finite(step.observations, arena.num_envs)
@@ -162,14 +170,13 @@ class Trainer:
         return actions
 
     def _count(self, transitions: int, results: Results | None) -> None:
-        self._tally.transitions += transitions
+        self.tally.transitions += transitions
         if results is None:
             self._curriculum.count(transitions)
             return
         self._curriculum.count(transitions, results.winners)
-        self._tally.add_returns(results.returns)
-        self._tally.episodes += len(results.env_indices)
-        self._narrator.episodes_ended(results)
+        self.tally.add_episodes(results)
+        self._tell(Episodes, **vars(results))
 
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.config.training, self.transitions
@@ -182,9 +189,9 @@ class Trainer:
             (_LEARNED_EVERY, training.pool.snapshot_every, training.eval_frequency, training.checkpoint_frequency),
         )
         if reports or snapshots or evaluates or saves or self._curriculum.is_phase_over:
-            self._tally.add_figures(self._learner.finish())
+            self.tally.add_figures(self._learner.finish())
         if reports:
-            self._narrator.learned()
+            self._tell_learned()
         if snapshots and needs_pool(self._curriculum.phase.opponent):
             self._pool.add()
         if self._curriculum.is_phase_over:
@@ -193,30 +200,39 @@ class Trainer:
             self.evaluate()
         if saves and not self._curriculum.is_finished:
             self.save()
-        if self._narrator.is_progress_due:
-            self._narrator.progressed()
+        if time.monotonic() >= self._next_progress_s:
+            self._tell_progress()
 
     # ------------------------------------------------------------------ phases
 
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._budget.begin()
-        self._narrator.began(self._name, self._stage.arena, self._folder)
+        self._watch.speed(self.transitions)
+        self._first_transitions = self.transitions
+        arena, phases = self._stage.arena, self._curriculum.phases
+        self._tell(
+            Began,
+            run_name=self._name,
+            agent=self.agent.name,
+            num_envs=arena.num_envs,
+            plan=f"{arena.plan}, {self.agent.learns_by}",
+            phases=tuple(phase.name for phase in phases),
+            folder=self._folder,
+        )
         if not self._has_begun:
             self._begin_phase()
             self._has_begun = True
-        self._first_transitions = self.transitions
-        self._narrator.begin(self.transitions)
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
         self._learner.reset(self._observations)
-        self._narrator.phase_began()
+        self._tell(PhaseBegan)
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""
-        self._tally.add_figures(self._learner.end_phase())
-        self._narrator.learned()
+        self.tally.add_figures(self._learner.end_phase())
+        self._tell_learned()
         self._watch.lap("update")
         self._curriculum.advance()
         if self._curriculum.is_finished:
@@ -231,11 +247,10 @@ class Trainer:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
         found = self._examiner.examine(self.agent, self._pool)
-        is_best = self._tally.take_score(found.score, self.transitions)
-        self._narrator.evaluated(found, is_best)
-        self._tally.examination = found
+        is_best = self.tally.take_examination(found)
+        self._tell(Evaluated, is_best=is_best, **vars(found))
         if is_best and self._checkpoints is not None:
-            self._narrator.saved(self._checkpoints.save_best(self.agent), is_best=True)
+            self._tell(Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
         return found
 
@@ -245,21 +260,51 @@ class Trainer:
             return
         self._watch.start()
         path = self._checkpoints.save(self.agent, self.transitions, self.state_dict())
-        self._narrator.saved(path, is_best=False)
+        self._tell(Saved, path=path, is_best=False)
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> None:
         if reason == "interrupted":  # saved as in the middle of a run, so that going on writes what no stop would
             self.save()
-            self._narrator.learned()
+            self._tell_learned()
         else:
-            self._tally.add_figures(self._learner.finish())
-            self._narrator.learned()
-            if self._tally.examined_at != self.transitions:
+            self.tally.add_figures(self._learner.finish())
+            self._tell_learned()
+            if self.tally.examined_at != self.transitions:
                 self.evaluate()
             self.save()
-        self._narrator.progressed()
-        self._narrator.ended(reason)
+        self._tell_progress()
+        self._tell(Ended, reason=reason, elapsed_s=self._budget.elapsed_s, times=self.times)
+
+    # ------------------------------------------------------------------ observers
+
+    def _tell(self, kind: type[Event], **own: Any) -> None:
+        curriculum = self._curriculum
+        event = kind(
+            transitions=self.transitions,
+            episodes=self.episodes,
+            updates=self.agent.num_updates,
+            phase=curriculum.phase_index,
+            phase_name=curriculum.phase.name,
+            **own,
+        )
+        self._observers.on_event(event)
+
+    def _tell_learned(self) -> None:
+        figures = self.tally.take_figures()
+        if figures:
+            self._tell(Learned, figures=figures)
+
+    def _tell_progress(self) -> None:
+        self._next_progress_s = time.monotonic() + _PROGRESS_EVERY_S
+        self._tell(
+            Progress,
+            run_share=max(self._curriculum.share, self._budget.share(self.transitions)),
+            steps_per_s=self._watch.speed(self.transitions),
+            elapsed_s=self._budget.elapsed_s,
+            times=self.times,
+            latest=self.tally.latest(),
+        )
 
     # ------------------------------------------------------------------ state
 
@@ -268,13 +313,12 @@ class Trainer:
         return {
             "config": self.config.model_dump_json(),
             "num_envs": self._stage.arena.num_envs,
-            "counts": {"transitions": self.transitions, "episodes": self.episodes},
             "curriculum": self._curriculum.state_dict(),
             "learner": self._learner.state_dict(),
             "pool": self._pool.state_dict(),
             "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
-            "tally": self._tally.state_dict(),
-            "observers": self._narrator.state_dict(),
+            "tally": self.tally.state_dict(),
+            "observers": self._observers.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -289,11 +333,10 @@ class Trainer:
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
                 f"{self._stage.arena.num_envs}: go on with what it began with"
             )
-        self._tally.transitions, self._tally.episodes = state["counts"]["transitions"], state["counts"]["episodes"]
         self._curriculum.load_state_dict(state["curriculum"])
         self._pool.load_state_dict(state["pool"])
-        self._tally.load_state_dict(state["tally"])
-        self._narrator.load_state_dict(state["observers"])
+        self.tally.load_state_dict(state["tally"])
+        self._observers.load_state_dict(state["observers"])
         self._has_begun = True
         if not self._curriculum.is_finished:
             phase, arena = self._curriculum.phase, state["arena"]
@@ -309,35 +352,19 @@ class Trainer:
         try:
             self._stage.arena.close()
         finally:
-            self._narrator.close()
+            self._observers.close()
 
     # ------------------------------------------------------------------ figures
 
     @property
     def transitions(self) -> int:
         """Made so far, in all sittings."""
-        return self._tally.transitions
+        return self.tally.transitions
 
     @property
     def episodes(self) -> int:
         """Ended so far, likewise."""
-        return self._tally.episodes
-
-    @property
-    def mean_return(self) -> float:
-        """Mean return of the last 100 episodes, without shaping; NaN before the first."""
-        return self._tally.mean_return
-
-    @property
-    def evaluation(self) -> Mapping[str, Mapping[str, float]]:
-        """Figures of the last evaluation, by opponent."""
-        return {} if self._tally.examination is None else self._tally.examination.results
-
-    @property
-    def rating(self) -> float | None:
-        """Return the learner's in the last evaluation; `None` if it was not rated."""
-        examination = self._tally.examination
-        return None if examination is None else examination.ratings.get(LEARNER, {}).get("rating")
+        return self.tally.episodes
 
     @property
     def times(self) -> Times:
@@ -347,7 +374,7 @@ class Trainer:
     @property
     def steps_per_s(self) -> float:
         """Transitions per second of this sitting, without evaluations and checkpoints."""
-        seconds = self.times.total - self.times.evaluation
+        seconds = self.times.training
         return (self.transitions - self._first_transitions) / seconds if seconds else 0.0
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
-from envfleet.training.config import Matchmaking
+from envfleet.training.config.opponents import Matchmaking
 
 _MEMORY = 0.95  # of a win rate, per game
 _FLOOR = 0.01  # of a weight, so that even an opponent that always loses is met now and then
@@ -18,13 +17,10 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
     """Return the chance of each opponent, the oldest first.
 
     Args:
-        win_rates: The learner's running scores p against them.
+        win_rates: The learner's running scores p against them, at least one.
         matchmaking: `"uniform"`; `"latest"`: only the newest; `"prioritised"`: by p (1 - p), those it neither always
             beats nor never; `"hardest"`: by (1 - p)^2 (both: Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z,
             "prioritised fictitious self-play").
-
-    Raises:
-        InvalidArgument: There is nobody, or no such way of drawing.
 
     Examples:
         >>> chances([0.9, 0.5, 0.1], "prioritised").round(2)
@@ -33,8 +29,6 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
         array([0.02, 0.24, 0.75])
     """
     rates = np.asarray(win_rates, np.float64)
-    if not len(rates):
-        raise InvalidArgument("there is no snapshot to play against: take one first")
     match matchmaking:
         case "uniform":
             weights = np.ones(len(rates))
@@ -45,10 +39,6 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
             weights = _FLOOR + rates * (1 - rates)
         case "hardest":
             weights = _FLOOR + (1 - rates) ** 2
-        case _:
-            raise InvalidArgument(
-                f"matchmaking={matchmaking!r}, expected 'uniform', 'latest', 'prioritised' or 'hardest'"
-            )
     spread: NDArray[np.float64] = weights / weights.sum()
     return spread
 

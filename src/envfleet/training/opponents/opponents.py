@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,32 +32,56 @@ class Opponent:
     key: str | None = None
 
 
+Player = Agent[Any] | OwnPlayer
+
+
 class Source(Protocol):
     """One or many opponents to draw from; see `envfleet.training.opponents.sources`."""
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
         """Opponents for `count` episodes."""
-        ...
+        raise NotImplementedError
 
-    def load(self, key: str, seed: int) -> Agent[Any] | OwnPlayer:
+    def load(self, key: str, seed: int) -> Player:
         """Return the player of a key; its draws derive from `seed`."""
-        ...
+        raise NotImplementedError
 
     def report(self, key: str, scores: NDArray[np.float64]) -> None:
         """Take notice of the learner's scores against a key: 1 for a win, 0.5 for a draw, 0 for a loss."""
-        ...
+        return
 
     def retain(self, keys: set[str]) -> None:
         """Take notice of who plays now: all others may be forgotten."""
-        ...
+        return
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        ...
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
-        ...
+        return
+
+
+class Always(Source):
+    """The same opponent in every episode.
+
+    Args:
+        opponent: Who.
+        make: Makes its player by a seed; `None` if it plays inside the environment.
+    """
+
+    def __init__(self, opponent: Opponent, make: Callable[[int], Player] | None = None) -> None:
+        self._opponent, self._make = opponent, make
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:  # nothing to choose from
+        """Return it `count` times."""
+        return [self._opponent] * count
+
+    def load(self, key: str, seed: int) -> Player:  # there is one
+        """Make its player."""
+        assert self._make is not None  # noqa: S101  # for the type checker: without a player it has no key
+        return self._make(seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +105,7 @@ class Entry:
 class _Group:
     """The rows that one network acts for."""
 
-    player: Agent[Any] | OwnPlayer
+    player: Player
     is_deterministic: bool
     rows: NDArray[np.int64]
 
@@ -127,7 +151,7 @@ class Opponents:
         self._known: list[tuple[int, Opponent]] = [(0, _NOBODY)]  # number of the entry, and who of its source
         self._numbers = {self._known[0]: 0}
         self._who = np.zeros(num_envs, np.int64)  # places in `_known`
-        self._players: OrderedDict[_Place, Agent[Any] | OwnPlayer] = OrderedDict()
+        self._players: OrderedDict[_Place, Player] = OrderedDict()
         self._groups: list[_Group] = []
         self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
 
@@ -204,7 +228,7 @@ class Opponents:
         for entry_of in self._entries:
             entry_of.source.retain({key for _, key in self._players})
 
-    def _player(self, place: _Place) -> Agent[Any] | OwnPlayer:
+    def _player(self, place: _Place) -> Player:
         if place not in self._players:
             seed = int(self._rng.integers(2**32))
             self._players[place] = self._entries[place[0]].source.load(place[1], seed)

@@ -25,21 +25,15 @@ class Snapshot:
         name: Its name, with the number of transitions it had learned from.
         weights: Of its networks.
         transitions: That it had learned from.
+        rating: From games that were played to rate it, never from training.
         win_rate: The learner's running score against it, draws counting half; 0.5 at first.
-        games: Played against it in training.
-        mu: Its rating, from games that were played to rate it, never from training.
-        sigma: The standard deviation of that.
-        rated_games: Those games.
     """
 
     name: str
     weights: dict[str, dict[str, Tensor]]
     transitions: int
+    rating: Rating
     win_rate: float = 0.5
-    games: int = 0
-    mu: float = 25.0
-    sigma: float = 25.0 / 3
-    rated_games: int = 0
 
 
 class SnapshotPool:
@@ -69,7 +63,7 @@ class SnapshotPool:
         transitions = self._learner.num_transitions
         name = f"snapshot_{transitions:09d}"
         if name not in self._all:
-            self._all[name] = Snapshot(name, self._learner.weights(), transitions)
+            self._all[name] = Snapshot(name, self._learner.weights(), transitions, Rating(name))
         return self._all[name]
 
     def retain(self, names: set[str]) -> None:
@@ -77,42 +71,37 @@ class SnapshotPool:
         kept = {snapshot.name for snapshot in self.snapshots} | names
         self._all = {name: snapshot for name, snapshot in self._all.items() if name in kept}
 
-    def weights(self, name: str) -> dict[str, dict[str, Tensor]]:
-        """Read the weights of a snapshot."""
-        return self._all[name].weights
-
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
         """Return a player with the weights of a snapshot; its draws derive from `seed`."""
         player = as_player(self._learner, num_envs=self._learner.num_envs, seed=seed)
-        player.set_weights(self.weights(name))
+        player.set_weights(self._all[name].weights)
         return player
 
     def unsure(self, count: int) -> tuple[Snapshot, ...]:
         """Return those that were rated by the fewest games, of equals the newest."""
         newest_first = self.snapshots[::-1]
-        return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rated_games)[:count])
+        return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rating.games)[:count])
 
     @property
     def ratings(self) -> dict[str, Rating]:
         """Of those that may be drawn, by name."""
-        return {one.name: Rating(one.name, one.mu, one.sigma, one.rated_games) for one in self.snapshots}
+        return {one.name: one.rating for one in self.snapshots}
 
     def set_ratings(self, ratings: Iterable[Rating]) -> None:
         """Rate snapshots anew."""
         for rating in ratings:
-            snapshot = self._all[rating.name]
-            snapshot.mu, snapshot.sigma, snapshot.rated_games = rating.mu, rating.sigma, rating.games
+            self._all[rating.name].rating = rating
 
     def report(self, name: str, scores: NDArray[np.float64]) -> None:
         """Move the win rate against a snapshot; see `Source.report`."""
         snapshot = self._all[name]
         snapshot.win_rate = move_rate(snapshot.win_rate, scores)
-        snapshot.games += len(scores)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {"snapshots": [dict(vars(snapshot)) for snapshot in self._all.values()]}
+        return {"snapshots": [vars(one) | {"rating": vars(one.rating)} for one in self._all.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what another pool held."""
-        self._all = {saved["name"]: Snapshot(**saved) for saved in state["snapshots"]}
+        saved = (one | {"rating": Rating(**one["rating"])} for one in state["snapshots"])
+        self._all = {one["name"]: Snapshot(**one) for one in saved}

@@ -12,100 +12,40 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent, load_agent
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
-from envfleet.training.config import (
+from envfleet.training.config import Phase, shares_of
+from envfleet.training.config.opponents import (
+    SCRIPT,
     Matchmaking,
     MixedOpponent,
     NamedOpponent,
-    Phase,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
-    shares_of,
 )
-from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.games.players import RESUME_FILE, OwnPlayer, find_class, seat_player
 from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.matchmaking import chances, move_rate
-from envfleet.training.opponents.opponents import Entry, Opponent, Source
+from envfleet.training.opponents.opponents import Always, Entry, Opponent, Source
 from envfleet.training.opponents.pool import SnapshotPool
 
 _MYSELF = "self"
-_NOTHING: dict[str, Any] = {}
 
 
-class Scripted:
-    """An opponent without a network: nobody, or a scripted player of the environment.
-
-    Args:
-        name: What records call it.
-        script: Its number in the environment, 0 for nobody.
-    """
-
-    def __init__(self, name: str, script: int = 0) -> None:
-        self._opponent = Opponent(name, script)
-
-    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:  # always the same one
-        """Return the same opponent `count` times."""
-        return [self._opponent] * count
-
-    def load(self, key: str, seed: int) -> Agent[Any] | OwnPlayer:  # as of every source
-        """There is nothing to load.
-
-        Raises:
-            InvalidArgument: Always.
-        """
-        raise InvalidArgument(f"{self._opponent.name} has no network {key!r}: it plays inside the environment")
-
-    def report(self, key: str, scores: NDArray[np.float64]) -> None:
-        """Nothing is kept."""
-
-    def retain(self, keys: set[str]) -> None:
-        """There is nothing to forget."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return _NOTHING
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing changes."""
+def own(section: NamedOpponent, game: Game) -> Source:
+    """Return the player of a class that a configuration names."""
+    kind = find_class(section.type)
+    return Always(Opponent(section.type, key=section.type), lambda seed: OwnPlayer(kind, game, seed, **section.kwargs))
 
 
-class Own(Scripted):
-    """A player of a class.
-
-    Args:
-        section: Names the class.
-        game: That it plays.
-    """
-
-    def __init__(self, section: NamedOpponent, game: Game) -> None:
-        super().__init__("none")
-        self._opponent = Opponent(section.type, key=section.type)
-        self._section, self._game = section, game
-
-    def load(self, key: str, seed: int) -> OwnPlayer:  # there is one
-        """Return the player."""
-        return OwnPlayer(find_class(key), self._game, seed, **self._section.kwargs)
+def myself(learner: Agent[Any]) -> Source:
+    """Return the learner as it is at every moment: its opponent improves while they play."""
+    return Always(
+        Opponent(_MYSELF, key=_MYSELF),
+        lambda seed: as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True),
+    )
 
 
-class Myself(Scripted):
-    """The learner as it is at every moment: its opponent improves while they play.
-
-    Args:
-        learner: Who.
-    """
-
-    def __init__(self, learner: Agent[Any]) -> None:
-        super().__init__("none")
-        self._learner = learner
-        self._opponent = Opponent(_MYSELF, key=_MYSELF)
-
-    def load(self, key: str, seed: int) -> Agent[Any]:  # there is one
-        """Return a player that shares the learner's weights."""
-        return as_player(self._learner, num_envs=self._learner.num_envs, seed=seed, shares_weights=True)
-
-
-class Snapshots(Scripted):
+class Snapshots(Source):
     """Earlier versions of the learner.
 
     Args:
@@ -114,7 +54,6 @@ class Snapshots(Scripted):
     """
 
     def __init__(self, pool: SnapshotPool, matchmaking: Matchmaking) -> None:
-        super().__init__("none")
         self._pool, self._matchmaking = pool, matchmaking
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
@@ -137,7 +76,7 @@ class Snapshots(Scripted):
         self._pool.retain(keys)
 
 
-class Files(Scripted):
+class Files(Source):
     """Agents in files.
 
     Args:
@@ -152,7 +91,6 @@ class Files(Scripted):
     """
 
     def __init__(self, path: str | Path, matchmaking: Matchmaking, *, num_envs: int, device: str) -> None:
-        super().__init__("none")
         paths = _agents_in(Path(path))
         self._num_envs, self._device, self._matchmaking = num_envs, device, matchmaking
         self._rates = {str(path): 0.5 for path in paths}
@@ -203,16 +141,12 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
         for file in [] if place is None else _agents_in(Path(place)):
             seat_player(file, str(file), game=game)
         if isinstance(opponent, NamedOpponent) and not opponent.type.startswith(SCRIPT):
-            Own(opponent, game).load(opponent.type, 0)
+            own(opponent, game).load(opponent.type, 0)
 
 
 def _place_of(opponent: Single) -> str | None:
     """Return the file or folder that an opponent comes from, `None` if it comes from none."""
-    if isinstance(opponent, SnapshotOpponent):
-        return opponent.folder
-    return (
-        None if not isinstance(opponent, SelfPlayOpponent) or opponent.checkpoint == "latest" else opponent.checkpoint
-    )
+    return getattr(opponent, "folder", None) or getattr(opponent, "file", None)
 
 
 def entries_of(
@@ -236,19 +170,17 @@ def entries_of(
 
 
 def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game, device: str) -> Entry:
-    source: Source
+    place = _place_of(one)
+    if isinstance(one, (SelfPlayOpponent, SnapshotOpponent)) and place is not None:
+        matchmaking = one.matchmaking if isinstance(one, SnapshotOpponent) else "uniform"
+        return Entry(Files(place, matchmaking, num_envs=learner.num_envs, device=device), share, one.deterministic)
     if isinstance(one, SelfPlayOpponent):
-        path = _place_of(one)
-        source = Myself(learner) if path is None else Files(path, "uniform", num_envs=learner.num_envs, device=device)
-        return Entry(source, share, one.deterministic, is_learner=_is_learner(one))
+        return Entry(myself(learner), share, one.deterministic, is_learner=one.is_learner)
     if isinstance(one, SnapshotOpponent):
-        source = Snapshots(pool, one.matchmaking)
-        if one.folder is not None:
-            source = Files(one.folder, one.matchmaking, num_envs=learner.num_envs, device=device)
-        return Entry(source, share, one.deterministic)
+        return Entry(Snapshots(pool, one.matchmaking), share, one.deterministic)
     if isinstance(one, NamedOpponent) and not one.type.startswith(SCRIPT):
-        return Entry(Own(one, game), share, is_deterministic=False)
-    return Entry(Scripted(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0)), share)
+        return Entry(own(one, game), share, is_deterministic=False)
+    return Entry(Always(Opponent(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0))), share)
 
 
 def needs_pool(opponent: Single | MixedOpponent | None) -> bool:
@@ -258,8 +190,4 @@ def needs_pool(opponent: Single | MixedOpponent | None) -> bool:
 
 def needs_learner(opponent: Single | MixedOpponent | None) -> bool:
     """Return whether the learner plays against itself as it is now, exploring on either side."""
-    return any(isinstance(one, SelfPlayOpponent) and _is_learner(one) for one, _ in shares_of(opponent))
-
-
-def _is_learner(one: SelfPlayOpponent) -> bool:
-    return one.checkpoint in (None, "latest") and not one.deterministic
+    return any(isinstance(one, SelfPlayOpponent) and one.is_learner for one, _ in shares_of(opponent))

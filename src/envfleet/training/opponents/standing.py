@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from envfleet.envs.games import Game, known_games
 from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.evaluation.evaluation import Evaluation
-from envfleet.training.evaluation.ratings import Rating, Result, rate
+from envfleet.training.evaluation.ratings import Rating, rate
 from envfleet.training.opponents.pool import SnapshotPool
 
 LEARNER = "learner"
@@ -33,7 +33,7 @@ def rate_learner(
     names = [*evaluations]
     turns = itertools.zip_longest(*(evaluation.outcomes for evaluation in evaluations.values()))
     results = (
-        Result(LEARNER, name, outcome)
+        (LEARNER, name, outcome)
         for turn in turns
         for name, outcome in zip(names, turn, strict=True)
         if outcome is not None  # its games are over

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from envfleet.errors import MissingDependency
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-WIN, DRAW, LOSS = "#009e73", "#bbbbbb", "#d55e00"
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -32,12 +30,11 @@ _STYLE: dict[Any, Any] = {
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
+    "legend.fontsize": 7,
     "figure.facecolor": "white",
+    "figure.dpi": 120,
 }
 _BINS = 300
-_DPI = 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 0.6, 0.2, 0.35, 0.5  # inches, around all panels
-_BETWEEN, _UNDER = 0.75, 0.8  # inches, from panel to panel
 
 
 def style() -> AbstractContextManager[None]:
@@ -53,43 +50,31 @@ def style() -> AbstractContextManager[None]:
     return mpl.rc_context(_STYLE)
 
 
-def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """Make a figure of `rows` times `columns` panels, `width` times `height` inches in all.
+def new_figure(
+    panels: int, *, width: float = 4.6, height: float = 3.4, is_fitted: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with so many panels, in rows of three, each `width` times `height` inches.
 
-    Margins are fixed: to find out how much labels need takes longer than to draw everything.
+    Margins are fixed unless it `is_fitted`: to find out how much labels need takes as long as to draw everything.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=_DPI)
-    panels = figure.subplots(rows, columns, squeeze=False)
-    panel_width = (width - _LEFT - _RIGHT - (columns - 1) * _BETWEEN) / columns
-    panel_height = (height - _TOP - _BOTTOM - (rows - 1) * _UNDER) / rows
-    figure.subplots_adjust(
-        left=_LEFT / width, right=1 - _RIGHT / width, wspace=_BETWEEN / panel_width,
-        bottom=_BOTTOM / height, top=1 - _TOP / height, hspace=_UNDER / panel_height,
-    )  # fmt: skip
-    return figure, [panel for row in panels for panel in row]
-
-
-def add_below(figure: Figure, inches: float) -> None:
-    """Make a figure taller, with room below its panels."""
-    before, margins = figure.get_figheight(), figure.subplotpars
-    after = before + inches
-    figure.set_figheight(after)
-    figure.subplots_adjust(
-        bottom=(margins.bottom * before + inches) / after, top=1 - (1 - margins.top) * before / after
-    )
+    columns = min(panels, 3)
+    rows = -(-panels // columns)
+    across, high = width * columns, height * rows
+    figure = Figure(figsize=(across, high), layout="constrained" if is_fitted else None)
+    if not is_fitted:
+        figure.subplots_adjust(0.6 / across, 0.5 / high, 1 - 0.2 / across, 1 - 0.35 / high, wspace=0.2, hspace=0.3)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for panel in axes[panels:]:
+        panel.set_axis_off()
+    return figure, axes[:panels]
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.image import imsave
-
-    canvas: Any = FigureCanvasAgg(figure)  # whose methods have no types
     content = io.BytesIO()
-    canvas.draw()  # `savefig` would draw it twice
-    imsave(content, np.asarray(canvas.buffer_rgba()), format="png", dpi=_DPI)
+    figure.savefig(content, format="png")
     write_whole(path, content.getvalue())
     return path
 
@@ -105,12 +90,12 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFra
     Returns:
         A row per bin that is not empty: `transitions` (the mean of its rows), then the figures.
     """
-    if frame.is_empty():
-        return frame.select(pl.col("transitions").cast(pl.Float64), *(figure for figure in figures))
-    last = max(int(frame["transitions"].max() or 1), 1)  # type: ignore[arg-type]  # of a column of integers
+    last = pl.col("transitions").max().clip(1)
     count = max(min(_BINS, len(frame) // least), 1)
     number = (pl.col("transitions") * count // (last + 1)).alias("bin")
-    return frame.group_by(number).agg(pl.col("transitions").mean(), *figures).sort("bin").drop("bin")
+    return (
+        frame.with_columns(number).group_by("bin").agg(pl.col("transitions").mean(), *figures).sort("bin").drop("bin")
+    )
 
 
 def draw_band(panel: Axes, times: pl.Series, low: pl.Series, high: pl.Series, colour: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables that survive a kill: files that grow by whole lines."""
+"""Tables that survive a kill: files that only grow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any
 from envfleet.errors import InvalidArgument
 from envfleet.files import naming
 
-_FLUSH_S = 1.0
-_FLUSH_ROWS = 4096
+_FLUSH_EVERY_S = 1.0
+_FLUSH_BYTES = 1 << 16
 
 
 class Table:
-    """A CSV file that rows are added to, whole lines at a time, about once per second.
+    """A CSV file that rows are added to, about once per second.
+
+    Where the disk is full, what could not be written waits for the next flush.
 
     Args:
         path: The file; it is made if need be, and what it holds stays until `cut`.
@@ -29,8 +31,8 @@ class Table:
         self.path = path
         self._columns = tuple(columns)
         self._file = path.open("ab", buffering=0)
-        self._rows: list[Sequence[Any]] = []
-        self._last_flush = time.monotonic()
+        self._waiting = bytearray()
+        self._next_flush_s = 0.0
 
     def cut(self, size_bytes: int) -> None:
         """Forget all behind the first bytes of the file, and rows that are not written yet.
@@ -38,7 +40,7 @@ class Table:
         Raises:
             InvalidArgument: The file is shorter.
         """
-        self._rows = []
+        self._waiting.clear()
         found = os.fstat(self._file.fileno()).st_size
         if found < size_bytes:
             raise InvalidArgument(
@@ -47,33 +49,21 @@ class Table:
             )
         self._file.truncate(size_bytes)
         if not size_bytes:
-            self._rows.append(self._columns)
-            self.flush()
+            self.add([self._columns])
 
     def add(self, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows, each with a value per column; floats are written with six digits."""
-        self._rows.extend(rows)
-        if len(self._rows) >= _FLUSH_ROWS or time.monotonic() - self._last_flush > _FLUSH_S:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what waits."""
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([_shown(value) for value in row] for row in self._rows)
-        self._write(memoryview(text.getvalue().encode()))
-        self._rows = []
-        self._last_flush = time.monotonic()
+        csv.writer(text, lineterminator="\n").writerows([_shown(value) for value in row] for row in rows)
+        self._waiting += text.getvalue().encode()
+        if len(self._waiting) > _FLUSH_BYTES or time.monotonic() > self._next_flush_s:
+            self._flush()
 
-    def _write(self, data: memoryview) -> None:
-        """Write all of it or, where the disk is full, nothing."""
-        before = os.fstat(self._file.fileno()).st_size
+    def _flush(self) -> None:
         with naming(self.path):
-            try:
-                while data:
-                    data = data[self._file.write(data) :]
-            except OSError:
-                self._file.truncate(before)
-                raise
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]
+        self._next_flush_s = time.monotonic() + _FLUSH_EVERY_S
 
     def sync(self) -> int:
         """Write what waits down to the disk.
@@ -81,15 +71,14 @@ class Table:
         Returns:
             Bytes in the file.
         """
-        self.flush()
+        self._flush()
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Write what waits and let go of the file."""
-        if not self._file.closed:
-            self.flush()
-            self._file.close()
+        with self._file:
+            self._flush()
 
 
 def _shown(value: Any) -> Any:

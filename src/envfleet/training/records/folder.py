@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any, Self
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
+from envfleet.machine import cpu_model, version_of, whole_cores
 from envfleet.training.config import RunConfig, parse_config
-from envfleet.training.records.surroundings import describe_surroundings
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
+_PACKAGES = ("envfleet", "box2d", "gymnasium", "numba", "numpy", "openskill", "polars", "scipy", "torch")
 
 
 class RunFolder:
@@ -174,13 +176,25 @@ def _make_named(base: Path, name: str) -> Path:
 
 def _make_unique(base: Path, config: RunConfig, num_envs: int) -> Path:
     time = dt.datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    stem, again = f"{config.agent.type.rpartition(':')[2]}_{time}_{config_hash(config)}", 1
-    path = base / f"{stem}_vec{num_envs}"
+    stem = f"{config.agent.type.rpartition(':')[2]}_{time}_{config_hash(config)}"
+    again = 0
     while True:  # ends: every turn found one more folder
-        try:
+        again += 1
+        path = base / f"{stem}{f'-{again}' * (again > 1)}_vec{num_envs}"
+        with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)
-        except FileExistsError:
-            again += 1
-            path = base / f"{stem}-{again}_vec{num_envs}"
-        else:
             return path
+
+
+def describe_surroundings() -> dict[str, Any]:
+    """Versions of Python and packages, and facts about the machine, as plain values."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "began": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "packages": {name: version_of(name) for name in _PACKAGES},
+        "machine": {"system": platform.platform(), "cpu": cpu_model(), "cores": whole_cores(), "gpus": gpus}
+        | {"torch_threads": torch.get_num_threads(), "cuda": torch.version.cuda},
+    }

@@ -10,9 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from envfleet.files import replacing
 from envfleet.training.records.folder import RunFolder
-from envfleet.training.records.tables import EPISODES, EVALUATIONS, SPEED, UPDATES
+from envfleet.training.records.tables import TABLES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,25 +54,8 @@ def read_history(path: str | Path) -> RunHistory:
         InvalidArgument: It is no folder of a run.
     """
     folder = RunFolder.open(path)
-    return RunHistory(
-        name=folder.path.resolve().name,
-        episodes=_read(folder.episodes, EPISODES),
-        updates=_read(folder.updates, UPDATES),
-        evaluations=_read(folder.evaluations, EVALUATIONS),
-        speed=_read(folder.speed, SPEED),
-    )
-
-
-def write_parquet(folder: RunFolder) -> Path:
-    """Write the episodes of a run once more, as `episodes.parquet`, which is smaller and quicker to read.
-
-    Returns:
-        The file.
-    """
-    path = folder.episodes.with_suffix(".parquet")
-    with replacing(path) as unfinished:
-        _read(folder.episodes, EPISODES).write_parquet(unfinished)
-    return path
+    tables = {name: _read(getattr(folder, name), schema) for name, schema in TABLES.items()}
+    return RunHistory(folder.path.resolve().name, **tables)
 
 
 def _read(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Drawing the figures of runs into files, and what else is made of a run's records once it ends."""
+"""Drawing the figures of runs into files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envfleet.training.records.figures import (
     draw_win_rates,
 )
 from envfleet.training.records.folder import RunFolder
-from envfleet.training.records.history import read_history, write_parquet
+from envfleet.training.records.history import read_history
 from envfleet.training.records.tables import TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
@@ -60,7 +60,7 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
 
 
 class Reporter(Observer):
-    """Draws the plots and writes the episodes as Parquet when a run ends; comes after `TableWriter`.
+    """Draws the plots when a run ends; comes after `TableWriter`.
 
     Args:
         folder: Of the run.
@@ -72,7 +72,6 @@ class Reporter(Observer):
     def on_event(self, event: Event) -> None:
         """Report when it is over."""
         if isinstance(event, Ended):
-            write_parquet(self._folder)
             plot_runs([self._folder.path])
 
 

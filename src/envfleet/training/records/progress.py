@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import time
 from collections.abc import Mapping
 
@@ -10,18 +9,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar as Bar
-from rich.table import Table
 from rich.text import Text
 
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Observer, PhaseBegan, Progress
+from envfleet.training.events import Began, Ended, Evaluated, Event, Learned, Observer, Progress
 from envfleet.training.opponents.standing import LEARNER
 
-_RECENT = 200  # episodes that return and win rate are means of
 _LINE_EVERY_S = 30.0  # where nothing can be redrawn
 
 
 class ProgressBar(Observer):
-    """Shows phase, transitions, speed, episodes, return, win rate, loss and the time that is left.
+    """Shows the time that is left, phase, transitions, speed, episodes, return, win rate and loss.
 
     Where the output is no terminal, a line is written every half minute and at every evaluation instead.
 
@@ -34,12 +31,8 @@ class ProgressBar(Observer):
         self._has_head = has_head
         self._console = Console(stderr=True, highlight=False) if console is None else console
         self._live: Live | None = None
-        self._phases: tuple[str, ...] = ()
-        self._returns: collections.deque[float] = collections.deque(maxlen=_RECENT)
-        self._winners: collections.deque[int] = collections.deque(maxlen=_RECENT)
-        self._loss = ""
-        self._evaluation = ""
-        self._has_games = False
+        self._num_phases = 1
+        self._loss = self._evaluation = ""
         self._next_line = time.monotonic() + _LINE_EVERY_S
         self._began_at_share: float | None = None
 
@@ -48,15 +41,8 @@ class ProgressBar(Observer):
         match event:
             case Began():
                 self._begin(event)
-            case Episodes():
-                self._returns.extend(event.returns.tolist())
-                self._winners.extend(event.winners.tolist())
-                self._has_games = any(event.opponents)
             case Learned():
                 self._loss = _loss_of(event.figures)
-            case PhaseBegan():
-                self._returns.clear()
-                self._winners.clear()
             case Evaluated():
                 self._evaluation = _describe_evaluation(event)
                 if self._live is None:
@@ -67,7 +53,7 @@ class ProgressBar(Observer):
                 self.close()
 
     def _begin(self, event: Began) -> None:
-        self._phases = event.phases
+        self._num_phases = len(event.phases)
         if self._has_head:
             how = "goes on" if event.transitions else "begins"
             name, plan = escape(event.run_name), escape(event.plan)
@@ -82,12 +68,13 @@ class ProgressBar(Observer):
     def _show(self, event: Progress) -> None:
         if self._began_at_share is None:
             self._began_at_share = event.run_share
+        line = ", ".join([self._head(event), *(f"{name} {value}" for name, value in self._figures(event).items())])
         if self._live is not None:
-            self._live.update(self._picture(event))
+            bar = Bar(total=1.0, completed=event.run_share, width=40)
+            self._live.update(Group(bar, Text(line), Text(self._evaluation, style="dim")))
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
-            parts = ", ".join(f"{name} {value}" for name, value in self._figures(event))
-            self._console.print(f"{self._head(event)}, {parts}", markup=False)
+            self._console.print(line, markup=False)
 
     def _head(self, event: Progress) -> str:
         """Return the share that is done, the time it took and, once it can be told, the time that is left."""
@@ -95,33 +82,19 @@ class ProgressBar(Observer):
         left = f", {_duration(event.elapsed_s * (1.0 - event.run_share) / done)} left" if done > 0.002 else ""
         return f"{event.run_share:.0%} in {_duration(event.elapsed_s)}{left}"
 
-    def _figures(self, event: Progress) -> list[tuple[str, str]]:
-        number = f" {event.phase + 1}/{len(self._phases)}" if len(self._phases) > 1 else ""
-        figures = [
-            ("phase", f"{event.phase_name}{number}"),
-            ("transitions", f"{event.transitions:,}"),
-            ("steps/s", f"{event.steps_per_s:,.0f}"),
-            ("episodes", f"{event.episodes:,}"),
-        ]
-        if self._returns:
-            figures.append(("return", f"{sum(self._returns) / len(self._returns):.2f}"))
-        if self._has_games and self._winners:
-            wins = sum(winner > 0 for winner in self._winners)
-            figures.append(("won", f"{wins / len(self._winners):.0%}"))
-        if self._loss:
-            figures.append(("loss", self._loss))
-        return figures
-
-    def _picture(self, event: Progress) -> Group:
-        head = Table.grid(padding=(0, 1))
-        head.add_row(Bar(total=1.0, completed=event.run_share, width=40), Text(self._head(event), style="dim"))
-        figures = Table.grid(padding=(0, 2))
-        shown = self._figures(event)
-        for name, _ in shown:
-            figures.add_column(no_wrap=name != "phase")
-        figures.add_row(*(Text(name, style="dim") for name, _ in shown))
-        figures.add_row(*(Text(value) for _, value in shown))
-        return Group(head, figures, *([Text(self._evaluation, style="dim")] if self._evaluation else []))
+    def _figures(self, event: Progress) -> dict[str, str]:
+        number = f" {event.phase + 1}/{self._num_phases}" if self._num_phases > 1 else ""
+        figures = {
+            "phase": f"{event.phase_name}{number}",
+            "transitions": f"{event.transitions:,}",
+            "steps/s": f"{event.steps_per_s:,.0f}",
+            "episodes": f"{event.episodes:,}",
+        }
+        if "return" in event.latest:
+            figures["return"] = f"{event.latest['return']:.2f}"
+        if "win_rate" in event.latest:
+            figures["won"] = f"{event.latest['win_rate']:.0%}"
+        return figures | ({"loss": self._loss} if self._loss else {})
 
     def close(self) -> None:
         """Take the bar away."""

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_NUMBERS = 16  # players, above which numbers in the cells could not be read
-_BESIDE = 0.25  # inches, to the left of the names and to the right of the matrix
+_LETTER = 0.08  # inches
 
 
 def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
     """Draw ratings with two standard deviations, and the matrix of scores.
+
+    Names of players are paths of any length, so they stand once; the matrix has their ranks.
 
     Args:
         tournament: To draw.
@@ -31,26 +33,17 @@ def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with style():
-        return save_figure(draw_tournament(tournament), path)
+        return save_figure(draw_tournament(tournament), Path(path))
 
 
 def draw_tournament(tournament: Tournament) -> Figure:
-    """Draw what `plot_tournament` saves, in the style that is entered.
-
-    Names of players are paths of any length, so they stand once, in a margin as wide as the longest; the matrix has
-    their ranks.
-    """
-    count = len(tournament.ratings)
-    width, height = 7 + 0.5 * count, 2.2 + 0.36 * count
-    figure, (left, right) = new_figure(1, 2, width, height)
+    """Draw what `plot_tournament` saves, in the style that is entered."""
+    count, longest = len(tournament.names), max(map(len, tournament.names))
+    width = 3.5 + 0.25 * count + _LETTER * longest / 2
+    figure, (left, right) = new_figure(2, width=width, height=2.2 + 0.36 * count, is_fitted=True)
     _draw_ratings(left, tournament)
     _draw_scores(right, tournament)
-    names = max(label.get_window_extent().width for label in left.get_yticklabels()) / figure.dpi
-    figure.set_size_inches(width + names, height)
-    figure.subplots_adjust(left=(names + _BESIDE) / (width + names), right=1 - _BESIDE / (width + names))
     return figure
 
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from tests.unit.training.arena.rally import GAME, Rally
 
 import envfleet
-from envfleet.agents import PPO, SAC, Collector, PPOConfig, SACConfig
+from envfleet.agents import SAC, SACConfig
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.outcomes import ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import ReplayLearner
 from envfleet.training.loop.schedule import UpdateSchedule
-from envfleet.training.opponents.opponents import Entry
+from envfleet.training.opponents.opponents import Always, Entry, Opponent
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import Myself, Scripted, Snapshots
+from envfleet.training.opponents.sources import Snapshots, myself
 
 NUM_ENVS = 5
-WEAK, STRONG = Entry(Scripted("basic_weak", 1)), Entry(Scripted("basic_strong", 2))
+WEAK, STRONG = Entry(Always(Opponent("basic_weak", 1))), Entry(Always(Opponent("basic_strong", 2)))
 
 
 def phase_of(**more: Any) -> Phase:
@@ -74,7 +74,8 @@ def test_the_opponent_of_a_row_stays_until_its_episode_ends() -> None:
 
 def test_a_mixture_keeps_its_shares() -> None:
     counts = {"basic_weak": 0, "basic_strong": 0}
-    with opened((Entry(Scripted("basic_weak", 1), 0.8), Entry(Scripted("basic_strong", 2), 0.2))) as arena:
+    weak, strong = (dataclasses.replace(one, weight=weight) for one, weight in ((WEAK, 0.8), (STRONG, 0.2)))
+    with opened((weak, strong)) as arena:
         for step in step_through(arena, 600):
             for name in step.results.opponents if step.results else ():
                 counts[name] += 1
@@ -91,7 +92,7 @@ def test_what_one_phase_sets_is_not_set_in_the_next() -> None:
 
 
 def test_type_none_has_an_opponent_that_does_nothing() -> None:
-    with opened((Entry(Scripted("none")),)) as arena:
+    with opened((Entry(Always(Opponent("none"))),)) as arena:
         steps = list(step_through(arena, 20))
     assert {name for step in steps if step.results for name in step.results.opponents} == {"none"}
     assert not any(step.infos["two"].any() for step in steps)
@@ -127,7 +128,7 @@ def test_no_transition_joins_two_episodes_not_even_where_a_phase_changes() -> No
         learner = ReplayLearner(agent, UpdateSchedule(per_transition=0))
         for _ in range(3):
             arena.begin_phase(phase_of(), (WEAK,))
-            observations, _ = arena.reset()
+            observations = arena.reset()
             learner.reset(observations)
             for _ in range(17):
                 actions = agent.act_batch(observations)
@@ -158,18 +159,6 @@ def test_shaping_of_the_last_step_is_that_of_the_episode_that_ended() -> None:
             numbers[row] += 1
 
 
-def test_an_arena_is_a_vector_environment_that_others_can_use() -> None:
-    with opened((STRONG,)) as arena, envfleet.adopt(arena) as fleet:
-        agent = PPO(arena.single_observation_space, arena.single_action_space, PPOConfig(hidden=(8,)),
-                    num_envs=NUM_ENVS, seed=0)  # fmt: skip
-        slab = Collector(fleet, 11, seed=1).collect(agent)
-        figures = agent.update(slab)
-    assert slab.observations.shape == (11, NUM_ENVS, 3)
-    assert arena.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    assert len(slab.ended_rows) > 0
-    assert np.isfinite(list(figures.values())).all()
-
-
 def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
     def sequel(arena: Arena) -> list[Any]:
         steps = list(step_through(arena, 30))
@@ -177,7 +166,7 @@ def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
 
     with opened((WEAK, STRONG)) as arena:
         learner = small_sac(arena)
-        entries = (WEAK, STRONG, Entry(Myself(learner), is_deterministic=False))
+        entries = (WEAK, STRONG, Entry(myself(learner), is_deterministic=False))
         arena.begin_phase(phase_of(), entries)
         arena.reset(seed=9)
         list(step_through(arena, 20))

@@ -19,15 +19,14 @@ from envfleet.envs.hockey.constants import TIME_LIMIT_STEPS, Mode
 from envfleet.envs.hockey.game import Game, SavedGame
 from envfleet.envs.hockey.rules import Start
 from envfleet.envs.hockey.views import inform, observe_both
-from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.outcomes import ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner
 from envfleet.training.loop.schedule import UpdateSchedule
-from envfleet.training.opponents.opponents import Entry
+from envfleet.training.opponents.opponents import Always, Entry, Opponent
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import Myself, Scripted, Snapshots
+from envfleet.training.opponents.sources import Snapshots, myself
 
 NUM_ENVS = 4
 TERMS, WHEN = ("CLOSENESS", "TOUCH", "DIRECTION"), ("START", "FINAL")
@@ -60,12 +59,12 @@ def ppo_of(arena: Arena) -> PPO:
 def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     pool = SnapshotPool(agent, 2)
     pool.add()
-    myself = Myself(agent)
+    source = myself(agent)
     return (
-        Entry(Scripted("basic_weak", 1)),
+        Entry(Always(Opponent("basic_weak", 1))),
         Entry(Snapshots(pool, "uniform"), is_deterministic=False),
-        Entry(myself, is_deterministic=True),
-        Entry(myself, weight=2.0, is_deterministic=False, is_learner=True),
+        Entry(source, is_deterministic=True),
+        Entry(source, weight=2.0, is_deterministic=False, is_learner=True),
     )
 
 
@@ -73,7 +72,7 @@ def rounds(
     arena: Arena, agent: Agent[Any], learner: Learner, count: int
 ) -> Iterator[tuple[tuple[str, ...], NDArray[Any], ArenaStep]]:
     """Play from a reset on, as the loop does; opponents by name, actions, and what came of them."""
-    observations, _ = arena.reset(seed=3)
+    observations = arena.reset(seed=3)
     learner.reset(observations)
     for _ in range(count):
         actions = np.full((arena.num_seats, *arena.single_action_space.shape), 9.0, np.float32)
@@ -91,9 +90,9 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
     weights = dict(zip(SHAPING_TERMS, (3.0, 20.0, 200.0), strict=True))
     shaping = {f"{name}_{when}": weight for name, weight in zip(TERMS, weights.values(), strict=True) for when in WHEN}
     with opened("envfleet/Hockey-v0", backend="kernel") as arena:
-        myself = Entry(Myself(sac_of(arena)), is_learner=True)
-        arena.begin_phase(phase_of(reward_shaping={"N": 9, "K": 0, **shaping}), (myself,))
-        seen, _ = arena.reset(seed=5)
+        entry = Entry(myself(sac_of(arena)), is_learner=True)
+        arena.begin_phase(phase_of(reward_shaping={"N": 9, "K": 0, **shaping}), (entry,))
+        seen = arena.reset(seed=5)
         two = seen[NUM_ENVS].tolist()
         # The field turned by half a circle: the puck lies where player two saw it, and the players change places.
         turned = Game(SavedGame(Start((8.0, 4.0), (5.0 + two[12], 4.0 + two[13])), (0, 0), True, is_reversed=True))
@@ -120,7 +119,7 @@ def test_rewards_and_last_observations_of_player_two_are_its_own_even_where_an_e
     with opened(backend="serial") as arena:
         agent = sac_of(arena)
         arena.begin_phase(
-            phase_of(reward_shaping=shaping, reward_bonus=bonus), (Entry(Myself(agent), is_learner=True),)
+            phase_of(reward_shaping=shaping, reward_bonus=bonus), (Entry(myself(agent), is_learner=True),)
         )
         for *_, step in rounds(arena, agent, ReplayLearner(agent, UpdateSchedule(per_transition=0)), 60):
             ended = step.terminated | step.truncated
@@ -216,8 +215,3 @@ def given_to_player_two(step: ArenaStep) -> NDArray[Any]:
     ended = (step.terminated | step.truncated)[:NUM_ENVS]
     last = step.infos.get("final_info", step.infos)["two"]
     return np.where(ended, last, step.infos["two"]).astype(np.float32)
-
-
-def test_both_sides_are_sent_and_received_not_stepped() -> None:
-    with opened(backend="serial") as arena, pytest.raises(InvalidArgument, match="8 seats in 4 sub-environments"):
-        arena.step(np.zeros((8, 2), np.float32))

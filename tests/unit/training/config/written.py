@@ -1,12 +1,11 @@
-"""A configuration as the public files are written, and changes of it."""
+"""A configuration of hockey, and changes of it."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-# Written as older files are, with the keys that nothing there ever used.
-PUBLIC: dict[str, Any] = {
+CONFIG: dict[str, Any] = {
     "curriculum": {
         "phases": [
             {
@@ -25,11 +24,9 @@ PUBLIC: dict[str, Any] = {
                 "opponent": {
                     "type": "weighted_mixture",
                     "weight": 1.0,
-                    "checkpoint": None,
-                    "deterministic": True,
                     "opponents": [
                         {"type": "basic_weak", "weight": 0.5},
-                        {"type": "archive", "weight": 1.5, "skill_range": 50},
+                        {"type": "snapshots", "weight": 1.5},
                     ],
                 },
                 "reward_shaping": None,
@@ -38,28 +35,13 @@ PUBLIC: dict[str, Any] = {
         ]
     },
     "hyperparameters": {"learning_rate": 0.0005, "batch_size": 64},
-    "training": {"max_episode_steps": 500, "updates_per_step": 1, "warmup_steps": 400, "checkpoint_save_freq": 100},
-    "agent": {
-        "type": "SAC",
-        "hyperparameters": {
-            "discount": 0.98,
-            "tau": 0.01,
-            "alpha": 0.2,
-            "learn_alpha": True,
-            "noise": "pink",
-            "max_episode_steps": 250,
-            "hidden_dim": [32, 64],
-        },
-    },
+    "agent": {"type": "SAC", "hyperparameters": {"gamma": 0.98, "hidden": [32, 64]}},
 }
 
 
 def clean() -> dict[str, Any]:
-    """The same without keys that are warned of."""
-    data = copy.deepcopy(PUBLIC)
-    data["training"] = {}
-    del data["curriculum"]["phases"][1]["opponent"]["opponents"][1]["skill_range"]
-    return data
+    """A copy of it."""
+    return copy.deepcopy(CONFIG) | {"training": {}}
 
 
 def changed(*path: Any) -> dict[str, Any]:

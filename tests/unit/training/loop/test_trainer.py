@@ -164,12 +164,12 @@ def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say()
     phases = ({"transitions": 160}, {"episodes": 6, "clear_buffer": False}, {"transitions": 80, "clear_buffer": True})
     trainer = trained(config_of(*phases), 4, watcher)
     begun = watcher.of(PhaseBegan)
-    assert [phase.name for phase in begun] == ["p0", "p1", "p2"]
+    assert [event.phase_name for event in begun] == ["p0", "p1", "p2"]
     assert (begun[0].transitions, begun[1].transitions) == (0, 160)
     episodes = watcher.of(Episodes)
     assert sum(len(event) for event in episodes if event.phase == 1) >= 6
-    numbers = np.concatenate([event.numbers for event in episodes])
-    assert (numbers == np.arange(trainer.episodes)).all()
+    assert [event.episodes for event in episodes] == np.cumsum([len(event) for event in episodes]).tolist()
+    assert episodes[-1].episodes == trainer.episodes
     assert isinstance(trainer.agent, DDDQN)
     assert len(trainer.agent.replay) == 80
     kinds = [type(event) for event in watcher.events]

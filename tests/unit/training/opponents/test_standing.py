@@ -12,6 +12,7 @@ from envfleet.agents import SAC, SACConfig
 from envfleet.envs.games import known_game
 from envfleet.training.config import parse_config
 from envfleet.training.evaluation.evaluation import Evaluation, Score
+from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.loop.examining import Examiner
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.standing import rate_learner
@@ -52,7 +53,7 @@ def test_a_learner_that_beats_its_past_and_the_scripted_players_stands_above_the
     assert set(found) == {"learner", "snapshot_000001000"}
     learner, snapshot = found["learner"], found["snapshot_000001000"]
     assert 25 < snapshot.mu < learner.mu
-    assert (pool.snapshots[0].mu, pool.snapshots[0].rated_games) == (snapshot.mu, 90)
+    assert (pool.snapshots[0].rating.mu, pool.snapshots[0].rating.games) == (snapshot.mu, 90)
 
 
 def test_a_snapshot_goes_on_from_its_rating_and_the_learner_begins_anew() -> None:
@@ -75,7 +76,7 @@ def test_ratings_are_saved_and_brought_back_exactly() -> None:
 
 def test_those_that_were_rated_by_the_fewest_games_play_and_of_equals_the_newest() -> None:
     pool = pool_of(learner_of(), 1, 2, 3, 4)
-    pool.snapshots[3].rated_games = 10
+    pool.set_ratings([Rating("snapshot_000000004", games=10)])
     assert [one.transitions for one in pool.unsure(2)] == [3, 2]
 
 

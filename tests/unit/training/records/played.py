@@ -32,7 +32,10 @@ def config(**rest: Any) -> RunConfig:
 
 
 def begin(folder: Path | None = None, transitions: int = 0) -> Began:
-    return Began("a run", "SAC", 2, "2 sub-environments", PHASES, transitions=transitions, folder=folder)
+    return Began(
+        run_name="a run", agent="SAC", num_envs=2, plan="2 sub-environments", phases=PHASES, folder=folder,
+        transitions=transitions, episodes=0, updates=0, phase=0, phase_name=PHASES[0],
+    )  # fmt: skip
 
 
 def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]:
@@ -40,12 +43,14 @@ def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]
     for number in range(first, last):
         rng = np.random.default_rng([seed, number])
         progress, phase = number / ROUNDS, number * 2 // ROUNDS
-        counts = {"transitions": 160 * (number + 1), "updates": 80 * number}
+        counts: dict[str, Any] = {
+            "transitions": 160 * (number + 1), "episodes": 2 * number + 2, "updates": 80 * number, "phase": phase,
+            "phase_name": PHASES[phase],
+        }  # fmt: skip
         if number == ROUNDS // 2:
-            yield PhaseBegan(1, PHASES[1], 160 * number, 2 * number)
+            yield PhaseBegan(**counts)
         winners = rng.choice([1, 0, -1], size=2, p=[0.1 + 0.8 * progress, 0.1, 0.8 - 0.8 * progress])
         yield Episodes(
-            numbers=2 * number + np.arange(2),
             env_indices=np.arange(2),
             returns=10.0 * winners - rng.random(2),
             shaped_returns=10.0 * winners + 5 * rng.random(2),
@@ -54,13 +59,11 @@ def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]
             truncated=winners == 0,
             modes=("NORMAL", "NORMAL"),
             opponents=("weak", 'a "file", with commas'),
-            phase=phase,
-            phase_name=PHASES[phase],
             **counts,
         )
         if number % 5 == 4:
             figures = {"critic_loss": 1 / (1 + number), "entropy": float(rng.random())}
-            yield Learned(figures, phase=phase, **counts)
+            yield Learned(figures=figures, **counts)
         if number % 20 == 19:
             results = {
                 name: {
@@ -72,14 +75,15 @@ def rounds(first: int = 0, last: int = ROUNDS, seed: int = 0) -> Iterator[Event]
                 for name, rate in (("weak", 0.2 + 0.7 * progress), ("strong", 0.1 + 0.6 * progress))
             }
             ratings = {"learner": {"rating": 20 + 10 * progress, "rating_sd": 1.0}}
-            yield Evaluated(
-                results, episodes=2 * number, phase=phase, score=progress, is_best=True, ratings=ratings, **counts
-            )
+            yield Evaluated(results=results, score=progress, is_best=True, ratings=ratings, **counts)
         yield Progress(
-            episodes=2 * number, phase=phase, phase_name=PHASES[phase], phase_share=0.5, run_share=progress,
-            steps_per_s=1000.0 + 500 * float(rng.random()), elapsed_s=10.0 * progress, times=TIMES, **counts,
+            run_share=progress, steps_per_s=1000.0 + 500 * float(rng.random()), elapsed_s=10.0 * progress, times=TIMES,
+            latest={"return": -1.0, "win_rate": 0.4}, **counts,
         )  # fmt: skip
 
 
 def end() -> Ended:
-    return Ended("completed", 160 * ROUNDS, 2 * ROUNDS, 80 * ROUNDS, 10.0, TIMES)
+    return Ended(
+        reason="completed", elapsed_s=10.0, times=TIMES, transitions=160 * ROUNDS, episodes=2 * ROUNDS,
+        updates=80 * ROUNDS, phase=1, phase_name=PHASES[1],
+    )  # fmt: skip

@@ -19,6 +19,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.evaluation.tournament import Tournament, find_checkpoints, run_tournament
 from envfleet.training.games.matches import play
+from envfleet.training.records.drawing import style
 from envfleet.training.records.tournament_plot import draw_tournament, plot_tournament
 
 VIEW = spaces.Box(-1, 1, (18,))
@@ -65,8 +66,9 @@ def test_names_that_are_long_paths_stand_beside_the_picture(count: int) -> None:
     names = [f"PPO_2026-01-31_12-00-00_1f0c22ab_vec256/{number:012}" for number in range(count)]
     ratings = tuple(Rating(name, 25.0 - place, 1.0, 10) for place, name in enumerate(names))
     wins = 1 - np.eye(count, dtype=np.int64)
-    figure = draw_tournament(Tournament(ratings, wins, np.zeros_like(wins), 2))
-    figure.draw_without_rendering()
+    with style():
+        figure = draw_tournament(Tournament(ratings, wins, np.zeros_like(wins), 2))
+        figure.draw_without_rendering()
     left, right = (panel.get_tightbbox() for panel in figure.axes)  # with all that is written around them
     assert left is not None
     assert right is not None

@@ -1,16 +1,14 @@
-"""Evaluations and tournaments as a person reads them, and as JSON."""
+"""Tables of evaluations and tournaments."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score
+from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn
 from envfleet.training.evaluation.tournament import Tournament
 
 
@@ -64,39 +62,3 @@ def show_tournament(tournament: Tournament, console: Console) -> None:
         counts = (f"{number:,}" for number in (score.games, score.wins, score.draws, score.losses))
         table.add_row(escape(rating.name), f"{rating.mu:.1f}", reach, *counts, f"{total:.1%}")
     console.print(table)
-
-
-def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Return all of an evaluation, for `json.dumps`."""
-    return {
-        "player": evaluation.player,
-        "opponent": evaluation.opponent,
-        "mode": evaluation.mode,
-        "seed": evaluation.seed,
-        "mean_return": evaluation.mean_return,
-        "mean_length": evaluation.mean_length,
-        **_score_json(evaluation.score),
-        "sides": {side: _score_json(score) for side, score in evaluation.sides.items()},
-    }
-
-
-def tournament_json(tournament: Tournament) -> dict[str, Any]:
-    """Return all of a tournament, for `json.dumps`."""
-    return {
-        "games": tournament.games,
-        "ratings": [dataclasses.asdict(rating) for rating in tournament.ratings],
-        "wins": tournament.wins.tolist(),
-        "draws": tournament.draws.tolist(),
-    }
-
-
-def _score_json(score: Score) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(score),
-        "win_rate": score.win_rate,
-        "win_interval": score.win_interval,
-        "draw_rate": score.draw_rate,
-        "draw_interval": score.draw_interval,
-        "loss_rate": score.loss_rate,
-        "loss_interval": score.loss_interval,
-    }

@@ -1,0 +1,50 @@
+"""Several observers of a run, and how fast it is said to go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from envfleet.training.arena.stopwatch import Lap, Stopwatch
+from envfleet.training.events import Event, Observer, Observers
+
+
+def test_evaluations_and_checkpoints_do_not_count_as_slow_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
+    watch = Stopwatch()
+    watch.speed(1000)
+    laps: list[tuple[Lap, float, int, int]] = [
+        ("update", 2.0, 1100, 50),
+        ("evaluation", 9.0, 1100, 50),
+        ("act", 9.5, 1150, 100),
+    ]
+    for lap, then_s, transitions, speed in laps:
+        now_s[0] = then_s
+        watch.lap(lap)
+        assert watch.speed(transitions) == speed
+
+
+class Counter(Observer):
+    """An observer with a number for a state."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def on_event(self, event: Event) -> None:
+        self.count += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def test_two_observers_of_one_class_keep_a_state_each() -> None:
+    state = Observers([Counter(3), Counter(5)]).state_dict()
+    again = [Counter(), Counter()]
+    Observers(again).load_state_dict(state)
+    assert [one.count for one in again] == [3, 5]
