@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from envfleet.cli.console import make_console, readable_errors
 from envfleet.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from envfleet.training.config import RunConfig
 
 _OF_THE_RUN = ("num_envs", "engine", "backend", "workers", "seed", "on_failure", "out", "name")
 
@@ -32,6 +35,18 @@ def train(  # noqa: PLR0913 (one parameter per option)
         ),
     ] = None,
     *,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Train in this environment, with the agent's defaults, in place of CONFIG.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="With --env: PPO, SAC, TD3, DDDQN, or module:Name of your own.", show_default="PPO"),
+    ] = None,
     num_envs: Annotated[
         int | None, typer.Option("--num-envs", "-n", min=1, help="Number of sub-environments; 1 if not given.")
     ] = None,
@@ -61,7 +76,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
         str | None, typer.Option(help="Name of the run; by default made of agent, time and configuration.")
     ] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
-    max_transitions: Annotated[int | None, typer.Option(min=1, help="Stop after this many transitions.")] = None,
+    max_transitions: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many transitions; with --env 100,000 if not given.")
+    ] = None,
     on_failure: Annotated[
         str | None,
         typer.Option(help="What to do when a sub-environment fails: raise or restart.", show_default="raise"),
@@ -75,7 +92,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
 ) -> None:
-    """Train an agent as CONFIG says; Ctrl-C saves the run, --resume continues it."""
+    """Train an agent as CONFIG says, or in an environment; Ctrl-C saves the run, --resume continues it."""
     with readable_errors():
         given = {
             "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
@@ -84,18 +101,13 @@ def train(  # noqa: PLR0913 (one parameter per option)
         }  # fmt: skip
         options = {option: value for option, value in given.items() if value is not None}
         if resume is not None:
-            result = _resume(config, resume, {**options, "verbose": not quiet}, threads)
-        elif config is None:
-            from envfleet.training.config import shipped_names
-
-            raise InvalidArgument(
-                f"no CONFIG is given: pass one of {', '.join(shipped_names())}, a JSON file, or --resume RUN"
-            )
-        elif print_config:
-            _print_config(config)
-            return
+            result = _resume(config or env, resume, {**options, "verbose": not quiet}, threads)
         else:
-            result = _train(config, {**options, "verbose": not quiet}, threads)
+            read = _configuration(config, env, agent, max_transitions)
+            if print_config:
+                _print_config(read)
+                return
+            result = _train(read, {**options, "verbose": not quiet}, threads)
         from envfleet.cli.run_report import show_result
 
         show_result(result, make_console())
@@ -149,18 +161,31 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _train(config: str, options: dict[str, Any], threads: int) -> Any:
+def _configuration(config: str | None, env: str | None, agent: str | None, transitions: int | None) -> RunConfig:
+    from envfleet.training.config import config_for, read_config, shipped_names  # before torch is imported
+
+    if config is not None:
+        if env is not None or agent is not None:
+            raise InvalidArgument(
+                f"CONFIG is {config!r} and --env or --agent is given, but a configuration names both: leave one out"
+            )
+        return read_config(config)
+    if env is None:
+        raise InvalidArgument(
+            f"no CONFIG is given: pass one of {', '.join(shipped_names())}, a JSON file, --env ID, or --resume RUN"
+        )
+    return config_for(env, agent or "PPO", transitions or 100_000)
+
+
+def _train(config: RunConfig, options: dict[str, Any], threads: int) -> Any:
     if "out" in options:
         options["base_output_dir"] = options.pop("out")
     if "name" in options:
         options["run_name"] = options.pop("name")
-    from envfleet.training.config import read_config
-
-    read = read_config(config)  # before torch is imported
     from envfleet.training import train as run
 
     set_threads(threads)
-    return run(read, **options)
+    return run(config, **options)
 
 
 def _resume(config: str | None, run: Path, options: dict[str, Any], threads: int) -> Any:
@@ -177,13 +202,12 @@ def _resume(config: str | None, run: Path, options: dict[str, Any], threads: int
     return resume(run, **options)
 
 
-def _print_config(source: str) -> None:
+def _print_config(config: RunConfig) -> None:
     import dataclasses
     import json
 
-    from envfleet.training.config import agent_config, read_config
+    from envfleet.training.config import agent_config
 
-    config = read_config(source)
     content = config.model_dump(mode="json")
     content["agent"]["hyperparameters"] = {
         name: value

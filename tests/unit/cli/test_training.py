@@ -181,3 +181,20 @@ def test_mistakes_are_told_in_a_panel(arguments: tuple[object, ...], message: st
     result = invoke("train", *(config if argument == "CONFIG" else argument for argument in arguments))
     assert result.exit_code == 2
     assert message in flat(result.stderr)
+
+
+def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--agent", "DDDQN", "--max-transitions", 64)
+    printed = json.loads(invoke("train", *options, "--print-config").stdout)
+    (phase,) = printed["curriculum"]["phases"]
+    assert (phase["environment"]["id"], phase["transitions"], printed["agent"]["type"]) == ("CartPole-v1", 64, "DDDQN")
+    result = invoke("train", *options, "--num-envs", 2, "--out", tmp_path, "--name", "pole", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "pole" / "checkpoints" / "000000000064.pt").exists()
+    for wrong, message in (
+        (("quickstart", "--env", "CartPole-v1"), "a configuration names both: leave one out"),
+        (("--env", "CartPole-v1", "--agent", "Sac"), "agent.type is 'Sac', expected one of"),
+        ((), "a JSON file, --env ID, or --resume RUN"),
+    ):
+        refused = invoke("train", *wrong)
+        assert (refused.exit_code, message in flat(refused.stderr)) == (2, True), refused.stderr

@@ -11,6 +11,7 @@ from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import shares_of
 from envfleet.training.config.phases import Phase
 from envfleet.training.config.reading import (
+    config_for,
     find_config,
     json_schema,
     parse_config,
@@ -24,6 +25,7 @@ __all__ = [
     "Phase",
     "RunConfig",
     "agent_config",
+    "config_for",
     "find_config",
     "json_schema",
     "parse_config",

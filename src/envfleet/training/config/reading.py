@@ -41,7 +41,7 @@ def find_config(source: str | Path) -> Path:
     if source not in shipped_names():
         raise InvalidArgument(
             f"the configuration is {source!r}, expected one of {', '.join(shipped_names())}, or the path of a JSON "
-            f"file: for a file of that name write ./{source}; an environment is named inside such a file"
+            f"file: for a file of that name write ./{source}, for an environment envfleet train --env {source}"
         )
     return SHIPPED / f"{source}.json"
 
@@ -67,6 +67,23 @@ def read_config(source: str | Path) -> RunConfig:
     except ValueError as error:
         raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
     return parse_config(data, str(path))
+
+
+def config_for(env: str, agent: str, transitions: int) -> RunConfig:
+    """Make the configuration of an agent with its defaults in one environment.
+
+    Args:
+        env: As `environment.id` has it.
+        agent: As `agent.type` has it.
+        transitions: How many there are.
+
+    Raises:
+        InvalidArgument: As `read_config`.
+    """
+    phase = {"name": "train", "transitions": transitions, "environment": {"id": env}}
+    return parse_config(
+        {"curriculum": {"phases": [phase]}, "agent": {"type": agent}}, f"the configuration of {agent} in {env}"
+    )
 
 
 def parse_config(data: Any, source: str = "the configuration") -> RunConfig:

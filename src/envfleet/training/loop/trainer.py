@@ -207,7 +207,6 @@ class Trainer:
 
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
-        self._budget.begin()
         self._watch.speed(self.transitions)
         self._first_transitions = self.transitions
         arena, phases = self._stage.arena, self._curriculum.phases
@@ -223,6 +222,7 @@ class Trainer:
         if not self._has_begun:
             self._begin_phase()
             self._has_begun = True
+        self._budget.begin()  # once kernels are compiled
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
