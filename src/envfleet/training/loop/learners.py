@@ -27,6 +27,11 @@ class Learner(Protocol):
     Its agent acts in all seats of an arena, so those are its sub-environments.
     """
 
+    @property
+    def num_updates(self) -> int:
+        """Updates that the agent acts by."""
+        ...
+
     def reset(self, observations: NDArray[Any]) -> None:
         """Episodes begin everywhere."""
         ...
@@ -84,6 +89,12 @@ class ReplayLearner:
         self._job: Future[dict[str, float]] | None = None
         self._figures: dict[str, float] | None = None  # of a job that is done, while the agent acts as before it
         self._held: list[Transitions] = []
+        self._updates_before = 0  # of the agent, when the job began
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that the agent acts by."""
+        return self._updates_before if self._is_ahead else self._agent.num_updates
 
     def reset(self, observations: NDArray[Any]) -> None:
         """Episodes begin everywhere."""
@@ -99,7 +110,7 @@ class ReplayLearner:
             return figures
         if self._thread is None:
             return check_finite(self._agent.update(count), self._agent)
-        has_begun = threading.Event()
+        has_begun, self._updates_before = threading.Event(), self._agent.num_updates
         self._job = self._thread.submit(self._learn, count, has_begun)
         has_begun.wait()  # else the thread would get the interpreter only after its switch interval, 5 ms
         return figures
@@ -163,6 +174,7 @@ class ReplayLearner:
             "writer": self._writer.state_dict(),
             "schedule": self._schedule.state_dict(),
             "figures": self._figures,
+            "updates_before": self._updates_before,
             "held": [dict(vars(transitions)) for transitions in self._held],
         }
 
@@ -171,7 +183,7 @@ class ReplayLearner:
         self._agent.load_state_dict(state["agent"])
         self._writer.load_state_dict(state["writer"])
         self._schedule.load_state_dict(state["schedule"])
-        self._figures = state["figures"]
+        self._figures, self._updates_before = state["figures"], state["updates_before"]
         self._held = [
             Transitions(**{name: as_array(column) for name, column in held.items()}) for held in state["held"]
         ]
@@ -192,6 +204,11 @@ class SlabLearner:
         self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
         self._slabs: SlabWriter | None = None
         self._current: NDArray[Any] = np.zeros(0)
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that the agent made."""
+        return self._agent.num_updates
 
     def reset(self, observations: NDArray[Any]) -> None:
         """Episodes begin everywhere."""

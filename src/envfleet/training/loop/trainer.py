@@ -283,7 +283,7 @@ class Trainer:
         event = kind(
             transitions=self.transitions,
             episodes=self.episodes,
-            updates=self.agent.num_updates,
+            updates=self._learner.num_updates,
             phase=curriculum.phase_index,
             phase_name=curriculum.phase.name,
             **own,
