@@ -68,6 +68,10 @@ class Learner(Protocol):
         """Go on where another was."""
         ...
 
+    def close(self) -> None:
+        """End what is under way."""
+        ...
+
 
 class ReplayLearner:
     """Learns from a replay buffer, as many updates as the schedule says.
@@ -188,6 +192,11 @@ class ReplayLearner:
             Transitions(**{name: as_array(column) for name, column in held.items()}) for held in state["held"]
         ]
 
+    def close(self) -> None:
+        """Wait for the thread, and end it."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
 
 class SlabLearner:
     """Learns from slabs of `num_steps` steps, each as soon as it is full: what acts next is the new policy.
@@ -269,6 +278,9 @@ class SlabLearner:
         if self._slabs is not None and state["slabs"] is not None:
             self._slabs.load_state_dict(state["slabs"])
         self._current = as_array(state["current"])
+
+    def close(self) -> None:
+        """Nothing is under way."""
 
 
 def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:

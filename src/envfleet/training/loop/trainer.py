@@ -348,8 +348,9 @@ class Trainer:
             self._learner.reset(self._observations)
 
     def close(self) -> None:
-        """Close the sub-environments and the observers."""
+        """Close the sub-environments and the observers, and end the thread that learns."""
         try:
+            self._learner.close()
             self._stage.arena.close()
         finally:
             self._observers.close()

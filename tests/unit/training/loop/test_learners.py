@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,6 +45,7 @@ def trainer_of(agent: str, *observers: Any, **training: Any) -> Iterator[Trainer
         Trainer(config_of(agent, **training), RunOptions(num_envs=3), observers=observers)
     ) as trainer:
         yield trainer
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("learner")]
 
 
 def delay(function: Callable[..., Any], longest_s: float) -> Callable[..., Any]:
