@@ -157,6 +157,8 @@ def learn(task: Task, seed: int) -> Curve:
             verbose=False,
         )
         cpu_s = time.process_time() - start_s
+        if result.reason != "completed":
+            raise SystemExit(f"the run was {result.reason}: call the command again")
         episodes = read_history(result.run_dir).episodes
     return Curve(episodes["transitions"].to_list(), episodes["return"].to_list(), cpu_s)
 
