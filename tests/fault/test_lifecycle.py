@@ -107,11 +107,15 @@ class _MarketEnv(CountingEnv):
     def overwrite(self) -> None:
         self.prices[0] = 1.0
 
-    def proportional_bytes(self) -> int:
-        """Memory this process alone answers for, by the kernel's account."""
-        total = float(self.prices.sum())  # touches every page
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("Private_Dirty:"))) * 1024 + int(total * 0)
+    def mapping(self) -> tuple[str, str]:
+        """Mode and inode of the mapped memory that holds the prices, by the kernel's account."""
+        address = self.prices.ctypes.data
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            bounds, mode, _, _, inode, *_ = line.split()
+            start, stop = (int(bound, 16) for bound in bounds.split("-"))
+            if start <= address and address + self.prices.nbytes <= stop:
+                return mode, inode
+        raise LookupError("no mapping holds the prices whole")
 
 
 def _market(prices: np.ndarray) -> _MarketEnv:
@@ -133,8 +137,9 @@ def test_shared_data(backend: Backend) -> None:
 def test_shared_data_is_in_memory_once() -> None:
     prices = np.ones(12_000_000)  # 96 MB
     with Backend("process", 2)(_market, num_envs=4, shared={"prices": prices}) as fleet:
-        for private_bytes in fleet.call("proportional_bytes"):
-            assert private_bytes < prices.nbytes / 2
+        mappings = fleet.call("mapping")
+    assert len(set(mappings)) == 1
+    assert mappings[0][0].endswith("s")
 
 
 def test_shared_data_nobody_asks_for(backend: Backend) -> None:

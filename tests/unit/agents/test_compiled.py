@@ -81,9 +81,11 @@ def test_first_gradients_are_autograds(kind: str) -> None:
     assert figures == pytest.approx(expected, rel=1e-5, abs=1e-6)
     for name, optimiser in optimisers(plain).items():
         # The first means of Adam are a tenth of the gradients.
-        for found, wanted in zip(optimisers(compiled)[name]._means, optimiser._means, strict=True):
-            scale = max(float(wanted.abs().max()), 1e-6)
-            assert float((found - wanted).abs().max()) < 1e-5 * scale, name
+        largest = [float(wanted.abs().max()) for wanted in optimiser._means]
+        for number, (found, wanted) in enumerate(zip(optimisers(compiled)[name]._means, optimiser._means, strict=True)):
+            layer = number // 2 * 2  # weight and bias, whose terms cancel out more
+            scale = max(*largest[layer : layer + 2], 1e-6)
+            assert float((found - wanted).abs().max()) < 3e-6 * scale, name
 
 
 @pytest.mark.parametrize("kind", KINDS)

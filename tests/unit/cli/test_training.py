@@ -195,6 +195,7 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
         (("quickstart", "--env", "CartPole-v1"), "a configuration names both: leave one out"),
         (("--env", "CartPole-v1", "--agent", "Sac"), "agent.type is 'Sac', expected one of"),
         ((), "a JSON file, --env ID, or --resume RUN"),
+        (("--env", "CartPole-v1", "--resume", tmp_path / "pole"), "--env with --resume, but a run goes on"),
     ):
         refused = invoke("train", *wrong)
         assert (refused.exit_code, message in flat(refused.stderr)) == (2, True), refused.stderr
