@@ -18,10 +18,10 @@ demo: $(READY) ## Train a hockey player for a minute, and see what it has learne
 
 # Those with Ray wait much and go beside the others, apart: processes cannot fork safely once Ray was in them.
 test: $(READY) programs ## Run all tests
-	@log=$$(mktemp); failed=0; \
+	@log=$$(mktemp); failed=0; trap 'rm -f $$log' EXIT; \
 	$(BIN)/pytest tests/ray tests/rllib > $$log 2>&1 & ray=$$!; \
 	$(PYTEST) --ignore tests/ray --ignore tests/rllib || failed=$$?; \
-	wait $$ray || failed=$$?; cat $$log; rm $$log; exit $$failed
+	wait $$ray || failed=$$?; cat $$log; exit $$failed
 
 # What most changes of the fleet would break; every module is tested by `make test`.
 quick: $(READY) ## Check style, and test the heart of the fleet (less than a minute)

@@ -2,6 +2,7 @@
 
     python benchmarks/curves.py OUT                             # everything: an hour of CPU
     python benchmarks/curves.py OUT --only LunarLander --seeds 0 --steps 20000
+    python benchmarks/curves.py OUT --only Pendulum --sides envfleet "between rounds"    # what learning beside costs
 
 Each run leaves a file in OUT/runs and is not made again: take another OUT once a task has changed. All of them go into
 OUT/curves.json and OUT/curves.png.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import tempfile
 import time
@@ -144,12 +146,14 @@ def points_of(budget: int) -> NDArray[np.float64]:
     return np.linspace(SHARE * budget, budget, NUM_POINTS)
 
 
-def learn(task: Task, seed: int) -> Curve:
+def learn(task: Task, seed: int, *, is_beside: bool = True) -> Curve:
     """Train one of our agents; its CPU time includes records, plots, a checkpoint and an evaluation."""
+    config = task.config()
+    config["training"]["learn_beside"] = is_beside
     with tempfile.TemporaryDirectory() as runs:
         start_s = time.process_time()
         result = train(
-            task.config(),
+            config,
             num_envs=task.num_envs,
             backend="serial" if task.env == task.peer_env else "kernel",  # in this process, as the peer's
             seed=seed,
@@ -246,7 +250,11 @@ def convolutions() -> type[Any]:
     return Convolutions
 
 
-SIDES: dict[str, Callable[[Task, int], Curve]] = {"envfleet": learn, "Stable-Baselines3": learn_peer}
+SIDES: dict[str, Callable[[Task, int], Curve]] = {
+    "envfleet": learn,
+    "Stable-Baselines3": learn_peer,
+    "between rounds": functools.partial(learn, is_beside=False),
+}
 Results = dict[str, dict[str, list[Curve]]]  # by task and side, one per seed
 
 
@@ -283,10 +291,10 @@ def plot(results: Results, tasks: dict[str, Task], path: Path) -> None:
     figure = Figure(figsize=(12, 3.4), layout="constrained")
     for axes, (name, sides) in zip(figure.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True):
         task, agent = tasks[name], tasks[name].agent
-        for colour, (side, curves) in zip(("tab:blue", "tab:orange"), sides.items(), strict=False):
+        for colour, (side, curves) in zip(("tab:blue", "tab:orange", "tab:green"), sides.items(), strict=False):
             lines = np.array([curve.smoothed(task.transitions) for curve in curves])
             minutes, points = np.mean([curve.cpu_s for curve in curves]) / 60, points_of(task.transitions) / 1000
-            algorithm = "DQN" if agent == "DDDQN" and side != "envfleet" else agent
+            algorithm = "DQN" if agent == "DDDQN" and side == "Stable-Baselines3" else agent
             seeds = f"{len(curves)} seed{'s' * (len(curves) > 1)}"
             label = f"{side} {algorithm}, {seeds}, {minutes:.1f} CPU min"
             axes.plot(points, lines.T, color=colour, alpha=0.35, linewidth=0.8)
@@ -309,7 +317,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--sides", nargs="*", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--sides", nargs="*", choices=SIDES, default=list(SIDES)[:2])
     parser.add_argument("--seeds", type=int, nargs="*", help="by default those of each task; none: only draw")
     parser.add_argument("--steps", type=int, help="transitions of each run, instead of each task's own")
     given = parser.parse_args()

@@ -78,8 +78,8 @@ class Learned(NamedTuple):
         gradients: `(P,)`.
         means: Of Adam, `(P,)`.
         squares: Likewise.
-        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the weight,
-            `(outputs, inputs)`, place of the bias, and `LINEAR`, `RELU` or `TANH`.
+        layers: Of each of E networks, int64 `(E, L, 5)`: inputs, outputs, place of the
+            weight (whose shape is `(outputs, inputs)`), place of the bias, and `LINEAR`, `RELU` or `TANH`.
         steps: Of Adam, with the next one.
         rate: Of learning.
         epsilon: Of Adam.

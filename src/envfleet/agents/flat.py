@@ -124,7 +124,7 @@ def _is_number(network: nn.Module) -> bool:
 def _stacks(network: nn.Module) -> list[nn.Module]:
     """Return the modules that a network is made of, each dense layers in a row; none if it is of another kind."""
     if type(network) is Critics:
-        return [] if network.encoder else [*network.critics]
+        return [] if network.encoder is not None else [*network.critics]
     if isinstance(network, ActorCritic):
         return [network.actor, network.critic] if network.is_dense else []
     return [network] if isinstance(network, (DuelingNetwork, GaussianActor, nn.Sequential)) else []

@@ -35,7 +35,7 @@ class OffPolicyAgent(Agent[Config]):
     """An agent that learns from a replay buffer.
 
     A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. If its updates are
-    compiled, a thread may `learn` while others act, as what acts changes by `publish` alone.
+    compiled, a thread may call `learn` while others act: what acts changes only in `publish`.
 
     Args:
         observation_space: Of one sub-environment, as `Agent` takes it.
@@ -151,7 +151,7 @@ class OffPolicyAgent(Agent[Config]):
             self._acting = other._acting  # noqa: SLF001 (of the same class)
 
     def state_dict(self, contents: Contents = "all") -> dict[str, Any]:
-        """Save the agent as it is now; see `Agent`. With `"all"`, also what acts, if that is not what is learned."""
+        """Save the agent as it is now; see `Agent`. With `"all"` also what acts, as learning may be ahead of it."""
         state = super().state_dict(contents)
         if self.is_compiled and contents == "all":
             state["acting"] = torch.from_numpy(self._acting.copy())

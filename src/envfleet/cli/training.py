@@ -14,7 +14,7 @@ from envfleet.errors import InvalidArgument
 if TYPE_CHECKING:
     from envfleet.training.config import RunConfig
 
-_OF_THE_RUN = ("num_envs", "engine", "backend", "workers", "seed", "on_failure", "out", "name")
+_OF_THE_RUN = ("env", "agent", "num_envs", "engine", "backend", "workers", "seed", "on_failure", "out", "name")
 
 
 def register(app: typer.Typer) -> None:
@@ -95,18 +95,20 @@ def train(  # noqa: PLR0913 (one parameter per option)
     """Train an agent as CONFIG says, or in an environment; Ctrl-C saves the run, --resume continues it."""
     with readable_errors():
         given = {
-            "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
+            "env": env, "agent": agent, "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers,
+            "device": device,
             "seed": seed, "out": out, "name": name, "max_minutes": max_minutes, "max_transitions": max_transitions,
             "on_failure": on_failure,
         }  # fmt: skip
         options = {option: value for option, value in given.items() if value is not None}
         if resume is not None:
-            result = _resume(config or env, resume, {**options, "verbose": not quiet}, threads)
+            result = _resume(config, resume, {**options, "verbose": not quiet}, threads)
         else:
             read = _configuration(config, env, agent, max_transitions)
             if print_config:
                 _print_config(read)
                 return
+            options = {option: value for option, value in options.items() if option not in ("env", "agent")}
             result = _train(read, {**options, "verbose": not quiet}, threads)
         from envfleet.cli.run_report import show_result
 

@@ -22,7 +22,7 @@ class Event:
     Attributes:
         transitions: Made so far, in all sittings.
         episodes: Ended so far, likewise.
-        updates: Made so far, likewise.
+        updates: That the agent acts by, likewise.
         phase: Index of the phase, from 0; of the last one once all are done.
         phase_name: Its name.
     """

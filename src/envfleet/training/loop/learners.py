@@ -76,9 +76,9 @@ class Learner(Protocol):
 class ReplayLearner:
     """Learns from a replay buffer, as many updates as the schedule says.
 
-    Beside the games, updates that are due are made by a thread while rounds go on. Those rounds are held back from the
-    replay buffer, and acted by what was learned before; the next updates wait for the last ones. So what is learned
-    does not depend on how long anything takes: the policy that acts is always one set of updates old.
+    Beside the games, a thread makes the updates that are due while rounds go on. Meanwhile the agent acts by what it
+    had learned before, and transitions are kept out of the replay buffer; the next updates wait for the last ones. So
+    what is learned does not depend on how long anything takes.
 
     Args:
         agent: Who learns.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -349,11 +350,10 @@ class Trainer:
 
     def close(self) -> None:
         """Close the sub-environments and the observers, and end the thread that learns."""
-        try:
-            self._learner.close()
-            self._stage.arena.close()
-        finally:
-            self._observers.close()
+        with contextlib.ExitStack() as closing:  # all of them, also where one raises
+            closing.callback(self._observers.close)
+            closing.callback(self._stage.arena.close)
+            closing.callback(self._learner.close)
 
     # ------------------------------------------------------------------ figures
 
