@@ -199,19 +199,24 @@ def _add(rows: F32, biases: F32) -> None:
 
 
 @compiled
+def tanh(value: np.float32) -> np.float32:
+    """Return the hyperbolic tangent to float rounding; loops over it are vectorised."""
+    most = np.float32(TANH_MOST)
+    value = most if value > most else -most if value < -most else value  # noqa: FURB136 (max drops NaN)
+    square = value * value
+    above = ((_P[3] * square + _P[2]) * square + _P[1]) * square + _P[0]
+    below = (((_Q[4] * square + _Q[3]) * square + _Q[2]) * square + _Q[1]) * square + _Q[0]
+    return value * above / below
+
+
+@compiled
 def _activate(numbers: F32, activation: int) -> None:
     if activation == RELU:
         for place in range(numbers.size):
             numbers[place] *= np.float32(numbers[place] > 0)  # a product is vectorised, a choice is not
     elif activation == TANH:
-        most = np.float32(TANH_MOST)
         for place in range(numbers.size):
-            value = numbers[place]
-            value = most if value > most else -most if value < -most else value  # noqa: FURB136 (max drops NaN)
-            square = value * value
-            above = ((_P[3] * square + _P[2]) * square + _P[1]) * square + _P[0]
-            below = (((_Q[4] * square + _Q[3]) * square + _Q[2]) * square + _Q[1]) * square + _Q[0]
-            numbers[place] = value * above / below
+            numbers[place] = tanh(numbers[place])
 
 
 @compiled
@@ -279,9 +284,10 @@ def _go_back(slopes: F32, weights: F32, of_rows: F32) -> None:
     (count, columns), (outputs, inputs) = of_rows.shape, weights.shape
     first = inputs - columns
     if outputs == 1:
+        last = weights[0, first:]  # with an index that begins elsewhere the loop would not be vectorised
         for row in range(count):
             for column in range(columns):
-                of_rows[row, column] = slopes[row, 0] * weights[0, first + column]
+                of_rows[row, column] = slopes[row, 0] * last[column]
     else:
         _multiply(slopes, weights[:, first:], of_rows, False, False)
 

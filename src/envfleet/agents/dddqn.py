@@ -19,7 +19,7 @@ from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, target_of
-from envfleet.agents.off_policy import Choose, Learn, OffPolicyAgent
+from envfleet.agents.off_policy import OffPolicyAgent, Way
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 
 
@@ -82,7 +82,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        indices = self._choose(inputs, None)
+        indices = self._way.choose(inputs, None)
         if not deterministic:
             rng = self.random.numpy
             epsilon = self.epsilon if self.is_warm else 1.0
@@ -135,18 +135,22 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Learn, Choose, Flat]:
+    def _compile(self) -> tuple[Way, Flat]:
         self._parts, self._target_parts = Flat(self._network, self._optimiser), Flat(self._target)
         self._work = workspace(self.config.batch_size, self._parts)
-        return self._learn_compiled, self._choose_compiled, self._parts
+        return Way(self._prepare_compiled, self._learn_compiled, self._choose_compiled), self._parts
 
-    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
+    def _prepare_compiled(self, batch: Batch) -> tuple[Sample, NDArray[np.int64]]:
+        return arrays_of(batch), batch.indices
+
+    def _learn_compiled(self, given: tuple[Sample, NDArray[np.int64]]) -> dict[str, float]:
+        sample, indices = given
         config, parts, target = self.config, self._parts, self._target_parts
         moves = (self.num_updates + 1) % config.target_period == 0
         settings = _Settings(config.target_tau if moves else 0.0, config.max_grad_norm or 0.0)
-        loss, value, errors = _learn(arrays_of(batch), parts.next_step(), target.values, settings, self._work)
+        loss, value, errors = _learn(sample, parts.next_step(), target.values, settings, self._work)
         if isinstance(self.replay, PrioritisedReplay):
-            self.replay.set_errors(batch.indices, errors)
+            self.replay.set_errors(indices, errors)
         return {"loss": loss, "value": value}
 
     def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,20 +22,59 @@ from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.randomness import initialising
-from envfleet.agents.replay import Batch, ReplayBuffer
+from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
-Learn = Callable[[Batch], Mapping[str, Any]]
 Choose = Callable[[Tensor, NDArray[np.float32] | None], NDArray[Any]]
+
+
+class Way(NamedTuple):
+    """How an agent learns and acts: by torch, or compiled.
+
+    Attributes:
+        prepare: Makes of a batch what `learn` takes.
+        learn: Makes an update; returns its figures.
+        choose: Returns actions as they are learned, for `(N, size)`; explores with standard normal noise, if given.
+    """
+
+    prepare: Callable[[Batch], Any]
+    learn: Callable[[Any], Mapping[str, Any]]
+    choose: Choose
+
+
+class Lesson(NamedTuple):
+    """What gradient updates learn from.
+
+    Attributes:
+        batches: One for each, prepared.
+        learning_rate: Of all.
+    """
+
+    batches: Iterable[Any]
+    learning_rate: float
+
+
+class Learnt(NamedTuple):
+    """What gradient updates led to.
+
+    Attributes:
+        figures: Losses and others by name, means over the updates.
+        num_updates: Of the agent so far.
+        acting: Parameters to act by, `(P,)`; `None` where those that learn act.
+    """
+
+    figures: dict[str, float]
+    num_updates: int
+    acting: NDArray[np.float32] | None
 
 
 class OffPolicyAgent(Agent[Config]):
     """An agent that learns from a replay buffer.
 
-    A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. If its updates are
-    compiled, a thread may call `learn` while others act: what acts changes only in `publish`.
+    A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. An update is
+    `prepare`, `learn` and `publish`; where `can_learn_beside`, a thread may `learn` while rounds go on.
 
     Args:
         observation_space: Of one sub-environment, as `Agent` takes it.
@@ -51,8 +90,7 @@ class OffPolicyAgent(Agent[Config]):
     """
 
     replay: ReplayBuffer
-    _learn_once: Learn
-    _choose: Choose
+    _way: Way
     _acting: NDArray[np.float32]  # parameters that act, where updates are compiled
 
     def __init__(
@@ -71,10 +109,10 @@ class OffPolicyAgent(Agent[Config]):
             self._build()
         self.is_compiled = can_compile(type(self), self._networks, self.config.compiled)
         if self.is_compiled:
-            self._learn_once, self._choose, self._learned = self._compile()
+            self._way, self._learned = self._compile()
             self._acting = self._learned.values.copy()
         else:
-            self._learn_once, self._choose = self._learn, self._choose_by_torch
+            self._way = Way(lambda batch: batch.to(self.device), self._learn, self._choose_by_torch)
         self._n_step = NStep(num_envs, self.config.num_steps, self.config.gamma)
         self.replay = self._make_replay(replay_device)
         self._memories = {"replay": self.replay, "n_step": self._n_step}
@@ -117,32 +155,44 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
-        figures = self.learn(num_updates)
-        self.publish()
-        return figures
+        lesson = Lesson(map(self._way.prepare, self._batches(num_updates)), self._learning_rate)  # one after another
+        return self.publish(self.learn(lesson))
 
-    def learn(self, num_updates: int) -> dict[str, float]:
-        """Make gradient updates; if they are compiled, what acts stays as it is.
+    @property
+    def can_learn_beside(self) -> bool:
+        """Return whether a thread may `learn` while the agent acts and remembers.
 
-        Returns:
-            As of `update`.
+        Compiled updates leave the interpreter to others, and only uniform batches can be drawn before the last updates
+        are made.
         """
-        self._set_learning_rate()
-        means = Means()
-        for batch in self._batches(num_updates):
-            means.add(self._learn_once(batch.to(self.device)))
-            self.num_updates += 1
-        return means.result()
+        return self.is_compiled and not isinstance(self.replay, PrioritisedReplay)
 
-    def publish(self) -> None:
-        """Act by what was learned from now on."""
-        if self.is_compiled:
-            self._acting[:] = self._learned.values
+    def prepare(self, num_updates: int) -> Lesson:
+        """Draw what so many updates learn from."""
+        return Lesson(list(map(self._way.prepare, self._batches(num_updates))), self._learning_rate)
+
+    def learn(self, lesson: Lesson) -> Learnt:
+        """Make gradient updates; if they are compiled, what acts stays as it is until `publish`."""
+        for part in self._learners.values():
+            if isinstance(part, Adam):
+                part.learning_rate = lesson.learning_rate
+        means = Means()
+        for batch in lesson.batches:
+            means.add(self._way.learn(batch))
+            self.num_updates += 1
+        return Learnt(means.result(), self.num_updates, self._learned.values.copy() if self.is_compiled else None)
+
+    def publish(self, learnt: Learnt) -> dict[str, float]:
+        """Act by what was learned from now on; return its figures."""
+        if learnt.acting is not None:
+            self._acting[:] = learnt.acting
+        return learnt.figures
 
     def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over the weights of another agent of the same form."""
         super().set_weights(weights)
-        self.publish()
+        if self.is_compiled:
+            self._acting[:] = self._learned.values
 
     def share_weights(self, other: Agent[Any]) -> None:
         """Have the weights of another agent of the same form from now on, and act by those that it acts by."""
@@ -163,11 +213,9 @@ class OffPolicyAgent(Agent[Config]):
         if self.is_compiled and "acting" in state:
             self._acting[:] = as_array(state["acting"])
 
-    def _set_learning_rate(self) -> None:
-        rate = self.config.learning_rate_after(self.num_transitions)
-        for part in self._learners.values():
-            if isinstance(part, Adam):
-                part.learning_rate = rate
+    @property
+    def _learning_rate(self) -> float:
+        return self.config.learning_rate_after(self.num_transitions)
 
     @abc.abstractmethod
     def _build(self) -> None:
@@ -177,8 +225,8 @@ class OffPolicyAgent(Agent[Config]):
     def _choose_by_torch(self, inputs: Tensor, noise: NDArray[np.float32] | None) -> NDArray[Any]:
         """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
 
-    def _compile(self) -> tuple[Learn, Choose, Flat]:
-        """Make what compiled code needs: functions that do what `_learn` and `_choose_by_torch` do, and who acts."""
+    def _compile(self) -> tuple[Way, Flat]:
+        """Make what compiled code needs to do what `_learn` and `_choose_by_torch` do; and say who acts."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -241,7 +289,7 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         if not deterministic and not self.is_warm:
             return self._bounds.take(self.random.numpy.uniform(-1.0, 1.0, (len(inputs), self._bounds.size)))
         noise = None if deterministic else self._draw(rows)
-        return self._bounds.take(self._choose(inputs, noise))
+        return self._bounds.take(self._way.choose(inputs, noise))
 
     def _draw(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         if self._noise is None:

@@ -17,7 +17,7 @@ from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above
 from envfleet.agents.networks import Critics, GaussianActor, target_of
-from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
+from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Way
 from envfleet.agents.replay import Batch
 from envfleet.agents.squashing import CENTRE, REACH, propose
 
@@ -123,7 +123,7 @@ class SAC(ContinuousAgent[SACConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Learn, Choose, Flat]:
+    def _compile(self) -> tuple[Way, Flat]:
         config = self.config
         self._actor_parts = Flat(self._actor, self._actor_optimiser)
         self._critic_parts = Flat(self._critics, self._critic_optimiser)
@@ -131,13 +131,16 @@ class SAC(ContinuousAgent[SACConfig]):
         self._temperature_parts = Flat(self._temperature, self._temperature_optimiser)
         self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        return self._learn_compiled, self._choose_compiled, self._actor_parts
+        return Way(self._prepare_compiled, self._learn_compiled, self._choose_compiled), self._actor_parts
 
-    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
-        noises = (self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy())
+    def _prepare_compiled(self, batch: Batch) -> tuple[Sample, tuple[F32, F32]]:
+        return arrays_of(batch), (self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy())
+
+    def _learn_compiled(self, given: tuple[Sample, tuple[F32, F32]]) -> dict[str, float]:
         actor, critics = self._actor_parts.next_step(), self._critic_parts.next_step()
         parts = (actor, critics, self._target_parts.values, self._temperature_parts.next_step())
-        figures = _learn(arrays_of(batch), noises, *parts, self._settings, self._work)
+        sample, noises = given
+        figures = _learn(sample, noises, *parts, self._settings, self._work)
         return dict(zip(_FIGURES, figures, strict=True))
 
     def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
@@ -241,11 +244,11 @@ def _propose(outputs: F32, noise: F32) -> _Proposals:
     for row in range(count):
         total = -constant
         for column in range(size):
-            flat = math.tanh(outputs[row, size + column])
+            flat = compiled.tanh(outputs[row, size + column])
             log_std, draw = flat * np.float32(REACH) + np.float32(CENTRE), noise[row, column]
             spread = math.exp(log_std) * draw
             free = outputs[row, column] + spread
-            actions[row, column], squashed[row, column], spreads[row, column] = math.tanh(free), flat, spread
+            actions[row, column], squashed[row, column], spreads[row, column] = compiled.tanh(free), flat, spread
             # Minus the logarithm of the normal density, and the logarithm of the slope of tanh.
             softplus = max(2 * free, np.float32(0)) + math.log1p(math.exp(-abs(2 * free)))
             total -= log_std + np.float32(0.5) * draw * draw + 2 * free - 2 * softplus

@@ -17,7 +17,7 @@ from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
 from envfleet.agents.networks import Critics, network_of, target_of
-from envfleet.agents.off_policy import Choose, ContinuousAgent, ExplorationConfig, Learn
+from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Way
 from envfleet.agents.replay import Batch
 
 
@@ -110,7 +110,7 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Learn, Choose, Flat]:
+    def _compile(self) -> tuple[Way, Flat]:
         config = self.config
         self._actor_parts = Flat(self._actor, self._actor_optimiser)
         self._critic_parts = Flat(self._critics, self._critic_optimiser)
@@ -118,13 +118,15 @@ class TD3(ContinuousAgent[TD3Config]):
         noise = (config.target_noise, config.target_noise_clip)
         self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        return self._learn_compiled, self._choose_compiled, self._actor_parts
+        return Way(self._prepare_compiled, self._learn_compiled, self._choose_compiled), self._actor_parts
 
-    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
-        sample, actor, critics = arrays_of(batch), self._actor_parts, self._critic_parts
+    def _prepare_compiled(self, batch: Batch) -> tuple[Sample, F32]:
+        return arrays_of(batch), self.random.normal(batch.actions).numpy()
+
+    def _learn_compiled(self, given: tuple[Sample, F32]) -> dict[str, float]:
+        (sample, noise), actor, critics = given, self._actor_parts, self._critic_parts
         target_actor, target_critics = (part.values for part in self._target_parts)
         targets = (target_actor, target_critics, self._settings, self._work)
-        noise = self.random.normal(batch.actions).numpy()
         critic_loss, value = _fit_critics(sample, noise, critics.next_step(), actor.layers[0], *targets)
         figures = {"critic_loss": critic_loss, "value": value}
         if (self.num_updates + 1) % self.config.policy_delay:

@@ -17,6 +17,7 @@ from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
 from envfleet.agents.descent import Adam
 from envfleet.agents.flat import is_flat
 from envfleet.agents.networks import mlp
+from envfleet.agents.off_policy import Lesson
 from envfleet.agents.replay import Batch, PrioritisedReplay
 from envfleet.errors import InvalidArgument
 
@@ -62,11 +63,8 @@ def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[
     for _ in range(num_updates):
         batch = draw(rng, agents[0])
         for agent, figures in zip(agents, found, strict=True):
-            figures.append(
-                {name: float(torch.as_tensor(value).detach()) for name, value in agent._learn_once(batch).items()}
-            )
-            agent.num_updates += 1
-            agent.publish()
+            lesson = Lesson([agent._way.prepare(batch)], agent.config.learning_rate)
+            figures.append(agent.publish(agent.learn(lesson)))
     return found
 
 
@@ -147,7 +145,7 @@ def test_what_is_not_finite_is_reported() -> None:
         agent = make(kind, compiled=True)
         batch = draw(np.random.default_rng(0), agent)
         batch.rewards[3] = torch.nan
-        figures = agent._learn_once(batch)
+        figures = agent._way.learn(agent._way.prepare(batch))
         assert not all(np.isfinite(value) for value in figures.values())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent, OffPolicyAgent, Slab, SlabAgent, SlabWriter, Transitions, TransitionWriter
+from envfleet.agents.off_policy import Learnt
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument, TrainingDiverged
 from envfleet.training.arena.outcomes import ArenaStep
@@ -76,88 +76,63 @@ class Learner(Protocol):
 class ReplayLearner:
     """Learns from a replay buffer, as many updates as the schedule says.
 
-    Beside the games, a thread makes the updates that are due while rounds go on. Meanwhile the agent acts by what it
-    had learned before, and transitions are kept out of the replay buffer; the next updates wait for the last ones. So
-    what is learned does not depend on how long anything takes.
+    Beside the games, a thread makes the updates that are due while rounds go on. Their batches are drawn when they fall
+    due, and the agent acts by what they lead to once the next ones do. So what is learned does not depend on how long
+    anything takes.
 
     Args:
         agent: Who learns.
         schedule: When.
-        is_beside: Whether to learn beside the games; only compiled updates leave the interpreter to others meanwhile.
+        is_beside: Whether to learn beside the games, if the agent can.
     """
 
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
         self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
-        self._thread = ThreadPoolExecutor(1, "learner") if is_beside and agent.is_compiled else None
-        self._job: Future[dict[str, float]] | None = None
-        self._figures: dict[str, float] | None = None  # of a job that is done, while the agent acts as before it
-        self._held: list[Transitions] = []
-        self._updates_before = 0  # of the agent, when the job began
+        self._thread = ThreadPoolExecutor(1, "learner") if is_beside and agent.can_learn_beside else None
+        self._job: Future[Learnt] | None = None
+        self._num_updates = agent.num_updates
 
     @property
     def num_updates(self) -> int:
         """Updates that the agent acts by."""
-        return self._updates_before if self._is_ahead else self._agent.num_updates
+        return self._num_updates
 
     def reset(self, observations: NDArray[Any]) -> None:
         """Episodes begin everywhere."""
         self._writer.reset(observations)
 
     def learn(self) -> dict[str, float]:
-        """Make the updates that are due, or have the thread begin them."""
-        if self._is_ahead and not self._schedule.due:
-            return {}
-        figures = self.finish()
+        """Make the updates that are due, or have the thread make them after the last ones, which are acted by then."""
         count = self._schedule.take() if self._agent.is_ready else 0
         if not count:
-            return figures
+            return {}
         if self._thread is None:
-            return check_finite(self._agent.update(count), self._agent)
-        has_begun, self._updates_before = threading.Event(), self._agent.num_updates
-        self._job = self._thread.submit(self._learn, count, has_begun)
-        has_begun.wait()  # else the thread would get the interpreter only after its switch interval, 5 ms
+            figures = check_finite(self._agent.update(count), self._agent)
+            self._num_updates = self._agent.num_updates
+            return figures
+        job = self._thread.submit(self._agent.learn, self._agent.prepare(count))  # before the thread runs out of work
+        figures = self.finish()
+        self._job = job
         return figures
-
-    def _learn(self, count: int, has_begun: threading.Event) -> dict[str, float]:
-        has_begun.set()
-        return self._agent.learn(count)
-
-    @property
-    def _is_ahead(self) -> bool:
-        """Return whether the agent learned, or learns, what it does not act by."""
-        return self._job is not None or self._figures is not None
-
-    def _wait(self) -> None:
-        if self._job is not None:
-            job, self._job = self._job, None
-            self._figures = check_finite(job.result(), self._agent)
 
     def finish(self) -> dict[str, float]:
-        """Wait for the thread; act by what it learned, and remember what was held back."""
-        self._wait()
-        figures, self._figures = self._figures, None
-        if figures is None:
+        """Wait for the thread, and act by what it learned."""
+        if self._job is None:
             return {}
-        self._agent.publish()
-        for transitions in self._held:
-            self._agent.remember(transitions)
-        self._held.clear()
-        return figures
+        learnt, self._job = self._job.result(), None
+        self._num_updates = learnt.num_updates
+        return check_finite(self._agent.publish(learnt), self._agent)
 
     def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
         """Remember the transitions; learning can wait until sub-environments are under way again."""
         transitions = _transitions(self._writer, actions, step)
         self._schedule.count(len(transitions))
-        if self._is_ahead:
-            self._held.append(transitions)
-        else:
-            self._agent.remember(transitions)
+        self._agent.remember(transitions)
         return {}
 
     def cut(self) -> None:
         """Close running episodes."""
-        self.finish()
         self._agent.start_episodes(np.arange(self._agent.num_envs))
 
     def end_phase(self) -> dict[str, float]:
@@ -172,14 +147,13 @@ class ReplayLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes, once the thread is done."""
-        self._wait()
+        learnt = None if self._job is None else self._job.result()
         return {
             "agent": self._agent.state_dict("all"),
             "writer": self._writer.state_dict(),
             "schedule": self._schedule.state_dict(),
-            "figures": self._figures,
-            "updates_before": self._updates_before,
-            "held": [dict(vars(transitions)) for transitions in self._held],
+            "num_updates": self._num_updates,
+            "learnt": None if learnt is None else list(learnt),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -187,10 +161,11 @@ class ReplayLearner:
         self._agent.load_state_dict(state["agent"])
         self._writer.load_state_dict(state["writer"])
         self._schedule.load_state_dict(state["schedule"])
-        self._figures, self._updates_before = state["figures"], state["updates_before"]
-        self._held = [
-            Transitions(**{name: as_array(column) for name, column in held.items()}) for held in state["held"]
-        ]
+        self._num_updates = state["num_updates"]
+        if state["learnt"] is not None:
+            figures, num_updates, acting = state["learnt"]
+            self._job = Future()
+            self._job.set_result(Learnt(figures, num_updates, as_array(acting)))
 
     def close(self) -> None:
         """Wait for the thread, and end it."""

@@ -21,12 +21,13 @@ from envfleet.training.events import Episodes, Learned
 
 AGENTS = {
     "SAC": {"hidden": [16], "num_steps": 2},
-    "DDDQN": {"hidden": [16], "num_steps": 3, "prioritised": True, "epsilon_transitions": 400},
+    "DDDQN": {"hidden": [16], "num_steps": 3, "epsilon_transitions": 400},
 }
+PRIORITIES = {**AGENTS["DDDQN"], "prioritised": True}
 ENVS = {"SAC": "Pendulum-v1", "DDDQN": "envfleet/CartPole-v1"}
 
 
-def config_of(agent: str, **training: Any) -> Any:
+def config_of(agent: str, hyperparameters: dict[str, Any] | None = None, **training: Any) -> Any:
     phase = {"name": "all", "transitions": 1_300, "environment": {"id": ENVS[agent]}}
     frequencies = {"eval_frequency": None, "checkpoint_frequency": None}
     return parse_config(
@@ -34,7 +35,7 @@ def config_of(agent: str, **training: Any) -> Any:
             "curriculum": {"phases": [phase]},
             "training": {"warmup_steps": 40, "updates_per_step": 0.1, "eval_games": 1, **frequencies, **training},
             "hyperparameters": {"batch_size": 16},
-            "agent": {"type": agent, "hyperparameters": AGENTS[agent]},
+            "agent": {"type": agent, "hyperparameters": hyperparameters or AGENTS[agent]},
         }
     )
 
@@ -61,7 +62,7 @@ def play(agent: str, learning_s: float, acting_s: float, **training: Any) -> tup
     watcher = Watcher()
     with trainer_of(agent, watcher, **training) as trainer:
         own: Any = trainer.agent
-        own._learn_once = delay(own._learn_once, learning_s)
+        own._way = own._way._replace(learn=delay(own._way.learn, learning_s))
         own.act_batch = delay(own.act_batch, acting_s)
         trainer.run()
         ended = [(event.transitions, event.updates) for event in watcher.of(Episodes)]
@@ -85,12 +86,19 @@ def test_the_same_bits_whatever_takes_how_long(agent: str) -> None:
         assert_equal(weights, play(agent, 0.0, 0.0, learn_beside=False)[0])
 
 
+def test_by_priorities_is_learned_between_rounds() -> None:
+    weights, told = play("DDDQN", 0.0, 0.0, hyperparameters=PRIORITIES)
+    others, told_again = play("DDDQN", 0.0, 0.0, hyperparameters=PRIORITIES, learn_beside=False)
+    assert_equal(weights, others)
+    assert told == told_again
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_checkpoint_with_updates_under_way_goes_on_to_the_last_bit(agent: str) -> None:
     with trainer_of(agent) as trainer:
         trainer.begin()
         learner: Any = trainer._learner
-        while trainer.transitions < 400 or learner._job is None or not learner._held:
+        while trainer.transitions < 400 or learner._job is None:
             trainer.round()
         state = trainer.state_dict()
         trainer.run()
@@ -110,7 +118,7 @@ def test_acting_follows_one_set_of_updates_later() -> None:
             before = agent.num_updates
             trainer.round()
             if agent.num_updates > before:
-                learner._wait()  # type: ignore[attr-defined]
+                learner._job.result()  # type: ignore[attr-defined]
                 acted.append(agent.act_batch(rows, deterministic=True))
         assert not np.array_equal(acted[0], acted[1])
         learned = agent.state_dict("weights")
@@ -122,11 +130,11 @@ def test_acting_follows_one_set_of_updates_later() -> None:
 def test_what_goes_wrong_in_the_thread_reaches_the_run() -> None:
     with trainer_of("SAC") as trainer:
         own: Any = trainer.agent
-        own._learn_once = lambda batch: {"critic_loss": float("nan")}
+        own._way = own._way._replace(learn=lambda batch: {"critic_loss": float("nan")})
         with pytest.raises(TrainingDiverged, match="critic_loss is nan"):
             trainer.run()
     with trainer_of("SAC") as trainer:
         own = trainer.agent
-        own._learn_once = {}.__getitem__
+        own._way = own._way._replace(learn={}.__getitem__)
         with pytest.raises((KeyError, TypeError)):
             trainer.run()
