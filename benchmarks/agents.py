@@ -87,7 +87,7 @@ TASKS = {
     ),
     "PPO": Task(
         PPO,
-        PPOConfig(learning_rate=1e-3, num_epochs=10, gae_lambda=0.9),
+        PPOConfig(learning_rate=1e-3, num_minibatches=4, gae_lambda=0.9),
         "CartPole-v1",
         475.0,
         102_400,

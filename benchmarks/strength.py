@@ -1,7 +1,7 @@
 """How strong PPO on compiled hockey becomes: win rates after so many minutes of training, over seeds.
 
-    python benchmarks/strength.py OUT                    # `ppo_kernel`: 10, 20 and 40 minutes: an hour on one core
-    python benchmarks/strength.py OUT --config quickstart --minutes 1 --num-envs 1024 --seeds 0 1 2    # the demo
+    python benchmarks/strength.py OUT    # `ppo_kernel`: ten minutes, three seeds: 40 minutes on one core
+    python benchmarks/strength.py OUT --config quickstart --minutes 1    # the demo
     python benchmarks/strength.py OUT --only-games       # play the games of runs that are there
 
 Trains by a configuration with one thread, stops at each mark, keeps the agent and goes on; a run that was stopped goes
@@ -138,9 +138,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Strength of PPO on compiled hockey after so many minutes.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--config", default="ppo_kernel")
-    parser.add_argument("--minutes", type=float, nargs="+", default=[10.0, 20.0, 40.0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--num-envs", type=int, default=512)
+    parser.add_argument("--minutes", type=float, nargs="+", default=[10.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--num-envs", type=int, default=1024)
     parser.add_argument("--games", type=int, default=2000, help="per agent, opponent and engine")
     parser.add_argument("--engines", nargs="+", choices=("compiled", "box2d"), default=["compiled", "box2d"])
     parser.add_argument("--only-games", action="store_true")

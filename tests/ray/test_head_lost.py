@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 15.0
+PATIENCE_S = 40.0
 
 
 @pytest.fixture(scope="module", autouse=True)

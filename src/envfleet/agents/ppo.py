@@ -62,8 +62,8 @@ class PPOConfig(NetworkConfig):
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
-    num_epochs: int = 4
-    num_minibatches: int = 4
+    num_epochs: int = 10
+    num_minibatches: int = 8
     value_weight: float = 0.5
     entropy_weight: float = 0.0
     max_grad_norm: float | None = 0.5

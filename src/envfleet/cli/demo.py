@@ -131,6 +131,6 @@ def _show_places(result: RunResult, film: Path, console: Console) -> None:
         "Plots": str(run / "plots"),
         "Watch it": f"envfleet watch {run} --against strong --out game.mp4",
         "Play against it": f"envfleet play --against {run}",
-        "Train longer": "envfleet train ppo_kernel --num-envs 512 --max-minutes 30",
+        "Train longer": "envfleet train ppo_kernel --num-envs 1024 --max-minutes 10",
     }
     show_places(places, console)

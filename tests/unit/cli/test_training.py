@@ -160,7 +160,7 @@ def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
 def test_the_whole_configuration_is_printed(config: Path) -> None:
     printed = invoke("train", config, "--print-config")
     content = json.loads(printed.stdout)
-    assert content["agent"]["hyperparameters"]["num_minibatches"] == 4
+    assert content["agent"]["hyperparameters"]["num_minibatches"] == 8
     assert content["training"]["reward_scale"] == 1.0
     whole = parse_config(content)
     assert agent_config(whole) == agent_config(parse_config({**CONFIG, "training": {}}))
