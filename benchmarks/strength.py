@@ -110,6 +110,7 @@ def draw(
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     colours: dict[str, str] = {}
+    low = 10 * int(10 * min(share for points in curves for measured in points.values() for _, share in measured))
     for number, (name, measured) in enumerate(pair for points in curves for pair in points.items()):
         millions, shares = [count / 1e6 for count, _ in measured], [100 * share for _, share in measured]
         label = None if name in colours else name.replace("_", " ")
@@ -118,8 +119,8 @@ def draw(
         where = entry["transitions"] / 1e6
         axes.axvline(where, color="0.6", linewidth=0.8)
         label = f"{entry['minutes']:g} min, {entry['cpu_minutes']:.1f} of CPU "
-        axes.text(where, 4, label, rotation=90, ha="right", va="bottom", color="0.4", fontsize=8)
-    axes.set(xlabel="transitions (millions)", ylabel="games won (%)", ylim=(0, 101))
+        axes.text(where, low + 1, label, rotation=90, ha="right", va="bottom", color="0.4", fontsize=8)
+    axes.set(xlabel="transitions (millions)", ylabel="games won (%)", ylim=(low, 101))
     axes.set_xlim(left=0)
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
