@@ -194,22 +194,11 @@ Each is `"module:Name"` of a `envfleet.envs.games.Game`.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class AgentKind:
-    """A kind of agent.
+AGENTS = {name: f"envfleet.agents.{name.lower()}:{name}" for name in ("SAC", "TD3", "DDDQN", "PPO")}
+"""Agents by the name that configurations and files of saved agents have for them, which is that of the class.
 
-    Attributes:
-        name: As configurations and files of saved agents have it; that of the class.
-        target: `"module:Name"` of the class, whose `config_class` has the hyperparameters.
-    """
-
-    name: str
-    target: str
-
-
-AGENTS: dict[str, AgentKind] = {
-    name: AgentKind(name, f"envfleet.agents.{name.lower()}:{name}") for name in ("SAC", "TD3", "DDDQN", "PPO")
-}
+Each is `"module:Name"` of the class, whose `config_class` has the hyperparameters.
+"""
 
 
 def find_hosting(env_id: str) -> Any:
