@@ -473,11 +473,13 @@ class WorkersEngine(seam.Engine):
 
     def _split(self, rows: seam.Rows | None) -> list[tuple[int, list[int], list[int]]]:
         """Sort rows to workers: each worker, the places in `rows` of its own, and these rows counted from its first."""
-        chosen = np.arange(self._num_envs) if rows is None else rows
-        holders, found = self._partial.worker_of[chosen], []
+        spans = self._crew.spans
+        if rows is None:
+            return [(worker, list(span), list(range(len(span)))) for worker, span in enumerate(spans)]
+        holders, found = self._partial.worker_of[rows], []
         for worker in np.unique(holders).tolist():
             places = np.flatnonzero(holders == worker)
-            found.append((worker, places.tolist(), (chosen[places] - self._crew.spans[worker].start).tolist()))
+            found.append((worker, places.tolist(), (rows[places] - spans[worker].start).tolist()))
         return found
 
     def _messages(self, request: seam.Request) -> dict[int, Any]:
