@@ -527,15 +527,12 @@ class WorkersEngine(seam.Engine):
 
     def _turn(self, is_whole: bool) -> None:
         """Continue in the other generation, so that views that the caller holds survive this call, too."""
+        before, after = self._arrays.outputs[self._generation], self._arrays.outputs[1 - self._generation]
         if not is_whole:
-            self._copy_observations(1 - self._generation)
+            for old, new in zip(before.observations, after.observations, strict=True):
+                new[...] = old
+            after.clear(slice(None))
         self._generation = 1 - self._generation
-
-    def _copy_observations(self, generation: int) -> None:
-        before, after = self._arrays.outputs[1 - generation], self._arrays.outputs[generation]
-        for old, new in zip(before.observations, after.observations, strict=True):
-            new[...] = old
-        after.clear(slice(None))
 
     # ------------------------------------------------------------------------------------------------- the rest
 
