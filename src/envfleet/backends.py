@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 import secrets
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
@@ -13,25 +16,39 @@ from envfleet.fleet.engine import Engine
 from envfleet.kernels.kernel import find_kernel
 from envfleet.kernels.registration import find_twin
 from envfleet.sources import Blueprint
-from envfleet.workers.build import MakeTransport, make_processes, make_serial, make_threads, plan_workers
+from envfleet.workers.build import plan_workers
 from envfleet.workers.engine import WorkersEngine
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.shared import read_shared
+from envfleet.workers.transport import Transport
+
+MakeTransport = Callable[[Sequence[GroupPlan], dict[str, Any]], Transport]
 
 
 def build_serial(blueprint: Blueprint, reason: str) -> Engine:
     """Build an engine in the caller's thread."""
-    return _build(blueprint, reason, make_serial)
+    from envfleet.workers.transports.inline import InlineTransport
+
+    return _build(blueprint, reason, InlineTransport)
 
 
 def build_thread(blueprint: Blueprint, reason: str) -> Engine:
     """Build an engine over threads."""
-    return _build(blueprint, reason, make_threads)
+    from envfleet.workers.transports.thread import ThreadTransport
+
+    return _build(blueprint, reason, ThreadTransport)
 
 
 def build_process(blueprint: Blueprint, reason: str) -> Engine:
     """Build an engine over worker processes."""
-    return _build(blueprint, reason, make_processes)
+    if os.name != "posix":
+        raise InvalidArgument(
+            'backend="process" on a system that is not POSIX, without which there are no worker processes: pass '
+            'backend="thread" or "serial"'
+        )
+    from envfleet.workers.transports.process import ProcessTransport
+
+    return _build(blueprint, reason, ProcessTransport)
 
 
 def build_ray(blueprint: Blueprint, reason: str) -> Engine:
@@ -49,7 +66,8 @@ def build_ray(blueprint: Blueprint, reason: str) -> Engine:
             f"backend=\"ray\" needs Ray, which cannot be imported here ({error}): pip install 'envfleet[ray]'"
         ) from error
     with cluster.held():  # so that one that is started to be counted is still there for the fleet
-        return _build(blueprint, reason, make_ray, count=blueprint.options.workers or num_cpus())
+        make_transport = functools.partial(make_ray, blueprint.options)
+        return _build(blueprint, reason, make_transport, count=blueprint.options.workers or num_cpus())
 
 
 def _build(blueprint: Blueprint, reason: str, make_transport: MakeTransport, count: int | None = None) -> Engine:
@@ -62,7 +80,7 @@ def _build(blueprint: Blueprint, reason: str, make_transport: MakeTransport, cou
     for worker, size in enumerate(plan.envs_per_worker):
         plans.append(GroupPlan(worker, range(start, start + size), tuple(builders[start : start + size]), travelling))
         start += size
-    return WorkersEngine(plans, plan, options, make_transport(plans, shared, options))
+    return WorkersEngine(plans, plan, options, make_transport(plans, shared))
 
 
 def build_kernel(blueprint: Blueprint, reason: str) -> Engine:

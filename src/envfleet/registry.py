@@ -102,19 +102,17 @@ class Environment:
     hosting: str = "envfleet.envs.hosting:Hosting"
 
 
-_CLASSIC = {
-    "CartPole-v1": ("cartpole:CartPole", 500),
-    "Pendulum-v1": ("pendulum:Pendulum", 200),
-    "MountainCar-v0": ("mountain_car:MountainCar", 200),
-    "MountainCarContinuous-v0": ("mountain_car_continuous:MountainCarContinuous", 999),
-    "Acrobot-v1": ("acrobot:Acrobot", 500),
-}
-_TOY_TEXT = {
-    "FrozenLake-v1": ("frozen_lake:FrozenLake", 100),
-    "FrozenLake8x8-v1": ("frozen_lake:FrozenLake8x8", 200),
-    "Taxi-v3": ("taxi:Taxi", 200),
-    "CliffWalking-v1": ("cliff_walking:CliffWalking", None),
-    "Blackjack-v1": ("blackjack:Blackjack", None),
+_TWINS = {
+    "CartPole-v1": ("classic.cartpole:CartPole", 500),
+    "Pendulum-v1": ("classic.pendulum:Pendulum", 200),
+    "MountainCar-v0": ("classic.mountain_car:MountainCar", 200),
+    "MountainCarContinuous-v0": ("classic.mountain_car_continuous:MountainCarContinuous", 999),
+    "Acrobot-v1": ("classic.acrobot:Acrobot", 500),
+    "FrozenLake-v1": ("toy_text.frozen_lake:FrozenLake", 100),
+    "FrozenLake8x8-v1": ("toy_text.frozen_lake:FrozenLake8x8", 200),
+    "Taxi-v3": ("toy_text.taxi:Taxi", 200),
+    "CliffWalking-v1": ("toy_text.cliff_walking:CliffWalking", None),
+    "Blackjack-v1": ("toy_text.blackjack:Blackjack", None),
 }
 # As in the package minatar: v0 has all six actions, v1 those that do something in the game.
 _MINATAR = {
@@ -150,12 +148,8 @@ ENVIRONMENTS: dict[str, Environment] = {
     environment.id: environment
     for environment in (
         *(
-            Environment(f"envfleet/{name}", f"envfleet.envs.classic.{target}", limit, twin_of=name)
-            for name, (target, limit) in _CLASSIC.items()
-        ),
-        *(
-            Environment(f"envfleet/{name}", f"envfleet.envs.toy_text.{target}", limit, twin_of=name)
-            for name, (target, limit) in _TOY_TEXT.items()
+            Environment(f"envfleet/{name}", f"envfleet.envs.{target}", limit, twin_of=name)
+            for name, (target, limit) in _TWINS.items()
         ),
         *(
             Environment(f"envfleet/MinAtar-{name}-v{version}", f"envfleet.envs.minatar.{target}")
@@ -194,22 +188,11 @@ Each is `"module:Name"` of a `envfleet.envs.games.Game`.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class AgentKind:
-    """A kind of agent.
+AGENTS = {name: f"envfleet.agents.{name.lower()}:{name}" for name in ("SAC", "TD3", "DDDQN", "PPO")}
+"""Agents by the name that configurations and files of saved agents have for them, which is that of the class.
 
-    Attributes:
-        name: As configurations and files of saved agents have it; that of the class.
-        target: `"module:Name"` of the class, whose `config_class` has the hyperparameters.
-    """
-
-    name: str
-    target: str
-
-
-AGENTS: dict[str, AgentKind] = {
-    name: AgentKind(name, f"envfleet.agents.{name.lower()}:{name}") for name in ("SAC", "TD3", "DDDQN", "PPO")
-}
+Each is `"module:Name"` of the class, whose `config_class` has the hyperparameters.
+"""
 
 
 def find_hosting(env_id: str) -> Any:

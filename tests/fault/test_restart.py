@@ -194,6 +194,22 @@ def test_budget_of_zero(backend: Backend) -> None:
             fleet.step(actions(0))
 
 
+def test_last_observation_of_a_row_that_was_sent(backend: Backend, tmp_path: Path) -> None:
+    """A row that fails after a send ends with its last observation, also where all rows of its worker are sent."""
+    env_fns = env_fns_with("raise", nth=3, once=once_marker(str(tmp_path)))
+    rows = list(range(NUM_ENVS))
+    with backend(env_fns, on_failure="restart", batch_size=NUM_ENVS) as fleet:
+        last = fleet.reset(seed=0)[0]
+        for step in range(4):
+            fleet.send(actions(step), rows)
+            batch = fleet.recv(env_indices=rows)
+            if "env_error" in batch.infos:
+                np.testing.assert_array_equal(batch.observations[FAULTY], last[FAULTY])
+                return
+            last = batch.observations
+    pytest.fail("nothing failed")
+
+
 @pytest.mark.parametrize("fault", ["raise", "sigkill"])
 def test_send_and_recv(backend: Backend, fault: str, tmp_path: Path) -> None:
     """Asynchronously too: every row sent comes back once, the lost ones truncated."""

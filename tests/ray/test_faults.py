@@ -32,6 +32,7 @@ from envfleet.errors import (
     WorkersUnplaced,
 )
 from envfleet.testing import CountingEnv
+from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.transports.ray.transport import RayTransport
 
 pytestmark = pytest.mark.timeout(100)
@@ -220,12 +221,12 @@ def test_no_place() -> None:
 def test_no_place_for_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fleet is broken then, and closes as any other."""
 
-    def find_none(self: RayTransport, worker: int) -> Any:
-        raise WorkersUnplaced([worker], 1, 1.0, "1 place", "no node", None)
+    def find_none(self: RayTransport, plan: GroupPlan) -> Any:
+        raise WorkersUnplaced([plan.worker], 1, 1.0, "1 place", "no node", None)
 
     with NEAR(COUNTING, workers=1, on_failure="restart") as fleet:
         fleet.reset(seed=0)
-        monkeypatch.setattr(RayTransport, "_invite", find_none)
+        monkeypatch.setattr(RayTransport, "_launch", find_none)
         os.kill(pids(fleet)[0], signal.SIGKILL)
         with pytest.raises(WorkersUnplaced, match="1 place"):
             fleet.step(actions(0))

@@ -250,7 +250,7 @@ class Agent(abc.ABC, Generic[Config]):
     @classmethod
     def _kind(cls) -> str:
         """Return the name that files know this kind of agent by, which `load_agent` finds the class with."""
-        is_registered = cls.name in AGENTS and resolve(AGENTS[cls.name].target) is cls
+        is_registered = cls.name in AGENTS and resolve(AGENTS[cls.name]) is cls
         return cls.name if is_registered else f"{cls.__module__}:{cls.__qualname__}"
 
     @property

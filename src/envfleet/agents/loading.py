@@ -26,7 +26,7 @@ def find_agent(kind: str, place: str) -> type[Agent[Any]]:
         InvalidArgument: There is no such class, or it is no agent that can be trained.
     """
     if kind in AGENTS:
-        registered: type[Agent[Any]] = resolve(AGENTS[kind].target)
+        registered: type[Agent[Any]] = resolve(AGENTS[kind])
         return registered
     found = find_own(kind, place)
     if not isinstance(found, type) or not issubclass(found, (OffPolicyAgent, SlabAgent)):

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, FleetBroken, InvalidArgument, SubEnvError
-from envfleet.fleet.checks import check_mask, check_options, check_rows, check_seeds, check_whole
+from envfleet.fleet.checks import check_mask, check_options, check_rows, check_seeds
 from envfleet.fleet.engine import Batch, Call, Engine, GetState, Request, Reset, SetAttr, SetState, Step, StepResult
 from envfleet.fleet.infos import scatter_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse, refuse_busy
@@ -27,6 +27,10 @@ from envfleet.fleet.stats import FleetStats, Plan
 CLOSE_TIMEOUT_S = 10.0
 
 Indices = Sequence[int] | NDArray[np.integer[Any]]
+
+_ALL_AT_ONCE = "which steps all at once: pass all, or make the fleet with another backend"
+_NO_OBJECTS = "whose sub-environments are no Python objects here: use call(), get_attr() and set_attr()"
+_NO_STATES = "which cannot save sub-environments: make the fleet with another backend"
 
 _READY, _TORN = Lifecycle.READY, Lifecycle.TORN
 _WHOLE = (Lifecycle.NEW, Lifecycle.READY, Lifecycle.TORN)  # what a reset of all sub-environments can start from
@@ -39,7 +43,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
     Args:
         engine: What carries out requests; the fleet closes it.
-        batch_size: Rows that `recv` waits for; all by default.
+        batch_size: Rows that `recv` waits for, from 1 to `num_envs`; all by default.
 
     Attributes:
         num_envs: How many sub-environments.
@@ -63,19 +67,15 @@ class Fleet(VectorEnv[Any, Any, Any]):
         self.engine = engine
         self._engine_step = engine.step
         self.num_envs = traits.num_envs
-        self.single_observation_space, self.single_action_space = (
-            traits.single_observation_space,
-            traits.single_action_space,
-        )
+        self.single_observation_space = traits.single_observation_space
+        self.single_action_space = traits.single_action_space
         space = traits.observation_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs) if space is None else space
         self.action_space = batch_space(traits.single_action_space, self.num_envs)
         self.autoreset_mode = traits.autoreset_mode
         self.metadata = {**traits.metadata, "autoreset_mode": traits.autoreset_mode}
         self.spec, self.render_mode = traits.env_spec, traits.render_mode
-        self.batch_size = self.num_envs
-        if batch_size is not None:
-            self.batch_size = check_whole("batch_size", batch_size, 1, self.num_envs, most_name="num_envs")
+        self.batch_size = batch_size or self.num_envs
         self._under_way = np.zeros(self.num_envs, np.bool_)
         if traits.is_bound_to_process:
             _fleets.add(self)
@@ -235,7 +235,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
             if rows is not None and np.array_equal(rows, np.arange(self.num_envs)):
                 rows = None
             if rows is not None:
-                self._check_partial(f"send() of {len(rows)}")
+                self._require(
+                    self.engine.traits.has_partial_steps, f"send() of {len(rows)} of {self.num_envs}", _ALL_AT_ONCE
+                )
             which = slice(None) if rows is None else rows
             self._check_idle("send()", which)
 
@@ -266,7 +268,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
                 idle = rows[~self._under_way[rows]].tolist()
                 raise InvalidArgument(f"recv(env_indices=…) of {idle}, which are not under way: send() them first")
             if rows is not None and len(rows) < self.num_envs:
-                self._check_partial(f"recv() of {len(rows)}")
+                self._require(
+                    self.engine.traits.has_partial_steps, f"recv() of {len(rows)} of {self.num_envs}", _ALL_AT_ONCE
+                )
             count = None if rows is not None else min(self.batch_size, int(np.count_nonzero(self._under_way)))
 
             def collect() -> Batch:
@@ -326,11 +330,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             One value for each.
         """
         with self._hold("apply()", Lifecycle.NEW, _READY):
-            if not self.engine.traits.has_objects:
-                raise InvalidArgument(
-                    f"apply() with backend {self.plan.backend!r}, whose sub-environments are no Python objects here: "
-                    "use call(), get_attr() and set_attr()"
-                )
+            self._require(self.engine.traits.has_objects, "apply()", _NO_OBJECTS)
             rows = None if indices is None else check_rows(indices, self.num_envs)
             return list(self._run(Call(function, args, kwargs, rows)))
 
@@ -359,7 +359,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
             StateUnsupported: A sub-environment can be neither pickled nor copied.
         """
         with self._hold("get_state()", _READY):
-            self._check_states("get_state()")
+            self._require(self.engine.traits.has_states, "get_state()", _NO_STATES)
             return self._run(GetState(None if indices is None else check_rows(indices, self.num_envs)))
 
     def set_state(self, states: Any, indices: Indices | None = None) -> Any:
@@ -374,13 +374,9 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """
         rows = None if indices is None else check_rows(indices, self.num_envs)
         with self._hold("set_state()", *((_READY,) if rows is not None and len(rows) < self.num_envs else _WHOLE)):
-            self._check_states("set_state()")
+            self._require(self.engine.traits.has_states, "set_state()", _NO_STATES)
             self._run(SetState(states, rows), _READY)
             return self.engine.observe(rows)
-
-    def _check_states(self, call: str) -> None:
-        if not self.engine.traits.has_states:
-            raise InvalidArgument(f"{call} with backend {self.plan.backend!r}, which cannot save sub-environments")
 
     # ------------------------------------------------------------------------------------------------- read-outs
 
@@ -441,10 +437,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Return the Python stack of every worker now, by worker; from any thread, also while workers are stuck."""
         if self._state is Lifecycle.CLOSED:
             refuse("stacks()", self._state, None)
-        if not self.engine.traits.has_stacks:
-            raise InvalidArgument(
-                f"stacks() with backend {self.plan.backend!r}, which runs no Python here; see stats()"
-            )
+        self._require(self.engine.traits.has_stacks, "stacks()", "which runs no Python here; see stats()")
         return {worker.index: worker.stack for worker in self.engine.look(stacks=True).workers}
 
     def __repr__(self) -> str:
@@ -471,12 +464,10 @@ class Fleet(VectorEnv[Any, Any, Any]):
         """Return how to finish what is under way."""
         return "call recv() until it returned them all"
 
-    def _check_partial(self, call: str) -> None:
-        if not self.engine.traits.has_partial_steps:
-            raise InvalidArgument(
-                f"{call} of {self.num_envs} sub-environments with backend {self.plan.backend!r}, which steps all at "
-                "once: pass all, or make the fleet with another backend"
-            )
+    def _require(self, is_there: bool, call: str, refusal: str) -> None:
+        """Refuse a call that the engine cannot carry out."""
+        if not is_there:
+            raise InvalidArgument(f"{call} with backend {self.plan.backend!r}, {refusal}")
 
     def _check_idle(self, call: str, rows: Any) -> None:
         if self._under_way[rows].any():

@@ -19,12 +19,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.fleet.leaves import (
+    ACTIONS,
     OBSERVATION,
     ArraySpace,
     Leaf,
     Path,
     Wording,
-    actions_named,
     fit,
     label,
     range_of,
@@ -340,14 +340,13 @@ class SpaceLayout:
             return arrays[0]
         return self._root.batch(arrays, objects)
 
-    def unbatch(self, batched: Any, n: int, name: str = "actions") -> Columns:
-        """Check a batched value of `n` rows and take it apart; the inverse of `batch`.
+    def unbatch(self, batched: Any, n: int) -> Columns:
+        """Check actions, a batched value of `n` rows, and take it apart; the inverse of `batch`.
 
         Args:
             batched: Gymnasium's batched form: an array, list or CPU tensor; a dict or tuple of those; a tuple of `n`
                 values for a space without a fixed shape. A dict space also takes a sequence of `n` dicts.
             n: How many rows it must have.
-            name: What to call it in messages.
 
         Returns:
             One array per leaf, which is the given one where that fits, and one list per object leaf.
@@ -357,7 +356,7 @@ class SpaceLayout:
         """
         leaf = self._single
         if leaf is None:
-            return self._root.unbatch(batched, n, actions_named(name))
+            return self._root.unbatch(batched, n, ACTIONS)
         if (
             type(batched) is np.ndarray
             and batched.dtype is leaf.dtype
@@ -365,14 +364,7 @@ class SpaceLayout:
             and leaf.holds(batched)
         ):
             return [batched], []
-        return [fit(batched, leaf, actions_named(name), n)], []
-
-    def fits(self, batched: Any, n: int) -> bool:
-        """Return whether a batched value can go into the arrays as it is, with neither a cast nor a check of ranges."""
-        leaf = self._single
-        if leaf is None:
-            return False
-        return type(batched) is np.ndarray and batched.dtype == leaf.dtype and batched.shape == (n, *leaf.shape)
+        return [fit(batched, leaf, ACTIONS, n)], []
 
     def apart(self, batched: Any) -> list[Any]:
         """Return the arrays of a batched value, one per leaf, unchecked."""

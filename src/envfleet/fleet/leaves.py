@@ -95,19 +95,13 @@ class Wording:
 
 _RETURN_MATCHING = "return observations that match observation_space from reset() and step()"
 OBSERVATION = Wording(ObservationError, "observation", "observation_space", _RETURN_MATCHING, _RETURN_MATCHING)
-_ACTIONS = Wording(
+ACTIONS = Wording(
     InvalidArgument,
     "actions",
     "action_space",
     "pass one row per sub-environment",
     "pass one batched value per part; tuple(zip(*actions)) makes them of one tuple per sub-environment",
 )
-
-
-@functools.lru_cache(maxsize=16)
-def actions_named(name: str) -> Wording:
-    """Return how to speak of a batch of actions called `name`."""
-    return dataclasses.replace(_ACTIONS, value=name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,20 +123,11 @@ class Leaf:
     def __str__(self) -> str:
         return f"{label('', self.path)} {self.shape} {self.dtype}".lstrip()
 
-    @functools.cached_property
-    def is_float(self) -> bool:
-        """Whether its values can be NaN."""
-        return self.dtype.kind in "fc"
-
     def holds(self, array: NDArray[Any]) -> bool:
         """Return whether a batch of values, of the right shape and dtype, is free of NaN and in range."""
         if self.allowed is not None:
             return self.allowed.holds(array)
-        return not (self.is_float and has_nan(array))
-
-    def accepts(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether values of a dtype may be stored here, as `castable` but for any dtype."""
-        return dtype in self.castable or np.can_cast(dtype, self.dtype, "same_kind")
+        return not (self.dtype.kind in "fc" and has_nan(array))
 
     @functools.cached_property
     def castable(self) -> frozenset[np.dtype[Any]]:
@@ -254,7 +239,8 @@ def fit(value: Any, leaf: Leaf, wording: Wording, n: int | None = None) -> NDArr
     """
     array = value if type(value) is np.ndarray else _as_array(value, leaf, wording)
     shape = leaf.shape if n is None else (n, *leaf.shape)
-    if array.shape != shape or not leaf.accepts(array.dtype):
+    may_cast = array.dtype in leaf.castable or np.can_cast(array.dtype, leaf.dtype, "same_kind")
+    if array.shape != shape or not may_cast:
         raise wording.error(_explain_misfit(array, value, shape, leaf, wording))
     if n is None:
         return array

@@ -272,27 +272,17 @@ def _join_episodes(
     layout: SpaceLayout,
     infos: dict[str, NDArray[Any]],
 ) -> RolloutEpisodes:
-    def join(parts: list[Any], empty: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate(parts) if parts else empty
-
-    no_int, no_float = np.zeros(0, np.int64), np.zeros(0)
+    none = EndedEpisodes(*(np.zeros(0, dtype) for dtype in (np.int64, float, np.int64, float, np.int64)))
+    found = [none, *(one for _, one, _, _ in ended)]
+    rows, returns, lengths, _, ids = map(np.concatenate, zip(*found, strict=True))
+    steps = np.concatenate([none.rows, *(np.full(len(one.rows), t) for t, one, _, _ in ended)])
     last = [
-        join([leaves[k] for _, _, leaves, _ in ended], np.zeros((0, *leaf.shape), leaf.dtype))
+        np.concatenate([np.zeros((0, *leaf.shape), leaf.dtype), *(leaves[k] for _, _, leaves, _ in ended)])
         for k, leaf in enumerate(layout.leaves)
     ]
     last_infos = {}
     for name, slab in infos.items():
-        parts = [
-            np.asarray(given.get(name, np.zeros(slab.shape[1:], slab.dtype)))[found.rows]
-            for _, found, _, given in ended
-        ]
-        last_infos[name] = join(parts, np.zeros((0, *slab.shape[2:]), slab.dtype))
-    return RolloutEpisodes(
-        steps=join([np.full(len(found.rows), t) for t, found, _, _ in ended], no_int),
-        env_indices=join([found.rows for _, found, _, _ in ended], no_int),
-        returns=join([found.returns for _, found, _, _ in ended], no_float),
-        lengths=join([found.lengths for _, found, _, _ in ended], no_int),
-        ids=join([found.ids for _, found, _, _ in ended], no_int),
-        observations=layout.batch(last),
-        infos=last_infos,
-    )
+        empty = np.zeros(slab.shape[1:], slab.dtype)
+        parts = [np.asarray(given.get(name, empty))[one.rows] for _, one, _, given in ended]
+        last_infos[name] = np.concatenate([empty[:0], *parts])
+    return RolloutEpisodes(steps, rows, returns, lengths, ids, layout.batch(last), last_infos)

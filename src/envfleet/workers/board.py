@@ -96,25 +96,37 @@ def ring_pipe(fd: int) -> None:
         os.write(fd, b"x")
 
 
-class PipeBell:
-    """The end of a pipe at which somebody sleeps.
+class Poller:
+    """Descriptors that somebody sleeps on, and what to do when they become readable."""
 
-    Args:
-        fd: The end that is read.
-    """
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], bool]] = {}
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.poll = select.poll()
-        self.poll.register(fd, select.POLLIN)
+    def watch(self, fd: int, handler: Callable[[], bool] | None = None) -> None:
+        """Wake up when a descriptor becomes readable.
+
+        Args:
+            fd: The descriptor.
+            handler: Called then; returns whether somebody has to attend to it. Without one it is a bell to be silenced.
+        """
+        self._poll.register(fd, select.POLLIN)
+        self._handlers[fd] = handler or (lambda: os.read(fd, 4096) == b"")
+
+    def forget(self, fd: int) -> None:
+        """Watch a descriptor no longer; idempotent."""
+        with contextlib.suppress(KeyError, ValueError):  # unknown, or closed
+            self._poll.unregister(fd)
+        self._handlers.pop(fd, None)
 
     def sleep(self, timeout_s: float) -> bool:
-        """Sleep until the bell rings; returns whether something else in `poll` needs attention."""
-        ready = self.poll.poll(timeout_s * 1000)
-        if (self._fd, select.POLLIN) in ready:
-            os.read(self._fd, 4096)
-            return len(ready) > 1
-        return bool(ready)
+        """Sleep until something is readable, and handle it; returns whether somebody has to attend to something."""
+        needs_attention = False
+        for fd, _ in self._poll.poll(timeout_s * 1000):
+            handler = self._handlers.get(fd)
+            if handler is not None:  # else another handler forgot it just now
+                needs_attention |= handler()
+        return needs_attention
 
 
 OWNER_LONG_NS, WORKER_LONG_NS = 1_000_000, 200_000
@@ -136,13 +148,14 @@ class Waiting:
 
     Attributes:
         waited_ns: Time spent waiting.
+        sleep: As given.
         fence: Orders the memory accesses of the thread that waits.
     """
 
     SLEEP_S = 1.0  # no ring is lost (see `make_fence`), so an idle worker need not look more often
 
     def __init__(self, line: Line, sleep: Callable[[float], bool], *, long_ns: int) -> None:
-        self._line, self._sleep, self.fence = line, sleep, make_fence()
+        self._line, self.sleep, self.fence = line, sleep, make_fence()
         self._is_awake, self._long_ns, self._is_trial = long_ns > 0, long_ns, False
         self._awake_ns: float = long_ns
         self._cost_ns: dict[bool, float] = {}
@@ -190,7 +203,7 @@ class Waiting:
         try:
             while not is_there():
                 left_s = timeout_s - (time.perf_counter_ns() - start_ns) / 1e9
-                if self._sleep(max(0.0, min(self.SLEEP_S, left_s))) or left_s <= 0:
+                if self.sleep(max(0.0, min(self.SLEEP_S, left_s))) or left_s <= 0:
                     return is_there()
         finally:
             self._line[ASLEEP] = 0

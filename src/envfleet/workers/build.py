@@ -1,19 +1,11 @@
-"""Spread sub-environments over workers, and the transports of the backends."""
+"""Spread sub-environments over workers."""
 
 from __future__ import annotations
-
-import os
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.stats import Plan
 from envfleet.machine import whole_cores
 from envfleet.options import Options
-from envfleet.workers.env_group import GroupPlan
-from envfleet.workers.transport import Transport
-
-MakeTransport = Callable[[Sequence[GroupPlan], dict[str, Any], Options], Transport]
 
 
 def plan_workers(options: Options, num_envs: int, *, reason: str, count: int | None = None) -> Plan:
@@ -43,29 +35,3 @@ def plan_workers(options: Options, num_envs: int, *, reason: str, count: int | N
             "and autoreset_mode NEXT_STEP or DISABLED"
         )
     return Plan(options.backend, len(sizes), tuple(sizes), reason)
-
-
-def make_serial(plans: Sequence[GroupPlan], shared: dict[str, Any], options: Options) -> Transport:
-    """Run sub-environments in the caller's thread."""
-    from envfleet.workers.transports.inline import InlineTransport
-
-    return InlineTransport(plans, shared)
-
-
-def make_threads(plans: Sequence[GroupPlan], shared: dict[str, Any], options: Options) -> Transport:
-    """Run sub-environments in threads."""
-    from envfleet.workers.transports.thread import ThreadTransport
-
-    return ThreadTransport(plans, shared)
-
-
-def make_processes(plans: Sequence[GroupPlan], shared: dict[str, Any], options: Options) -> Transport:
-    """Run sub-environments in worker processes."""
-    if os.name != "posix":
-        raise InvalidArgument(
-            'backend="process" on a system that is not POSIX, without which there are no worker processes: pass '
-            'backend="thread" or "serial"'
-        )
-    from envfleet.workers.transports.process import ProcessTransport
-
-    return ProcessTransport(plans, shared)

@@ -125,20 +125,30 @@ class Crew:
         """
         left = {worker: self.lines[worker] for worker in workers}
         lines = left.values()
-        if all([line[DONE] == line[ASKED] for line in lines]):  # noqa: C419  # a list is faster
-            return list(left)
-        begun_ns = start_ns = time.perf_counter_ns()
-        while not self.waiting.wait(
-            lambda: all([line[DONE] == line[ASKED] for line in lines]),  # noqa: C419
-            start_ns,
-            self.tick_s if timeout_s is None else self.patience_s(timeout_s, begun_ns),
-        ):
+
+        def attend() -> None:
             for worker in self.attend():
                 left.pop(worker, None)
-            start_ns = time.perf_counter_ns()
-            if timeout_s is not None and start_ns - begun_ns >= timeout_s * 1e9 and left:
-                raise errors.CallTimeout("recv", timeout_s)
+
+        if not all([line[DONE] == line[ASKED] for line in lines]):  # noqa: C419  # a list is faster
+            self.wait(lambda: all([line[DONE] == line[ASKED] for line in lines]), attend, timeout_s)  # noqa: C419
         return list(left)
+
+    def wait(self, is_there: Callable[[], bool], attend: Callable[[], Any], timeout_s: float | None) -> None:
+        """Wait until `is_there`, and `attend` to the workers now and then.
+
+        Raises:
+            CallTimeout: `timeout_s` passed.
+        """
+        begun_ns = start_ns = time.perf_counter_ns()
+        left_s = math.inf if timeout_s is None else timeout_s
+        while not self.waiting.wait(is_there, start_ns, min(self.tick_s, left_s)):
+            attend()
+            start_ns = time.perf_counter_ns()
+            if timeout_s is not None:
+                left_s = max(0.0, timeout_s - (start_ns - begun_ns) / 1e9)
+                if not left_s and not is_there():
+                    raise errors.CallTimeout("recv", timeout_s)
 
     def settle(self) -> None:
         """Wait until nothing is under way, also where an interrupt struck before a worker was woken."""
@@ -150,10 +160,6 @@ class Crew:
                 self.transport.ring(worker)
         if late or self.rebuilding:
             self.finish(self.every)
-
-    def patience_s(self, timeout_s: float, begun_ns: int) -> float:
-        """Return how long to wait before `attend` is due, or a caller's own patience ends."""
-        return max(0.0, min(self.tick_s, timeout_s - (time.perf_counter_ns() - begun_ns) / 1e9))
 
     def attend(self) -> set[int]:
         """Look after the workers when a wait ended without what it waited for; returns those that were lost."""
@@ -224,7 +230,9 @@ class Crew:
     def build(self) -> list[GroupInfo]:
         """Start all workers and have them build their sub-environments."""
         self.transport.start(self._options.start_timeout_s)
-        self._ask_build(self.every)
+        for worker, plan in enumerate(self._plans):
+            self.transport.requests.put(worker, plan)
+        self.ask(self.every, Verb.BUILD)
         self.finish(self.every)
         return [reply.value for reply in self.replies(self.every).values()]
 
@@ -236,16 +244,12 @@ class Crew:
 
     def replace(self, worker: int, rng_states: tuple[Any, ...] = ()) -> None:
         """Start another worker; it builds while others go on, and is awaited when its rows are needed."""
-        self._plans[worker] = self._plans[worker].successor(rng_states)
+        plan = self._plans[worker] = self._plans[worker].successor(rng_states)
         self.rebuilding.add(worker)
-        self.transport.replace(worker, self._plans[worker])
-        self._ask_build([worker])
-
-    def _ask_build(self, workers: Sequence[int]) -> None:
-        for worker in workers:
-            self.transport.requests.put(worker, self._plans[worker])
-            self._seen.pop(worker, None)
-        self.ask(workers, Verb.BUILD)
+        self._seen.pop(worker, None)
+        self.transport.replace(worker, plan)
+        self.transport.requests.put(worker, plan)
+        self.ask([worker], Verb.BUILD)
 
     def await_rebuilt(self, workers: Iterable[int]) -> None:
         """Wait until successors among `workers` can work."""
@@ -356,14 +360,16 @@ class Crew:
         replies: list[Reply] = []
         try:
             if timeout_s > 0 or not self.transport.can_kill:  # who cannot be ended leaves when it reads this
-                alive = [worker for worker in self.every if worker not in self.transport.ended()]
-                asked, left = self.ask(alive, Verb.CLOSE), {worker: self.lines[worker] for worker in alive}
+                left = alive = [worker for worker in self.every if worker not in self.transport.ended()]
+                asked = self.ask(alive, Verb.CLOSE)
+
+                def under_way() -> list[int]:
+                    return [worker for worker in left if self.lines[worker][DONE] != asked]
+
                 while left and time.monotonic() < deadline_s:
-                    left_s, start_ns = deadline_s - time.monotonic(), time.perf_counter_ns()
-                    self.waiting.wait(lambda: all(line[DONE] == asked for line in left.values()), start_ns, left_s)
-                    ended = self.transport.ended()
-                    for worker in [worker for worker, line in left.items() if line[DONE] == asked or worker in ended]:
-                        del left[worker]
+                    left_s = deadline_s - time.monotonic()
+                    self.waiting.wait(lambda: not under_way(), time.perf_counter_ns(), left_s)
+                    left = [worker for worker in under_way() if worker not in self.transport.ended()]
                 replies = list(self.replies([w for w in alive if self.lines[w][DONE] == asked]).values())
         except BaseException:
             deadline_s = 0.0  # Ctrl-C: who closes no faster is ended by force

@@ -27,10 +27,11 @@ from envfleet.workers.arrays import ArraysSpec
 from envfleet.workers.board import BUSY_NS, COLUMNS, FLAGS, MAIL, STEPS, TABLE, Verb
 from envfleet.workers.columns import ColumnReader
 from envfleet.workers.crew import Crew
-from envfleet.workers.env_checks import batched_space, check_infos
+from envfleet.workers.env_checks import batch_spaces
 from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply, ResetPlan, RowState
 from envfleet.workers.partial import Loss, PartialSteps
 from envfleet.workers.replay import write_replay
+from envfleet.workers.state import rng_state_of
 from envfleet.workers.transport import Transport
 
 _GIVE_UP_S = 1.0
@@ -47,7 +48,6 @@ class _Open(NamedTuple):
     """A request that workers were asked to carry out by mail, and that is not collected yet."""
 
     request: seam.Request
-    verb: Verb
     messages: Mapping[int, Any]
 
 
@@ -77,14 +77,14 @@ class WorkersEngine(seam.Engine):
         self._seeds: list[int | None] = [None] * num_envs
         self._ended_by = [0] * len(plans)  # episodes that ended since a worker was built
         self._open: _Open | None = None
-        self._stepping: list[int] | None = None  # workers of a step of all that is under way
+        self._is_stepping = False  # all workers, by one request to each
         self._last_look: FleetStats | None = None
         self._finalizer = weakref.finalize(self, _end, transport, os.getpid())
         try:
             infos = self._crew.build()
-            if len(infos) > 1:
-                check_infos(infos, self._crew.spans, same_bounds=options.observation_mode == "same")
-            self._allocate(infos[0].observation_spaces[0], infos[0].action_space, transport)
+            batched_space = batch_spaces(infos, same_bounds=options.observation_mode == "same")
+            space, action_space = infos[0].spaces[0]
+            self._allocate(space, action_space, transport)
         except BaseException as error:
             self._crew.close(_GIVE_UP_S if isinstance(error, Exception) else 0.0)  # Ctrl-C: at once
             self._finalizer.detach()
@@ -93,10 +93,10 @@ class WorkersEngine(seam.Engine):
         self.traits = seam.Traits(
             plan=plan,
             num_envs=num_envs,
-            single_observation_space=infos[0].observation_spaces[0],
-            single_action_space=infos[0].action_space,
+            single_observation_space=space,
+            single_action_space=action_space,
             autoreset_mode=self._mode,
-            observation_space=batched_space(infos, self._crew.spans),
+            observation_space=batched_space,
             env_spec=infos[0].spec,
             render_mode=infos[0].render_mode,
             metadata=infos[0].metadata,
@@ -108,8 +108,7 @@ class WorkersEngine(seam.Engine):
         self._layout, self._action_layout = SpaceLayout(space), SpaceLayout(action_space, is_checked=not is_lenient)
         self._action_space = batch_space(action_space, self._num_envs)
         spec = ArraysSpec(self._layout, self._action_layout, self._num_envs, has_finals=is_same_step)
-        arrays, self._is_array = transport.allocate(spec), self._layout.is_array
-        self._arrays = arrays
+        arrays = self._arrays = transport.allocate(spec)
         self._columns = ColumnReader(arrays.info_values, arrays.info_given)
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
@@ -123,19 +122,24 @@ class WorkersEngine(seam.Engine):
 
     def step(self, actions: Any) -> seam.StepResult:
         """Step every sub-environment once."""
-        start_ns, waiting = time.perf_counter_ns(), self._crew.waiting
+        crew = self._crew
+        if crew.lost or crew.rebuilding:
+            self.submit(seam.Step(actions))
+            batch: seam.Batch = self.collect()
+            return batch[:5]
+        start_ns, waiting = time.perf_counter_ns(), crew.waiting
         waited_ns = waiting.waited_ns
-        message, crew = self._take_actions(actions, self._here is not None), self._crew
+        message = self._take_actions(actions, self._here is not None)
         generation = 1 - self._generation
         if self._here is not None:
             reply = self._here.step(generation, None, *message or ())
             self._generation = generation
             result = self._finish_step([] if reply is None else [reply], False)
-        elif message is None and not crew.lost and not crew.rebuilding:
+        elif message is None:
             self._generation = generation
             flags = crew.step(generation)
             if flags < 0:
-                self._stepping = crew.every
+                self._is_stepping = True
                 result = self._collect_step(None)
             else:
                 replies = list(crew.replies(crew.every).values()) if flags & MAIL else []
@@ -167,7 +171,8 @@ class WorkersEngine(seam.Engine):
             except (TypeError, ValueError):
                 pass
         if self._options.lenient_actions:
-            if layout.fits(actions, self._num_envs):
+            given = getattr(actions, "dtype", None), getattr(actions, "shape", None)
+            if layout.is_array and type(actions) is np.ndarray and given == (arrays[0].dtype, arrays[0].shape):
                 arrays[0][...] = actions
                 return None
             try:
@@ -187,52 +192,28 @@ class WorkersEngine(seam.Engine):
         return (objects, None) if objects else None
 
     def _ask_step(self, message: tuple[Any, Any] | None) -> None:
-        """Ask every worker to step; rows whose worker was lost are answered from here, others of it step alone."""
-        crew = self._crew
-        if message is None and not crew.lost and not crew.rebuilding:
-            self._generation = 1 - self._generation
-            crew.ask(crew.every, Verb.STEP, self._generation)
-            self._stepping = crew.every
-            return
-        apart = set(self._partial.workers_of(list(crew.lost)) if crew.lost else ())
-        whole = [worker for worker in crew.every if worker not in apart]
-        crew.await_rebuilt(whole)
-        apart |= set(self._partial.workers_of(list(crew.lost)) if crew.lost else ())  # some may be lost again
-        whole = [worker for worker in whole if worker not in apart]
-        generation = 1 - self._generation
-        if apart:  # rows that step alone find their last observations where the new ones go
-            self._copy_observations(generation)
-        objects, values = message or ((), None)
+        """Ask every worker to step all its rows."""
+        crew, generation = self._crew, 1 - self._generation
         if message is None:
-            crew.ask(whole, Verb.STEP, generation)
+            crew.ask(crew.every, Verb.STEP, generation)
         else:
-            spans = {worker: slice(crew.spans[worker].start, crew.spans[worker].stop) for worker in whole}
-            messages = {
-                worker: ([leaf[span] for leaf in objects], None if values is None else values[span])
-                for worker, span in spans.items()
-            }
+            objects, values = message
+            messages = {}
+            for worker, rows in enumerate(crew.spans):
+                span = slice(rows.start, rows.stop)
+                messages[worker] = [leaf[span] for leaf in objects], None if values is None else values[span]
             crew.send(Verb.STEP_BY_MAIL, messages, generation)
-        self._generation = generation
-        for worker in sorted(apart):
-            rows = np.arange(crew.spans[worker].start, crew.spans[worker].stop)
-            self._partial.send(rows, [[leaf[row] for row in rows] for leaf in objects], self._generation)
-        self._stepping = whole
+        self._generation, self._is_stepping = generation, True
 
     def _collect_step(self, timeout_s: float | None) -> seam.StepResult:
-        crew, workers = self._crew, self._stepping or []
-        done = crew.finish([one for one in workers if crew.spans[one].start not in crew.lost], timeout_s=timeout_s)
-        flags = 0
+        crew, flags = self._crew, 0
+        done = crew.finish([worker for worker in crew.every if worker not in crew.rebuilding], timeout_s=timeout_s)
         for worker in done:
             flags |= crew.lines[worker][FLAGS]
         replies = list(crew.replies(done).values()) if flags & ~COLUMNS else []
-        lost: dict[int, Loss] = {}
-        if self._partial:
-            apart = self._partial.collect(None, self._partial.rows(), timeout_s)
-            replies, lost, flags = replies + apart.replies, apart.lost, COLUMNS
-        for worker in set(workers).difference(done):
-            lost |= {row: Loss(crew.lost.pop(row), 1 - self._generation) for row in crew.spans[worker]}
-        self._stepping = None
-        if lost:
+        self._is_stepping = False
+        if crew.lost:
+            lost = {row: Loss(crew.lost.pop(row), 1 - self._generation) for row in list(crew.lost)}
             replies.append(Reply(infos=self._answer_lost(lost)))
         return self._finish_step(replies, bool(flags & COLUMNS))
 
@@ -250,7 +231,7 @@ class WorkersEngine(seam.Engine):
         if self.copy:
             rewards, flags = rewards.copy(), flags.copy()
         self._steps += self._num_envs
-        if self.copy and self._is_array:
+        if self.copy and self._layout.is_array:
             return out.observations[0].copy(), rewards, flags[0], flags[1], infos
         return self.observe(), rewards, flags[0], flags[1], infos
 
@@ -329,28 +310,22 @@ class WorkersEngine(seam.Engine):
         ended = [row for row in rows if self._mode is AutoresetMode.NEXT_STEP and self._episodes.ended[row]]
         renewed = rows if self._mode is AutoresetMode.SAME_STEP else ended
         if renewed:
-            replies = self._reset_now(np.array(renewed))
+            replies = list(self._finish(self._ask(seam.Reset(np.array(renewed)))).values())
+            self._take_in(replies)
             infos += [entry for reply in replies for entry in reply.infos]
         out.clear(rows)
         out.flags[1, [row for row in rows if row not in ended]] = True
         return infos
 
-    def _reset_now(self, rows: seam.Rows) -> list[Reply]:
-        opened = self._ask(seam.Reset(rows), Verb.RESET, self._reset_messages(seam.Reset(rows)))
-        replies = list(self._finish(opened).values())
-        self._take_in(replies)
-        return replies
-
     def _recycle(self, ended: list[int]) -> None:
         """Replace workers that have ended enough episodes; each has one row, whose generator goes with it."""
         for row in ended:
-            worker = self._partial.workers_of([row])[0]
+            worker = int(self._partial.worker_of[row])
             self._ended_by[worker] += 1
             if self._ended_by[worker] >= (self._options.recycle_episodes or 0):
                 self._ended_by[worker] = 0
-                call = seam.Call(_rng_state_of, rows=np.array([row]))
                 try:
-                    replies = self._finish(self._ask(call, Verb.CALL, self._call_messages(call)))
+                    replies = self._finish(self._ask(seam.Call(rng_state_of, rows=np.array([row]))))
                 except _LOSSES:
                     if self._options.on_failure == "raise":
                         raise
@@ -372,24 +347,21 @@ class WorkersEngine(seam.Engine):
             self._submit_step(request)
             waited_ns = self._crew.waiting.waited_ns - waited_ns
             self._own_ns += time.perf_counter_ns() - start_ns - waited_ns
-        elif isinstance(request, seam.Reset):
-            if request.rows is None:  # whatever was under way, and interrupted, ends here
-                self._crew.settle()
-                self._partial.forget()
-                self._crew.lost.clear()
-            if not self.copy and not self._partial:
-                self._turn(request.rows is None)
-            self._open = self._ask(request, Verb.RESET, self._reset_messages(request))
+            return
+        is_reset, is_whole = isinstance(request, seam.Reset), getattr(request, "rows", None) is None
+        if is_reset and is_whole:  # whatever was under way, and interrupted, ends here
+            self._crew.settle()
+            self._partial.forget()
+            self._crew.lost.clear()
         elif isinstance(request, seam.SetState):
             self._check_states(request)
-            if not self.copy:
-                self._turn(request.rows is None)
-            self._open = self._ask(request, Verb.CALL, self._state_messages(request))
-        else:
-            self._open = self._ask(request, Verb.CALL, self._call_messages(request))
+        if (is_reset or isinstance(request, seam.SetState)) and not self.copy and not self._partial:
+            self._turn(is_whole)
+        self._open = self._ask(request)
 
     def _submit_step(self, request: seam.Step) -> None:
-        if request.rows is None and not self._options.batch_size:
+        is_plain = not (self._options.batch_size or self._crew.lost or self._crew.rebuilding)
+        if request.rows is None and is_plain:
             self._ask_step(self._take_actions(request.actions))
             return
         rows = np.arange(self._num_envs) if request.rows is None else request.rows
@@ -402,35 +374,37 @@ class WorkersEngine(seam.Engine):
             target[rows] = leaf
         self._partial.send(rows, objects, self._generation)
 
-    def _ask(self, request: seam.Request, verb: Verb, messages: Mapping[int, Any]) -> _Open:
-        """Ask workers for their part of a request; rows that are reset need no telling that they were lost."""
+    def _ask(self, request: seam.Request, messages: Mapping[int, Any] | None = None) -> _Open:
+        """Ask workers for their part of a request."""
         crew = self._crew
-        crew.send(verb, messages, self._generation)
-        if isinstance(request, seam.Reset) and crew.lost:
-            for worker, plan in messages.items():
-                for row in self._rows_of(worker, plan):
-                    crew.lost.pop(row, None)
-        return _Open(request, verb, messages)
-
-    def _rows_of(self, worker: int, plan: ResetPlan) -> set[int]:
-        return {self._crew.spans[worker].start + row for row in plan.rows}
+        if not isinstance(request, seam.Reset):
+            messages = self._messages(request)
+            crew.send(Verb.CALL, messages, self._generation)
+            return _Open(request, messages)
+        messages = self._plan_reset(request) if messages is None else messages
+        crew.send(Verb.RESET, messages, self._generation)
+        for worker, plan in messages.items():
+            for place, seed in zip(plan.rows, plan.seeds, strict=True):
+                row = crew.spans[worker][place]
+                crew.lost.pop(row, None)  # a row that is reset need not be told that it was lost
+                self._seeds[row] = self._seeds[row] if seed is None else seed
+        return _Open(request, messages)
 
     def _finish(self, opened: _Open, timeout_s: float | None = None) -> dict[int, Reply]:
         """Wait for a request by mail; a reset is made again by the successors of workers that were lost."""
-        crew, messages = self._crew, opened.messages
-        left, replies = messages, dict[int, Reply]()
+        crew, (request, messages) = self._crew, opened
+        left, replies = dict(messages), dict[int, Reply]()
         while left:
             done = crew.finish(list(left), timeout_s=timeout_s)
             replies.update(crew.replies(done))
-            if isinstance(opened.request, seam.Reset):
-                left = {}
-                if crew.lost:
-                    left = {one: plan for one, plan in messages.items() if self._rows_of(one, plan) & crew.lost.keys()}
-                    self._ask(opened.request, opened.verb, left)
-            elif len(done) < len(left):
-                raise next(crew.lost[crew.spans[one].start] for one in left if one not in done)
-            else:
-                left = {}
+            lost, left = [worker for worker in left if worker not in done], dict[int, Any]()
+            if isinstance(request, seam.Reset) and crew.lost:
+                for worker, plan in messages.items():
+                    if any(crew.spans[worker][place] in crew.lost for place in plan.rows):
+                        left[worker] = plan
+                self._ask(request, left)
+            elif lost:
+                raise crew.lost[crew.spans[lost[0]].start]
         return replies
 
     def collect(self, count: int | None = None, rows: seam.Rows | None = None, timeout_s: float | None = None) -> Any:
@@ -444,11 +418,13 @@ class WorkersEngine(seam.Engine):
                 self._open = opened
                 raise
             return self._read(opened.request, replies)
-        if self._stepping is not None and rows is not None and not np.array_equal(rows, np.arange(self._num_envs)):
-            self._partial.take_over(self._stepping, self._generation)
-            self._stepping = None
-        if self._stepping is not None:
-            batch = seam.Batch(*self._collect_step(timeout_s), np.arange(self._num_envs))
+        every = np.arange(self._num_envs)
+        rows = every if rows is None and count is None else rows
+        if self._is_stepping and rows is not None and not np.array_equal(rows, every):
+            self._partial.take_over(self._generation)
+            self._is_stepping = False
+        if self._is_stepping:
+            batch = seam.Batch(*self._collect_step(timeout_s), every)
         else:
             batch = self._collect_rows(count, rows, timeout_s)
         waited_ns = self._crew.waiting.waited_ns - waited_ns
@@ -474,27 +450,24 @@ class WorkersEngine(seam.Engine):
         """Turn what workers replied into the result of a request."""
         self._take_in(list(replies.values()))
         rows = getattr(request, "rows", None)
+        every = range(self._num_envs) if rows is None else rows.tolist()
         if isinstance(request, seam.Reset):
-            self._episodes.begin(None if rows is None else rows.tolist())
-            self._note_seeds(request)
-            places = None if rows is None else {row: k for k, row in enumerate(rows.tolist())}
-            told = [(row if places is None else places[row], info) for r in replies.values() for row, info in r.infos]
+            self._episodes.begin(every)
+            places = {row: place for place, row in enumerate(every)}
+            told = [(places[row], info) for reply in replies.values() for row, info in reply.infos]
             return self._infos(told, None, rows, False)
         if isinstance(request, seam.SetState):
-            for row, state in zip(
-                range(self._num_envs) if rows is None else rows.tolist(), request.states, strict=True
-            ):
+            for row, state in zip(every, request.states, strict=True):
                 self._episodes.restore(row, state[1])
                 self._crew.lost.pop(row, None)
             return None
         if isinstance(request, seam.SetAttr):
             return None
-        values: list[Any] = [None] * (self._num_envs if rows is None else len(rows))
+        values: list[Any] = [None] * len(every)
         for worker, mine, _ in self._split(rows):
             for place, value in zip(mine, replies[worker].value, strict=True):
                 values[place] = value
         if isinstance(request, seam.GetState):
-            every = range(self._num_envs) if rows is None else rows.tolist()
             return [(state, self._episodes.save(row)) for state, row in zip(values, every, strict=True)]
         return values
 
@@ -503,54 +476,41 @@ class WorkersEngine(seam.Engine):
         spans = self._crew.spans
         if rows is None:
             return [(worker, list(span), list(range(len(span)))) for worker, span in enumerate(spans)]
-        found: dict[int, tuple[int, list[int], list[int]]] = {}
-        for place, row in enumerate(rows.tolist()):
-            worker = self._partial.workers_of([row])[0]
-            _, places, local = found.setdefault(worker, (worker, [], []))
-            places.append(place)
-            local.append(row - spans[worker].start)
-        return list(found.values())
+        holders, found = self._partial.worker_of[rows], []
+        for worker in np.unique(holders).tolist():
+            places = np.flatnonzero(holders == worker)
+            found.append((worker, places.tolist(), (rows[places] - spans[worker].start).tolist()))
+        return found
 
-    def _reset_messages(self, request: seam.Reset) -> dict[int, ResetPlan]:
-        seeds, options, rows = request.seeds, request.options, request.rows
-        messages = {}
-        for worker, places, local in self._split(rows):
+    def _messages(self, request: seam.Request) -> dict[int, Any]:
+        """Return what each worker is asked: a method of its group, and arguments."""
+        messages: dict[int, Any] = {}
+        for worker, places, local in self._split(getattr(request, "rows", None)):
+            if isinstance(request, seam.Call):
+                messages[worker] = "call", (request.name, request.args, dict(request.kwargs), local)
+            elif isinstance(request, seam.GetState):
+                messages[worker] = "get_state", (self._generation, local)
+            elif isinstance(request, seam.SetState):
+                states = {row: request.states[place][0] for row, place in zip(local, places, strict=True)}
+                messages[worker] = "set_state", (self._generation, states)
+            elif isinstance(request, seam.SetAttr):
+                values = request.values
+                mine = [values[place] if isinstance(values, (list, tuple)) else values for place in places]
+                messages[worker] = "set_attr", (request.name, mine)
+        return messages
+
+    def _plan_reset(self, request: seam.Reset) -> dict[int, ResetPlan]:
+        """Return the rows of each worker that it is asked to reset."""
+        seeds, options = request.seeds, request.options
+        plans = {}
+        for worker, places, local in self._split(request.rows):
             if isinstance(seeds, int):
                 mine: list[int | None] = [seeds + self._crew.spans[worker].start + row for row in local]
             else:
                 mine = [None] * len(places) if seeds is None else [seeds[place] for place in places]
             each = [options[p] for p in places] if isinstance(options, Sequence) else [options or None] * len(places)
-            messages[worker] = ResetPlan(local, mine, [None if one is None else dict(one) for one in each])
-        return messages
-
-    def _note_seeds(self, request: seam.Reset) -> None:
-        rows = range(self._num_envs) if request.rows is None else request.rows.tolist()
-        for place, row in enumerate(rows):
-            seed = request.seeds[place] if isinstance(request.seeds, list) else request.seeds
-            if seed is not None:
-                self._seeds[row] = seed if isinstance(request.seeds, list) else seed + row
-
-    def _call_messages(self, request: seam.Request) -> dict[int, Any]:
-        rows = getattr(request, "rows", None)
-        messages: dict[int, Any] = {}
-        for worker, places, local in self._split(rows):
-            if isinstance(request, seam.Call):
-                messages[worker] = "call", (request.name, request.args, dict(request.kwargs), local)
-            elif isinstance(request, seam.GetState):
-                messages[worker] = "get_state", (self._generation, local)
-            elif isinstance(request, seam.SetAttr):
-                each = (
-                    request.values if isinstance(request.values, (list, tuple)) else [request.values] * self._num_envs
-                )
-                messages[worker] = "set_attr", (request.name, [each[place] for place in places])
-        return messages
-
-    def _state_messages(self, request: seam.SetState) -> dict[int, Any]:
-        messages = {}
-        for worker, places, local in self._split(request.rows):
-            states = {row: request.states[place][0] for row, place in zip(local, places, strict=True)}
-            messages[worker] = "set_state", (self._generation, states)
-        return messages
+            plans[worker] = ResetPlan(local, mine, [None if one is None else dict(one) for one in each])
+        return plans
 
     def _check_states(self, request: seam.SetState) -> None:
         count, states = self._num_envs if request.rows is None else len(request.rows), request.states
@@ -567,15 +527,12 @@ class WorkersEngine(seam.Engine):
 
     def _turn(self, is_whole: bool) -> None:
         """Continue in the other generation, so that views that the caller holds survive this call, too."""
+        before, after = self._arrays.outputs[self._generation], self._arrays.outputs[1 - self._generation]
         if not is_whole:
-            self._copy_observations(1 - self._generation)
+            for old, new in zip(before.observations, after.observations, strict=True):
+                new[...] = old
+            after.clear(slice(None))
         self._generation = 1 - self._generation
-
-    def _copy_observations(self, generation: int) -> None:
-        before, after = self._arrays.outputs[1 - generation], self._arrays.outputs[generation]
-        for old, new in zip(before.observations, after.observations, strict=True):
-            new[...] = old
-        after.clear(slice(None))
 
     # ------------------------------------------------------------------------------------------------- the rest
 
@@ -595,7 +552,7 @@ class WorkersEngine(seam.Engine):
             return Lifecycle.BROKEN
         state = super().state_after(error)
         if state is Lifecycle.TORN:
-            self._open = self._stepping = None
+            self._open, self._is_stepping = None, False
         return state
 
     def look(self, *, stacks: bool = False) -> FleetStats:
@@ -616,10 +573,8 @@ class WorkersEngine(seam.Engine):
             )
             for worker in crew.every
         )
-        busy_s, wait_s = sum(worker.busy_s for worker in workers), crew.waiting.waited_ns / 1e9
-        is_inline = crew.transport.server is not None
-        step_s, wait_s = (busy_s, 0.0) if is_inline else (0.0, wait_s)
-        own_s = self._own_ns / 1e9
+        busy_s, own_s = sum(worker.busy_s for worker in workers), self._own_ns / 1e9
+        step_s, wait_s = (0.0, crew.waiting.waited_ns / 1e9) if self._here is None else (busy_s, 0.0)
         total_s = own_s + wait_s
         return FleetStats(
             steps=self._steps,
@@ -675,9 +630,3 @@ def _read_integers(space: Any, arrays: Sequence[NDArray[Any]], layout: SpaceLayo
         return integers, lambda: layout.leaves[0].holds(array)
     allowed = frozenset(range(int(space.start), int(space.start) + int(space.n)))
     return integers, functools.partial(allowed.issuperset, integers)  # for few, a tenth of the time of comparing arrays
-
-
-def _rng_state_of(env: Any) -> Any:
-    """Return the state of a sub-environment's generator, if it has one yet."""
-    rng = getattr(env.unwrapped, "_np_random", None)
-    return None if rng is None else rng.bit_generator.state

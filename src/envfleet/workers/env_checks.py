@@ -16,74 +16,50 @@ UNSET: Any = object()
 """Stands for "the environment returned nothing yet", which `None` cannot."""
 
 
-def check_same_spaces(first_index: int, first: Any, index: int, other: Any, same_bounds: bool) -> None:
-    """Check that two sub-environments (or groups of them) can stand in one fleet.
+def batch_spaces(infos: Sequence[Any], *, same_bounds: bool) -> gym.Space[Any]:
+    """Return the batched observation space of the sub-environments that all workers built.
 
     Args:
-        first_index: Index of `first`.
-        first: Has `observation_space` and `action_space`.
-        index: Index of `other`.
-        other: The same.
+        infos: What each worker reports of its sub-environments.
         same_bounds: Whether observation spaces must be equal, or only of one shape and type.
 
     Raises:
-        SpacesDiffer: Their spaces differ; names both and what differs.
+        SpacesDiffer: Two do not fit together; names both and what differs.
+        InvalidArgument: Two are the same object.
     """
-    ours, theirs = first.observation_space, other.observation_space
+    first = infos[0].spaces[0]
+    spaces = [first if pair == first else pair for info in infos for pair in info.spaces]
+    for index, pair in enumerate(spaces):
+        if pair is not first:
+            _check_same_spaces(first, index, pair, same_bounds)
+    seen: dict[Any, int] = {}
+    for index, identity in enumerate((info.pid, identity) for info in infos for identity in info.identities):
+        if identity in seen:
+            raise InvalidArgument(
+                f"sub-environments {seen[identity]} and {index} are the same object: the callable must make a new "
+                'environment each time, e.g. `lambda: gym.make("CartPole-v1")` instead of `lambda: env`'
+            )
+        seen[identity] = index
+    each = [observation_space for observation_space, _ in spaces]
+    is_same = all(pair is first for pair in spaces)
+    return batch_space(each[0], len(each)) if is_same else batch_differing_spaces(each)
+
+
+def _check_same_spaces(first: Any, index: int, other: Any, same_bounds: bool) -> None:
+    (ours, our_actions), (theirs, their_actions) = first, other
     fits = ours == theirs if same_bounds else is_space_dtype_shape_equiv(ours, theirs)
     for name, mine, yours, is_same in (
         ("observation_space", ours, theirs, fits),
-        ("action_space", first.action_space, other.action_space, first.action_space == other.action_space),
+        ("action_space", our_actions, their_actions, our_actions == their_actions),
     ):
         if is_same:
             continue
         hint = ', or pass observation_mode="different" if only bounds differ' if name == "observation_space" else ""
         raise SpacesDiffer(
-            f"{name} of sub-environment {index} is {yours}, but sub-environment {first_index} has {mine}: "
+            f"{name} of sub-environment {index} is {yours}, but sub-environment 0 has {mine}: "
             f"all sub-environments of a fleet share their spaces; wrap them so that they do{hint}",
             name,
         )
-
-
-def check_distinct(identities: Sequence[int], first_index: int = 0) -> None:
-    """Check that no two sub-environments are the same object.
-
-    Raises:
-        InvalidArgument: Two are.
-    """
-    seen: dict[int, int] = {}
-    for row, identity in enumerate(identities):
-        if identity in seen:
-            raise InvalidArgument(
-                f"sub-environments {first_index + seen[identity]} and {first_index + row} are the same object: the "
-                "callable must make a new environment each time, e.g. "
-                '`lambda: gym.make("CartPole-v1")` instead of `lambda: env`'
-            )
-        seen[identity] = row
-
-
-def check_infos(infos: Sequence[Any], spans: Sequence[range], *, same_bounds: bool) -> None:
-    """Check that what different workers built fits together, as each worker did for its own.
-
-    Raises:
-        SpacesDiffer: It does not.
-        InvalidArgument: Two are the same object, which workers of one process can be.
-    """
-    if len({info.pid for info in infos}) == 1:
-        check_distinct([identity for info in infos for identity in info.identities])
-    for info, span in zip(infos[1:], spans[1:], strict=True):
-        check_same_spaces(0, infos[0], span.start, info, same_bounds)
-
-
-def batched_space(infos: Sequence[Any], spans: Sequence[range]) -> gym.Space[Any]:
-    """Return the batched observation space of all workers; sub-environments may differ in their bounds."""
-    each: list[gym.Space[Any]] = []
-    for info, span in zip(infos, spans, strict=True):
-        found = info.observation_spaces
-        each += found * len(span) if len(found) == 1 else found
-    if all(space == each[0] for space in each):
-        return batch_space(each[0], len(each))
-    return batch_differing_spaces(each)
 
 
 def explain_result(error: BaseException, result: Any) -> BaseException:

@@ -21,10 +21,10 @@ from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import BUILDING, BUSY_NS, IDLE, PHASE, ROW, STEPPING, STEPS, TURN, Line
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.columns import ColumnWriter
-from envfleet.workers.env_checks import UNSET, check_distinct, check_same_spaces, explain_result, read_reset
+from envfleet.workers.env_checks import UNSET, explain_result, read_reset
 from envfleet.workers.failures import make_failure, repair_info
 from envfleet.workers.replay import EpisodeLog
-from envfleet.workers.state import EnvState, load_env, save_env
+from envfleet.workers.state import EnvState, load_env, save_env, set_rng_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +53,23 @@ class GroupPlan:
 
 
 class GroupInfo(NamedTuple):
-    """What a group reports once it is built; `observation_spaces` has one entry if they are all equal."""
+    """What a group reports once it is built.
 
-    observation_spaces: list[gym.Space[Any]]
-    action_space: gym.Space[Any]
+    Attributes:
+        spaces: Observation and action space of each sub-environment; those that equal the first are one object.
+        metadata: Of the first sub-environment.
+        spec: Likewise.
+        render_mode: Likewise.
+        pid: The worker's process.
+        identities: What tells sub-environments of one process apart.
+    """
+
+    spaces: list[tuple[gym.Space[Any], gym.Space[Any]]]
     metadata: dict[str, Any]
     spec: Any
     render_mode: str | None
     pid: int
     identities: list[int]
-
-    @property
-    def observation_space(self) -> gym.Space[Any]:
-        """The first sub-environment's."""
-        return self.observation_spaces[0]
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,7 +124,7 @@ class EnvGroup:
 
     Raises:
         SubEnvError: A sub-environment could not be built.
-        InvalidArgument: A callable returned no environment, or sub-environments do not fit together.
+        InvalidArgument: A callable returned no environment.
     """
 
     def __init__(self, plan: GroupPlan, shared: Mapping[str, Any], line: Line, *, is_inline: bool = False) -> None:
@@ -135,7 +138,7 @@ class EnvGroup:
         self._awaiting = [self._is_next_step and plan.incarnation > 0] * self.num_envs
         self._next_seeds: list[int | None] = [None] * self.num_envs
         self._rebuilds = [0] * self.num_envs
-        self._turn = 0
+        self._turn = self._generation = 0  # rows turned to; where the last observations are
         self._num_steps, self._busy_ns = line[STEPS], line[BUSY_NS]
         self._reply: Reply | None = None
         self.columns: ColumnWriter | None = None
@@ -158,23 +161,15 @@ class EnvGroup:
         for row, state in enumerate(plan.rng_states):
             if state is not None:
                 self._next_seeds[row] = None
-                rng = np.random.Generator(getattr(np.random, state["bit_generator"])())
-                rng.bit_generator.state = state
-                self.envs[row].unwrapped.np_random = rng
+                set_rng_state(self.envs[row], state)
 
     def describe(self) -> GroupInfo:
-        """Check that the sub-environments fit together, and return what the owner must know."""
-        first, first_index = self.envs[0], self.plan.rows.start
-        for row, env in enumerate(self.envs):
-            check_same_spaces(first_index, first, first_index + row, env, self._options.observation_mode == "same")
-        identities = [id(env.unwrapped) for env in self.envs]
-        check_distinct(identities, first_index)
-        spaces = [env.observation_space for env in self.envs]
-        if all(space == spaces[0] for space in spaces):
-            spaces = spaces[:1]
-        return GroupInfo(
-            spaces, first.action_space, dict(first.metadata), first.spec, first.render_mode, os.getpid(), identities
-        )
+        """Return what the owner must know."""
+        first, identities = self.envs[0], [id(env.unwrapped) for env in self.envs]
+        one = first.observation_space, first.action_space
+        each = [(env.observation_space, env.action_space) for env in self.envs]
+        spaces = [one if pair == one else pair for pair in each]
+        return GroupInfo(spaces, dict(first.metadata), first.spec, first.render_mode, os.getpid(), identities)
 
     def attach(self, spec: ArraysSpec, arrays: FleetArrays, *, is_shared: bool) -> None:
         """Take the arrays to read actions from and write results to.
@@ -221,7 +216,7 @@ class EnvGroup:
         self._reply = None
         out, line, columns, steps = self._outputs[generation], self._line, self.columns, self._steps
         which: Any = slice(None)
-        self._last = self._targets[generation if rows else 1 - generation]
+        self._last = self._targets[self._generation]
         if rows is None:
             if values is None:
                 values = self._action_layout.reader(self._actions, objects, self.num_envs)
@@ -246,6 +241,7 @@ class EnvGroup:
         line[PHASE] = line[ROW] = 0
         if self._is_shared:
             out.publish(self._targets[generation], which)
+        self._generation = generation
         self._num_steps += len(values)
         self._busy_ns += time.perf_counter_ns() - start_ns
         line[STEPS], line[BUSY_NS] = self._num_steps, self._busy_ns
@@ -363,6 +359,7 @@ class EnvGroup:
             out.clear(row)
             self._add_info(row, info)
         self._line[PHASE] = self._line[ROW] = IDLE
+        self._generation = generation
         if self._is_shared:
             out.publish(self._targets[generation], list(plan.rows))
         if self._objects:
@@ -435,6 +432,7 @@ class EnvGroup:
             out.clear(row)
 
         reply = self._for_each(states, "set_state", load)
+        self._generation = generation
         if self._is_shared:
             out.publish(self._targets[generation], list(states))
         for row in states if self._objects else ():

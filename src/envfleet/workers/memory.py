@@ -108,11 +108,9 @@ class Mail(Protocol):
 
     def put(self, slot: int, message: Any) -> None:
         """Leave a message."""
-        ...
 
     def get(self, slot: int) -> Any:
         """Return the message of a slot."""
-        ...
 
 
 class FileMail:
@@ -171,19 +169,10 @@ class FileMail:
         return os.pread(self._fd, length, offset)
 
 
-class HeapMail:
+class HeapMail(dict[int, Any]):
     """Mail within this process: messages are passed as they are."""
 
-    def __init__(self) -> None:
-        self._messages: dict[int, Any] = {}
-
-    def put(self, slot: int, message: Any) -> None:
-        """Leave a message."""
-        self._messages[slot] = message
-
-    def get(self, slot: int) -> Any:
-        """Return the message of a slot."""
-        return self._messages[slot]
+    put = dict.__setitem__
 
 
 def in_words(size_bytes: int) -> str:

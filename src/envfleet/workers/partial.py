@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envfleet.errors import CallTimeout, EnvfleetError
+from envfleet.errors import EnvfleetError
 from envfleet.fleet.engine import Rows
 from envfleet.fleet.infos import SparseInfos
 from envfleet.workers.arrays import FleetArrays
@@ -52,12 +52,15 @@ class PartialSteps:
         crew: The workers.
         arrays: Those of the fleet.
         batch_size: Rows that `recv` waits for.
+
+    Attributes:
+        worker_of: The worker of each row, int64 `(num_envs,)`.
     """
 
     def __init__(self, crew: Crew, arrays: FleetArrays, batch_size: int) -> None:
         num_envs = len(arrays.row_asked)
         self._crew, self._arrays, self._batch_size = crew, arrays, batch_size
-        self._worker_of = np.repeat(crew.every, [len(rows) for rows in crew.spans])
+        self.worker_of = np.repeat(crew.every, [len(rows) for rows in crew.spans])
         self._alone = np.zeros(num_envs, np.bool_)  # under way by their own numbers
         self._there = np.zeros(num_envs, np.bool_)  # done, or to be answered by the owner
         self._numbers = np.zeros(num_envs, np.int64)
@@ -76,24 +79,16 @@ class PartialSteps:
         self._infos: dict[int, list[dict[str, Any]]] = {}
         self._lost: dict[int, Loss] = {}
 
-    def rows(self) -> Rows:
-        """Return the rows that are under way."""
-        mask = self._alone | self._there
-        for worker in self._plain:
-            mask[self._crew.spans[worker]] = True
-        return np.flatnonzero(mask)
-
-    def workers_of(self, rows: Rows | Sequence[int]) -> list[int]:
+    def workers_of(self, rows: Rows) -> list[int]:
         """Return the workers that hold some rows."""
-        workers: list[int] = np.unique(self._worker_of[rows]).tolist()
+        workers: list[int] = np.unique(self.worker_of[rows]).tolist()
         return workers
 
-    def take_over(self, workers: Sequence[int], generation: int) -> None:
+    def take_over(self, generation: int) -> None:
         """Take over a step of all that is under way, of which some rows are to be collected before others."""
-        mine = np.isin(self._worker_of, workers)
         self._count += 1
-        self._numbers[mine], self._befores[mine] = self._count, 1 - generation
-        self._plain.update((worker, self._crew.lines[worker][ASKED]) for worker in workers)
+        self._numbers[:], self._befores[:] = self._count, 1 - generation
+        self._plain = {worker: line[ASKED] for worker, line in enumerate(self._crew.lines)}
 
     def send(self, rows: Rows, objects: Sequence[Sequence[Any]], generation: int) -> None:
         """Have rows step whose actions lie in the arrays; `objects` are action leaves that do not."""
@@ -104,13 +99,16 @@ class PartialSteps:
             self._due_ns = time.perf_counter_ns() + _LOOK_NS
         self._count += 1
         self._numbers[rows], self._befores[rows] = self._count, generation
-        for row in [row for row in rows.tolist() if row in crew.lost]:  # it is told so in place of its step
-            self._lose(row)
-        left = rows[~self._there[rows]]
-        crew.await_rebuilt(self.workers_of(left))
+        left, is_ready = rows, False
+        while not is_ready:
+            for row in [row for row in left.tolist() if row in crew.lost]:  # it is told so in place of its step
+                self._lose(row)
+            left = rows[~self._there[rows]]
+            is_ready = crew.rebuilding.isdisjoint(self.workers_of(left))
+            crew.await_rebuilt(self.workers_of(left))  # while others may be lost
         alone = []
         for worker in self.workers_of(left):
-            mine = left[self._worker_of[left] == worker]
+            mine = left[self.worker_of[left] == worker]
             if len(mine) == len(crew.spans[worker]) <= self._batch_size and not objects:
                 self._plain[worker] = crew.ask([worker], Verb.STEP, generation)
             else:
@@ -119,7 +117,7 @@ class PartialSteps:
             return
         self._arrays.row_asked[alone] = self._count
         self._alone[alone] = True
-        crew.ask(self.workers_of(alone), Verb.STEP_ROWS, generation)
+        crew.ask(self.workers_of(np.array(alone)), Verb.STEP_ROWS, generation)
 
     def collect(self, count: int | None, rows: Rows | None, timeout_s: float | None) -> Collected:
         """Wait for `count` rows, or for `rows`; the rest is `Engine.collect`'s."""
@@ -129,17 +127,11 @@ class PartialSteps:
             self._look()
             return bool(self._there[rows].all() if rows is not None else np.count_nonzero(self._there) >= (count or 0))
 
-        begun_ns = start_ns = time.perf_counter_ns()
-        if begun_ns > self._due_ns:  # others that keep coming must hide nobody who hangs or has ended
+        now_ns = time.perf_counter_ns()
+        if now_ns > self._due_ns:  # others that keep coming must hide nobody who hangs or has ended
             crew.attend()
-            self._due_ns = begun_ns + _LOOK_NS
-        while not crew.waiting.wait(
-            is_there, start_ns, crew.tick_s if timeout_s is None else crew.patience_s(timeout_s, begun_ns)
-        ):
-            crew.attend()
-            start_ns = time.perf_counter_ns()
-            if timeout_s is not None and start_ns - begun_ns >= timeout_s * 1e9 and not is_there():
-                raise CallTimeout("recv", timeout_s)
+            self._due_ns = now_ns + _LOOK_NS
+        crew.wait(is_there, crew.attend, timeout_s)
         if rows is None:
             found = np.flatnonzero(self._there)
             rows = found[np.argsort(self._numbers[found], kind="stable")[:count]]  # who was sent first comes first
@@ -157,13 +149,13 @@ class PartialSteps:
         if crew.lost:
             plain = set(self._plain)
             for row in list(crew.lost):
-                if self._alone[row] or self._worker_of[row] in plain:
-                    self._plain.pop(int(self._worker_of[row]), None)
+                if self._alone[row] or self.worker_of[row] in plain:
+                    self._plain.pop(int(self.worker_of[row]), None)
                     self._lose(row)
         done = self._alone & (arrays.row_done == arrays.row_asked)
         if done.any():
             for row in np.flatnonzero(done & (arrays.row_flags & MAIL != 0)).tolist():
-                worker = int(self._worker_of[row])
+                worker = int(self.worker_of[row])
                 self._hear(crew.reply(worker, 1 + row - crew.spans[worker].start))
             self._there |= done
             self._alone &= ~done

@@ -22,6 +22,7 @@ from envfleet.fleet.layout import SpaceLayout
 from envfleet.workers.builders import EnvBuilder
 from envfleet.workers.env_checks import explain_result, read_reset
 from envfleet.workers.failures import drop_own_frames, text_of
+from envfleet.workers.state import rng_state_of, set_rng_state
 
 _FORMAT = 3
 _PREFIX = "envfleet-replay-"
@@ -76,12 +77,9 @@ class EpisodeLog:
 
     def begin(self, row: int, env: gym.Env[Any, Any], seed: int | None, options: Any) -> None:
         """Note that an episode begins; call it just before the reset."""
-        rng_state = None
-        if seed is None:
-            rng = getattr(env.unwrapped, "_np_random", None)
-            rng_state = None if rng is None else rng.bit_generator.state
-        else:
+        if seed is not None:
             self.last_seeds[row] = seed
+        rng_state = rng_state_of(env) if seed is None else None
         self._origins[row] = Origin(seed, options, rng_state, self.build_seeds[row])
         self._starts[row] = self.count
 
@@ -229,10 +227,7 @@ def _run(record: ReplayRecord, env: gym.Env[Any, Any]) -> None:
     origin, layout = record.origin, SpaceLayout(env.observation_space)
     arrays = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
     write = layout.writer(arrays, [[None] for _ in range(layout.num_objects)])
-    if origin.rng_state is not None:
-        rng = np.random.Generator(getattr(np.random, origin.rng_state["bit_generator"])())
-        rng.bit_generator.state = origin.rng_state
-        env.unwrapped.np_random = rng
+    set_rng_state(env, origin.rng_state)
     is_plain = origin.seed is None and origin.options is None
     observation, _ = read_reset(env.reset() if is_plain else env.reset(seed=origin.seed, options=origin.options))
     write(0, observation)

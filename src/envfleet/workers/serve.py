@@ -7,7 +7,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -19,8 +19,19 @@ from envfleet.workers.board import ASKED, ASLEEP, COLUMNS, DONE, FLAGS, IS_ORDER
 from envfleet.workers.env_group import EnvGroup, GroupPlan, Reply
 from envfleet.workers.failures import make_failure
 from envfleet.workers.memory import Mail
+from envfleet.workers.shared import Form
 
 _VERBS = tuple(Verb)
+
+
+class Place(NamedTuple):
+    """Which worker of which fleet one is; `rows` are those of the arrays."""
+
+    worker: int
+    num_workers: int
+    rows: range
+    num_envs: int
+    shared: Form
 
 
 @dataclasses.dataclass
@@ -28,9 +39,7 @@ class Seat:
     """A worker's ends of everything that ties it to its owner.
 
     Attributes:
-        worker: Its index.
-        first_slot: Slot of requests for its first row alone.
-        table_slot: Slot of the table of info columns.
+        place: Which worker it is.
         line: Its words of the board.
         owner: The owner's words.
         requests: Mail from the owner: a slot per worker, then one per row of the fleet, then the table of columns.
@@ -43,9 +52,7 @@ class Seat:
         is_alone: Whether the worker has a process to itself.
     """
 
-    worker: int
-    first_slot: int
-    table_slot: int
+    place: Place
     line: board.Line
     owner: board.Line
     requests: Mail
@@ -89,7 +96,7 @@ class Server:
         verb, generation = _VERBS[asked & 7], asked >> 3 & 1
         if line[board.TABLE] != self._table and self._arrays is not None:
             self._table = line[board.TABLE]
-            group.columns.learn(seat.requests.get(seat.table_slot))
+            group.columns.learn(seat.requests.get(seat.place.num_workers + seat.place.num_envs))
         try:
             if verb is Verb.STEP:
                 reply = group.step(generation)
@@ -101,7 +108,10 @@ class Server:
         except Exception as error:  # a thread that ended would be waited for for ever
             if seat.is_inline:
                 raise
-            seat.replies.put(0, error if isinstance(error, EnvfleetError) else _explain(verb, error))
+            if not isinstance(error, EnvfleetError):
+                trace, where = "".join(traceback.format_exception(error)), verb.name.lower()
+                error = EnvfleetError(f"a worker failed outside of its sub-environments, in {where}:\n{trace}")
+            seat.replies.put(0, error)
             flags = MAIL | board.ERROR
         line[FLAGS] = flags
         if not IS_ORDERED:
@@ -127,12 +137,13 @@ class Server:
         return flags if reply is None else flags | self._post(0, reply, verb.name.lower())
 
     def _read(self, verb: Verb) -> Any:
+        worker = self._seat.place.worker
         try:
-            return self._seat.requests.get(self._seat.worker)
+            return self._seat.requests.get(worker)
         except Exception as error:
             kind = EnvfleetError if verb is Verb.RESET else InvalidArgument  # others may have been reset by now
             raise kind(
-                f"what was passed cannot be read in worker {self._seat.worker} ({type(error).__name__}: {error}): pass "
+                f"what was passed cannot be read in worker {worker} ({type(error).__name__}: {error}): pass "
                 "what pickles and unpickles, of classes that workers can import"
             ) from error
 
@@ -168,13 +179,13 @@ class Server:
             asked = int(arrays.row_asked[row])
             objects: Any = ()
             if self.group.has_object_actions:
-                objects = seat.requests.get(seat.first_slot + row)
+                objects = seat.requests.get(seat.place.num_workers + seat.place.rows[row])
             try:
                 reply = self.group.step(generation, [row], objects)
             except Exception as error:
                 if seat.is_inline:
                     raise
-                blame = make_failure(error, verb="step", env_index=self._plan.rows[row], worker=seat.worker)
+                blame = make_failure(error, verb="step", env_index=self._plan.rows[row], worker=self._plan.worker)
                 reply = Reply(failures=[blame])
             flags = self._columns_flag()
             arrays.row_flags[row] = flags if reply is None else flags | self._post(1 + row, reply, "step")
@@ -212,8 +223,3 @@ class Server:
             'values that pickle, or make the fleet with backend="serial" or "thread"'
         )
         return make_failure(what, verb=verb, env_index=index, worker=self._plan.worker)
-
-
-def _explain(verb: Verb, error: Exception) -> EnvfleetError:
-    trace = "".join(traceback.format_exception(error))
-    return EnvfleetError(f"a worker failed outside of its sub-environments, in {verb.name.lower()}:\n{trace}")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import gymnasium as gym
+import numpy as np
 
 from envfleet.errors import StateUnsupported
 
@@ -64,6 +65,20 @@ def load_env(env: gym.Env[Any, Any], state: EnvState) -> gym.Env[Any, Any]:
         cloudpickle.loads(state.value) if state.kind == "pickle" else copy.deepcopy(state.value)
     )
     return restored
+
+
+def rng_state_of(env: gym.Env[Any, Any]) -> Any:
+    """Return the state of a sub-environment's generator, or `None` if it has none yet."""
+    rng = getattr(env.unwrapped, "_np_random", None)
+    return None if rng is None else rng.bit_generator.state
+
+
+def set_rng_state(env: gym.Env[Any, Any], state: Any) -> None:
+    """Give a sub-environment a generator in a state from `rng_state_of`; nothing for `None`."""
+    if state is not None:
+        rng = np.random.Generator(getattr(np.random, state["bit_generator"])())
+        rng.bit_generator.state = state
+        env.unwrapped.np_random = rng
 
 
 def _layers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:

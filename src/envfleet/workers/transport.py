@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
+from envfleet.errors import EnvfleetError
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import Line, Waiting
 from envfleet.workers.env_group import GroupPlan
@@ -12,8 +14,10 @@ from envfleet.workers.memory import Mail
 from envfleet.workers.serve import Server
 
 
-class Transport(Protocol):
+class Transport(ABC):
     """Workers, the words they share with their owner, and ways to start, wake, watch and end them.
+
+    What is not abstract is that of threads of this process, which end only when they are asked to.
 
     Attributes:
         lines: Words of each worker.
@@ -26,56 +30,53 @@ class Transport(Protocol):
     """
 
     lines: list[Line]
+    requests: Mail
+    replies: Sequence[Mail]
     waiting: Waiting
-    can_kill: bool
-    server: Server | None
-    note: str
+    can_kill = False
+    server: Server | None = None
+    note = ""
 
-    @property
-    def requests(self) -> Mail: ...  # noqa: D102
-    @property
-    def replies(self) -> Sequence[Mail]: ...  # noqa: D102
-
+    @abstractmethod
     def start(self, timeout_s: float) -> None:
         """Start all workers; they serve from now on. `timeout_s` is what placing them may take."""
-        ...
 
+    @abstractmethod
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays and return all rows; workers map theirs when they are asked to attach."""
-        ...
 
+    @abstractmethod
     def ring(self, worker: int) -> None:
         """Wake a worker that sleeps."""
-        ...
+
+    @abstractmethod
+    def stack(self, worker: int) -> str:
+        """Return the worker's Python stack, now; from any thread."""
+
+    @abstractmethod
+    def place(self, worker: int) -> str:
+        """Return where the worker runs and how data reaches it, in a few words."""
+
+    @abstractmethod
+    def close(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for workers that were asked to close, end the others by force, release everything."""
 
     def ended(self) -> list[int]:
         """Return the workers that have ended."""
-        ...
+        return []
 
     def how_ended(self, worker: int) -> tuple[int | None, str | None]:
         """Return how a worker ended: its exit code, as `subprocess` has it, and what is known besides, in words."""
-        ...
+        return None, None
 
     def kill(self, worker: int) -> None:
-        """End a worker by force."""
-        ...
+        """End a worker by force, if it can be."""
+        return
 
     def replace(self, worker: int, plan: GroupPlan) -> None:
         """Start another worker in the place of one that has ended; it serves from the current numbers on."""
-        ...
-
-    def stack(self, worker: int) -> str:
-        """Return the worker's Python stack, now; from any thread."""
-        ...
+        raise EnvfleetError("a thread cannot be replaced")
 
     def pid(self, worker: int) -> int:
         """Return the process in which the worker runs."""
-        ...
-
-    def place(self, worker: int) -> str:
-        """Return where the worker runs and how data reaches it, in a few words."""
-        ...
-
-    def close(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for workers that were asked to close, end the others by force, release everything."""
-        ...
+        return os.getpid()

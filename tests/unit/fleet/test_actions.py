@@ -106,8 +106,3 @@ AIM = (np.zeros((2, 2), np.float32), ("a", "b"))
 def test_unbatch_refuses(space, actions, message):
     with pytest.raises(InvalidArgument, match=message):
         SpaceLayout(space).unbatch(actions, 2)
-
-
-def test_unbatch_uses_the_callers_name():
-    with pytest.raises(InvalidArgument, match=r"^values has shape"):
-        SpaceLayout(spaces.Discrete(3)).unbatch([0], 2, "values")

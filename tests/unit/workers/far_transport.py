@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import functools
-import os
 import socket
 from collections.abc import Sequence
 from typing import Any
 
-from envfleet.options import Options
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import OWNER_LONG_NS, Waiting
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.transports.far import FarWorker, start_far_worker
 from envfleet.workers.transports.launch import WorkerProcess
 from envfleet.workers.transports.process import ProcessTransport
-from envfleet.workers.transports.socket import Connection, Poller
-
-
-def make_far(plans: Sequence[GroupPlan], shared: dict[str, Any], options: Options) -> FarTransport:
-    return FarTransport(plans, shared)
-
-
-def make_mixed(plans: Sequence[GroupPlan], shared: dict[str, Any], options: Options) -> FarTransport:
-    """The first worker shares memory, the others do not."""
-    return FarTransport(plans, shared, num_near=1)
+from envfleet.workers.transports.socket import Connection
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -34,19 +22,18 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class FarTransport(ProcessTransport):
-    def __init__(self, plans: Sequence[GroupPlan], shared: dict[str, Any], *, num_near: int = 0) -> None:
-        self._shared, self._num_near = shared, num_near
+    num_near = 0
+
+    def __init__(self, plans: Sequence[GroupPlan], shared: dict[str, Any]) -> None:
+        self._shared = shared
         self.far: dict[int, FarWorker] = {}
         self._spec: ArraysSpec | None = None
         self._lifelines: dict[int, socket.socket] = {}
         super().__init__(plans, shared)
-        self._poller = Poller()
-        self._poller.watch(self.bell, lambda: bool(os.read(self.bell, 4096)) and False)
-        self.waiting = Waiting(self.owner, self._poller.sleep, long_ns=OWNER_LONG_NS)
 
     def _launch(self, plan: GroupPlan) -> WorkerProcess:
         worker = plan.worker
-        if worker < self._num_near:
+        if worker < self.num_near:
             process: Any = super()._launch(plan)
         else:
             (lifeline, one), (data, other) = tcp_pair(), tcp_pair()
@@ -61,7 +48,6 @@ class FarTransport(ProcessTransport):
             self.waiting.never_awake()
             if self._spec is not None:
                 far.attach(self._spec, self._arrays.map(self._spec.block.size_bytes))
-            self._sleeper.poll.register(process.sentinel)  # as the base class expects
             far.ring()
         assert process.pid
         self._poller.watch(process.sentinel, lambda: True)
@@ -85,7 +71,6 @@ class FarTransport(ProcessTransport):
             super().ring(worker)
 
     def replace(self, worker: int, plan: GroupPlan) -> None:
-        self._poller.forget(self.processes[worker].sentinel)
         self._let_go(worker)
         super().replace(worker, plan)
 
@@ -99,3 +84,9 @@ class FarTransport(ProcessTransport):
         super().close(timeout_s)
         for worker in list(self.far):
             self._let_go(worker)
+
+
+class MixedTransport(FarTransport):
+    """The first worker shares memory, the others do not."""
+
+    num_near = 1

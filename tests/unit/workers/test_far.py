@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.conftest import SERIAL, Backend
-from tests.unit.workers.far_transport import make_far, make_mixed
+from tests.unit.workers.far_transport import FarTransport, MixedTransport
 
 from envfleet.errors import WorkerDied
 from envfleet.testing import CountingEnv, InfoEnv, check_backend
@@ -26,14 +26,14 @@ FAR = Backend("process", 2)
 MODES = tuple(AutoresetMode)
 
 
-@pytest.fixture(params=[make_far, make_mixed], ids=["far", "mixed"])
+@pytest.fixture(params=[FarTransport, MixedTransport], ids=["far", "mixed"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """Worker processes of which all, or all but the first, are reached over TCP."""
-    monkeypatch.setattr("envfleet.backends.make_processes", request.param)
+    monkeypatch.setattr("envfleet.workers.transports.process.ProcessTransport", request.param)
     return FAR
 
 
-CONFORMING = [*((make_far, mode) for mode in MODES), (make_mixed, AutoresetMode.NEXT_STEP)]
+CONFORMING = [*((FarTransport, mode) for mode in MODES), (MixedTransport, AutoresetMode.NEXT_STEP)]
 
 
 @pytest.mark.parametrize(("backend", "mode"), CONFORMING, indirect=["backend"])

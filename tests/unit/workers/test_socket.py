@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envfleet.workers.board import Poller
 from envfleet.workers.transports import socket as transport
-from envfleet.workers.transports.socket import GREETING, HEAD, PROOF_BYTES, Connection, Listener, Poller, introduce
+from envfleet.workers.transports.socket import GREETING, HEAD, PROOF_BYTES, Connection, Listener, introduce
 
 KEY = secrets.token_bytes(32)
 PATIENCE_S = 10.0

@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 
 from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays, Outputs
-from envfleet.workers.board import Line, Verb, Waiting
+from envfleet.workers.board import Line, Poller, Verb, Waiting
 from envfleet.workers.memory import FileMail, NamelessFile
-from envfleet.workers.serve import Seat, Server
+from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import form_of, map_shared, put_shared
 from envfleet.workers.transports import process_worker
 from envfleet.workers.transports.forkserver import end_with_owner
 from envfleet.workers.transports.launch import WorkerProcess
-from envfleet.workers.transports.process_worker import Place
-from envfleet.workers.transports.socket import Connection, Poller
+from envfleet.workers.transports.socket import Connection
 
 PROGRESS = board.PHASE, board.TURN, board.ROW, board.STEPS, board.BUSY_NS
 """Words by which a worker says where it is."""
@@ -220,9 +219,8 @@ class _Mirror:
 
     def _follow(self, outputs: Sequence[Outputs], verb: int, generation: int) -> None:
         """Continue in another generation if the owner has done so without asking this worker."""
-        last = 1 - generation if verb in (Verb.STEP, Verb.STEP_BY_MAIL) else generation
-        if self._last == 1 - last:
-            for old, new in zip(outputs[1 - last].observations, outputs[last].observations, strict=True):
+        if self._last == 1 - generation and verb not in (Verb.STEP, Verb.STEP_BY_MAIL):
+            for old, new in zip(outputs[self._last].observations, outputs[generation].observations, strict=True):
                 new[...] = old
         self._last = generation
 
@@ -304,9 +302,7 @@ def run(place: Place, fds: list[int]) -> None:
     lines = board.lines_of(NamelessFile(board_fd).map(board.board_bytes(1)), 1)
     mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines)
     seat = Seat(
-        worker=0,
-        first_slot=1,
-        table_slot=1 + len(place.rows),
+        place=Place(0, 1, range(len(place.rows)), len(place.rows), {}),
         line=lines[0],
         owner=lines[1],
         requests=mirror.requests,

@@ -10,10 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from envfleet.workers.arrays import FleetArrays
 from envfleet.workers.board import ASKED, ASLEEP, DONE, Waiting
 from envfleet.workers.env_group import GroupPlan
-from envfleet.workers.serve import Seat, Server
+from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
 
 
@@ -26,25 +25,11 @@ class InlineTransport(LocalTransport):
     """
 
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
-        super().__init__(1)
+        super().__init__(plans, shared)
         self.lines[0][ASLEEP] = 1  # so that its bell is always rung
         self.waiting = Waiting(self._owner, lambda timeout_s: False, long_ns=0)
         self._thread = threading.get_ident()
-        seat = Seat(
-            worker=0,
-            first_slot=1,
-            table_slot=1 + plans[0].rows.stop,
-            line=self.lines[0],
-            owner=self._owner,
-            requests=self.requests,
-            replies=self.replies[0],
-            waiting=self.waiting,
-            ring=lambda: None,
-            map_arrays=lambda spec: FleetArrays(spec, self._block),
-            shared=shared,
-            is_inline=True,
-        )
-        self.server: Server | None = Server(seat)
+        self.server = Server(self._seat(plans[0], self.waiting, lambda: None, is_inline=True))
         self._answer = self.server.answer
 
     def start(self, timeout_s: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import functools
 import os
 import pickle
 import select
@@ -48,40 +47,35 @@ def worker_environ() -> dict[str, str]:
     return environ
 
 
-def _import_path() -> list[str]:
-    """Return `sys.path` without what only this process understands."""
-    path: list[Any] = sys.path
-    return [entry for entry in path if isinstance(entry, str)]
-
-
 class ForkServer:
     """The fork server of this process, started when it is needed and kept until this process ends."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._pid = os.getpid()
 
-    def warm_up(self) -> None:
-        """Start the server unless it runs, without waiting for it."""
+    def warm_up(self) -> socket.socket:
+        """Start the server unless it runs, without waiting for it; returns the socket that takes requests."""
         with self._lock:
             if self._process is not None and (self._pid != os.getpid() or self._process.poll() is not None):
-                self._drop()
-            if self._process is None:
-                self._start()
+                self.end()
+            if self._control is None:
+                self._control = self._start()
+            return self._control
 
-    def _start(self) -> None:
+    def _start(self) -> socket.socket:
         if not sys.executable or getattr(sys, "frozen", False):
             raise InvalidArgument(
                 f"worker processes need a Python interpreter, and sys.executable is {sys.executable!r}: "
                 'use backend="thread" or backend="serial"'
             )
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-        path = [entry or _folder() for entry in _import_path()]
+        path = [entry or _folder() for entry in list[Any](sys.path) if isinstance(entry, str)]
         # Sets of strings iterate in the same order in every fleet.
         environ = {"PYTHONHASHSEED": "0", **worker_environ()}
-        self._control, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         # Ctrl-C is the owner's affair, also before the server can say so itself.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -91,31 +85,26 @@ class ForkServer:
                     command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environ
                 )
         except OSError as error:
-            self._control.close()
+            ours.close()
             raise explain_start(error) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._pid = os.getpid()
+        return ours
 
     def fork(self, fds: Sequence[int]) -> None:
         """Have a worker forked that gets these descriptors."""
-        for is_last in (False, True):
-            try:
-                with self._lock:
-                    if self._control is None:
-                        raise ConnectionResetError
-                    socket.send_fds(self._control, [b"w"], list(fds))
-                return
-            except ConnectionError as error:
-                if is_last:
-                    raise EnvfleetError(
-                        "the server that starts workers ended at once, twice: what it printed above says why"
-                    ) from error
-                with self._lock:
-                    self._drop()
-                self.warm_up()
+        try:
+            with self._lock:
+                socket.send_fds(self.warm_up(), [b"w"], list(fds))
+        except ConnectionError as error:
+            raise EnvfleetError(
+                "the server that starts workers has just ended: what it printed above says why; if somebody ended it, "
+                "call again"
+            ) from error
 
-    def _drop(self) -> None:
+    def end(self) -> None:
+        """End the server, if it runs, and wait for its end."""
         process, self._process = self._process, None
         control, self._control = self._control, None
         if control is not None:
@@ -130,11 +119,6 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def end(self) -> None:
-        """End the server, and wait for its end."""
-        with self._lock:
-            self._drop()
 
     def leave(self) -> None:
         """Let go of the server, which ends by itself: a second Ctrl-C at exit finds nothing to wait for."""
@@ -182,7 +166,7 @@ class WorkerProcess:
         setting = {
             "target": target,
             "environ": worker_environ(),
-            "path": _import_path(),
+            "path": [entry for entry in list[Any](sys.path) if isinstance(entry, str)],  # others are this process's own
             "argv": list(sys.argv),
             "folder": _folder(),
         }
@@ -205,7 +189,10 @@ class WorkerProcess:
                     passed.append(write if reads else read)
                 self.sentinel = kept[0]
                 _lives.add(self)
-                server.fork([passed[0], job.fd, passed[1], *_output(), *fds])
+                server.fork([passed[0], job.fd, passed[1], *_output(passed), *fds])
+        except OSError as error:
+            self.close()
+            raise explain_start(error) from error
         except BaseException:
             self.close()
             raise
@@ -289,22 +276,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_lives)
 
 
-def _output() -> list[int]:
-    """Return descriptors for a worker's stdout and stderr: this process's own, as far as they are open."""
+def _output(opened: list[int]) -> list[int]:
+    """Return this process's stdout and stderr, for a worker; in place of a closed one, one that is `opened`."""
     found = []
     for fd in (1, 2):
         try:
             os.fstat(fd)
-        except OSError:
-            found.append(_null())
-        else:
             found.append(fd)
+        except OSError:
+            opened.append(os.open(os.devnull, os.O_WRONLY))
+            found.append(opened[-1])
     return found
-
-
-@functools.cache
-def _null() -> int:
-    return os.open(os.devnull, os.O_WRONLY)
 
 
 def explain_start(error: OSError) -> EnvfleetError:

@@ -1,53 +1,53 @@
-"""What transports within this process have in common: arrays on the heap, and workers that cannot be lost."""
+"""What transports within this process have in common: everything lies on the heap."""
 
 from __future__ import annotations
 
-import os
-from typing import Any, Never
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from envfleet.errors import EnvfleetError
+from numpy.typing import NDArray
+
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import board_bytes, lines_of
+from envfleet.workers.board import Waiting, board_bytes, lines_of
 from envfleet.workers.env_group import GroupPlan
-from envfleet.workers.memory import HeapMail, Mail
+from envfleet.workers.memory import HeapMail
+from envfleet.workers.serve import Place, Seat
+from envfleet.workers.transport import Transport
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """Workers that are threads of this process; see `Transport`.
 
     Args:
-        num_workers: How many.
+        plans: One per worker.
+        shared: The fleet's shared data by name.
     """
 
-    can_kill = False
-    note = ""
-
-    def __init__(self, num_workers: int) -> None:
-        *self.lines, self._owner = lines_of(bytearray(board_bytes(num_workers)), num_workers)
-        self.requests: Mail = HeapMail()
-        self.replies: list[Mail] = [HeapMail() for _ in range(num_workers)]
+    def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
+        self._plans, self._shared, count = plans, shared, len(plans)
+        *self.lines, self._owner = lines_of(bytearray(board_bytes(count)), count)
+        self.requests, self.replies = HeapMail(), [HeapMail() for _ in plans]
         self._block: Any = None
+
+    def _seat(self, plan: GroupPlan, waiting: Waiting, ring: Callable[[], None], *, is_inline: bool = False) -> Seat:
+        return Seat(
+            place=Place(plan.worker, len(self._plans), plan.rows, self._plans[-1].rows.stop, {}),
+            line=self.lines[plan.worker],
+            owner=self._owner,
+            requests=self.requests,
+            replies=self.replies[plan.worker],
+            waiting=waiting,
+            ring=ring,
+            map_arrays=functools.partial(self._map, plan.rows),
+            shared=self._shared,
+            is_inline=is_inline,
+        )
+
+    def _map(self, rows: range, spec: ArraysSpec) -> FleetArrays:
+        return FleetArrays(spec, self._block, slice(rows.start, rows.stop))
 
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays on the heap."""
         self._block = spec.block.allocate()
         return FleetArrays(spec, self._block)
-
-    def ended(self) -> list[int]:
-        """Return no workers: threads end only when they are asked to."""
-        return []
-
-    def how_ended(self, worker: int) -> tuple[None, None]:
-        """Return nothing: a thread has no exit code."""
-        return None, None
-
-    def kill(self, worker: int) -> None:
-        """Do nothing: a thread cannot be ended by force."""
-
-    def replace(self, worker: int, plan: GroupPlan) -> Never:
-        """Refuse: a thread is never lost."""
-        raise EnvfleetError("a thread cannot be replaced")
-
-    def pid(self, worker: int) -> int:
-        """Return this process."""
-        return os.getpid()

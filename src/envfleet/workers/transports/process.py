@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import select
 import threading
 import time
 import weakref
@@ -18,10 +16,10 @@ from envfleet.workers import board
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.env_group import GroupPlan
 from envfleet.workers.memory import FileMail, NamelessFile
-from envfleet.workers.serve import Server
+from envfleet.workers.serve import Place
 from envfleet.workers.shared import form_of, put_shared
+from envfleet.workers.transport import Transport
 from envfleet.workers.transports.launch import WorkerProcess, close_fds, explain_start, server
-from envfleet.workers.transports.process_worker import Place
 
 _END_S = 2.0
 
@@ -29,8 +27,8 @@ _END_S = 2.0
 class WorkerHandle(Protocol):
     """What `ProcessTransport` has of each worker; see `WorkerProcess`."""
 
-    sentinel: int
-
+    @property
+    def sentinel(self) -> int: ...  # noqa: D102
     @property
     def pid(self) -> int: ...  # noqa: D102
     @property
@@ -42,7 +40,7 @@ class WorkerHandle(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-class ProcessTransport:
+class ProcessTransport(Transport):
     """Worker processes; see `Transport`.
 
     Args:
@@ -52,13 +50,9 @@ class ProcessTransport:
 
     Attributes:
         processes: The workers.
-        owner: The owner's words of the board.
-        bell: Read end of the pipe by which workers wake the owner.
     """
 
     can_kill = True
-    server: Server | None = None
-    note = ""
 
     def __init__(
         self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]], *, are_children: bool = True
@@ -69,7 +63,7 @@ class ProcessTransport:
         self._fds: list[int] = []
         self._closer = weakref.finalize(self, close_fds, self._fds)
         self._files: list[NamelessFile] = []
-        self._watched: set[int] = set()
+        self._poller = board.Poller()
         self._stack_lock = threading.Lock()
         try:
             if are_children:
@@ -86,12 +80,12 @@ class ProcessTransport:
         count = len(self._plans)
         self._files += [NamelessFile() for _ in range(4 + count)]
         self._board, self._arrays, requests, self._stacks, *self._reply_files = self._files
-        *self.lines, self.owner = board.lines_of(self._board.allocate(board.board_bytes(count)), count)
+        *self.lines, owner = board.lines_of(self._board.allocate(board.board_bytes(count)), count)
         fcntl.fcntl(self._stacks.fd, fcntl.F_SETFL, fcntl.fcntl(self._stacks.fd, fcntl.F_GETFL) | os.O_APPEND)
         self._requests_fd = requests.fd
-        self.requests = FileMail(requests.fd, count + self._num_envs + 1)
+        self.requests: FileMail = FileMail(requests.fd, count + self._num_envs + 1)
         mail = zip(self._reply_files, self._plans, strict=True)
-        self.replies = [FileMail(file.fd, 1 + len(plan.rows)) for file, plan in mail]
+        self.replies: list[FileMail] = [FileMail(file.fd, 1 + len(plan.rows)) for file, plan in mail]
         self._shared_fds: list[int] = []
         if self._form:
             self._files.append(put_shared(shared))
@@ -99,26 +93,22 @@ class ProcessTransport:
         for _ in range(1 + count):
             self._fds += os.pipe()
             os.set_blocking(self._fds[-1], False)
-        self.bell, self._owner_bell = self._fds[:2]
+        bell, self._owner_bell = self._fds[:2]
         self._worker_bells = list(zip(self._fds[2::2], self._fds[3::2], strict=True))
-        self._sleeper = board.PipeBell(self.bell)
-        self.waiting = board.Waiting(self.owner, self._sleeper.sleep, long_ns=board.OWNER_LONG_NS)
+        self._poller.watch(bell)
+        self.waiting = board.Waiting(owner, self._poller.sleep, long_ns=board.OWNER_LONG_NS)
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
-        try:
-            for plan in self._plans:
-                self.processes.append(self._launch(plan))
-        except OSError as error:
-            raise explain_start(error) from error
+        for plan in self._plans:
+            self.processes.append(self._launch(plan))
 
     def _launch(self, plan: GroupPlan) -> WorkerHandle:
         place, fds = self._seat(plan)
         process = WorkerProcess("envfleet.workers.transports.process_worker:run", place, fds, self._stacks)
         try:
             if process.pid:  # known once it was forked
-                self._sleeper.poll.register(process.sentinel, select.POLLIN)
-                self._watched.add(plan.worker)
+                self._poller.watch(process.sentinel, lambda: True)
         except BaseException:
             process.close()
             raise
@@ -144,10 +134,8 @@ class ProcessTransport:
     def ended(self) -> list[int]:
         """Return the workers that have ended."""
         ended = [worker for worker, process in enumerate(self.processes) if process.has_ended()]
-        for worker in self._watched.intersection(ended):  # one end needs attention once
-            with contextlib.suppress(KeyError):  # an interrupt struck between these two before
-                self._sleeper.poll.unregister(self.processes[worker].sentinel)
-            self._watched.discard(worker)
+        for worker in ended:  # one end needs attention once
+            self._poller.forget(self.processes[worker].sentinel)
         return ended
 
     def how_ended(self, worker: int) -> tuple[int | None, str | None]:
@@ -165,13 +153,8 @@ class ProcessTransport:
         line = self.lines[worker]
         self.ended()  # which unregisters it
         self.processes[worker].close()
-        line[board.DONE], line[board.FLAGS], line[board.ASLEEP], line[board.PHASE], line[board.ROW] = (
-            line[board.ASKED],
-            0,
-            0,
-            0,
-            0,
-        )
+        line[board.DONE] = line[board.ASKED]
+        line[board.FLAGS] = line[board.ASLEEP] = line[board.PHASE] = line[board.ROW] = 0
         self.processes[worker] = self._launch(plan)
 
     def stack(self, worker: int) -> str:

@@ -5,23 +5,12 @@ from __future__ import annotations
 import faulthandler
 import functools
 import signal
-from typing import NamedTuple
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import WORKER_LONG_NS, PipeBell, Waiting, board_bytes, lines_of, ring_pipe
+from envfleet.workers.board import WORKER_LONG_NS, Poller, Waiting, board_bytes, lines_of, ring_pipe
 from envfleet.workers.memory import FileMail, NamelessFile
-from envfleet.workers.serve import Seat, Server
-from envfleet.workers.shared import Form, map_shared
-
-
-class Place(NamedTuple):
-    """Which worker of which fleet a process is; `rows` are those of the arrays."""
-
-    worker: int
-    num_workers: int
-    rows: range
-    num_envs: int
-    shared: Form
+from envfleet.workers.serve import Place, Seat, Server
+from envfleet.workers.shared import map_shared
 
 
 def run(place: Place, fds: list[int]) -> None:
@@ -41,15 +30,15 @@ def run(place: Place, fds: list[int]) -> None:
         block = NamelessFile(arrays_fd).map(spec.block.size_bytes)
         return FleetArrays(spec, block, slice(place.rows.start, place.rows.stop))
 
+    poller = Poller()
+    poller.watch(bell_fd)
     seat = Seat(
-        worker=place.worker,
-        first_slot=place.num_workers + place.rows.start,
-        table_slot=place.num_workers + place.num_envs,
+        place=place,
         line=line,
         owner=owner,
         requests=FileMail(requests_fd, 0),
         replies=FileMail(replies_fd, 1 + len(place.rows)),
-        waiting=Waiting(line, PipeBell(bell_fd).sleep, long_ns=WORKER_LONG_NS),
+        waiting=Waiting(line, poller.sleep, long_ns=WORKER_LONG_NS),
         ring=functools.partial(ring_pipe, owner_fd),
         map_arrays=map_arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},

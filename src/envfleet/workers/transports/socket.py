@@ -17,6 +17,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from envfleet.workers.board import Poller
+
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"<{PROOF_BYTES}sq{PROOF_BYTES}s")
 """What a worker answers to the owner's nonce: a nonce of its own, its ticket, and its proof."""
@@ -35,33 +37,6 @@ _NO_WORDS = (0,) * NUM_WORDS
 
 Frame: TypeAlias = "tuple[list[int], memoryview]"
 """Words, and the bytes that follow, which are valid until the next frame is asked for."""
-
-
-class Poller:
-    """Descriptors, and what to do when they become readable."""
-
-    def __init__(self) -> None:
-        self._poll = select.poll()
-        self._handlers: dict[int, Callable[[], bool]] = {}
-
-    def watch(self, fd: int, handler: Callable[[], bool]) -> None:
-        """Call `handler` when a descriptor is readable; it returns whether somebody has to attend to it."""
-        self._poll.register(fd, select.POLLIN)
-        self._handlers[fd] = handler
-
-    def forget(self, fd: int) -> None:
-        """Watch a descriptor no longer."""
-        if self._handlers.pop(fd, None) is not None:
-            self._poll.unregister(fd)
-
-    def sleep(self, timeout_s: float) -> bool:
-        """Sleep until something is readable, and handle it; returns whether somebody has to attend to something."""
-        needs_attention = False
-        for fd, _ in self._poll.poll(timeout_s * 1000):
-            handler = self._handlers.get(fd)
-            if handler is not None:  # else another handler forgot it just now
-                needs_attention |= handler()
-        return needs_attention
 
 
 # --------------------------------------------------------------------------------------------------- who may connect

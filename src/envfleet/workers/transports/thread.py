@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import time
@@ -12,10 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from envfleet.workers.arrays import ArraysSpec, FleetArrays
 from envfleet.workers.board import ASKED, Verb, Waiting
 from envfleet.workers.env_group import GroupPlan
-from envfleet.workers.serve import Seat, Server
+from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
 
 
@@ -42,41 +40,20 @@ class ThreadTransport(LocalTransport):
         shared: The fleet's shared data by name.
     """
 
-    server: Server | None = None
-
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
-        self._plans, self._shared = list(plans), shared
-        count, num_envs = len(plans), plans[-1].rows.stop
-        super().__init__(count)
+        super().__init__(plans, shared)
         self._bell, self._bells = _Bell(), [_Bell() for _ in plans]
         # Awake, a thread would hold the interpreter's lock that the others need.
         self.waiting = Waiting(self._owner, self._bell.sleep, long_ns=0)
         self._threads: list[threading.Thread] = []
-        self._first_slot, self._table_slot = count, count + num_envs
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
-        for plan in self._plans:
-            line = self.lines[plan.worker]
-            seat = Seat(
-                worker=plan.worker,
-                first_slot=self._first_slot + plan.rows.start,
-                table_slot=self._table_slot,
-                line=line,
-                owner=self._owner,
-                requests=self.requests,
-                replies=self.replies[plan.worker],
-                waiting=Waiting(line, self._bells[plan.worker].sleep, long_ns=0),
-                ring=self._bell.ring,
-                map_arrays=functools.partial(self._map, plan.rows),
-                shared=self._shared,
-            )
+        for plan, line, bell in zip(self._plans, self.lines, self._bells, strict=True):
+            seat = self._seat(plan, Waiting(line, bell.sleep, long_ns=0), self._bell.ring)
             name = f"envfleet worker {plan.worker}"
             self._threads.append(threading.Thread(target=Server(seat).run, name=name, daemon=True))
             self._threads[-1].start()
-
-    def _map(self, rows: range, spec: ArraysSpec) -> FleetArrays:
-        return FleetArrays(spec, self._block, slice(rows.start, rows.stop))
 
     def ring(self, worker: int) -> None:
         """Wake a worker that sleeps."""

@@ -104,8 +104,7 @@ class Quieter(TD3):
 
 
 def test_an_agent_that_is_registered_is_configured_and_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kind = registry.AgentKind("Quieter", f"{__name__}:Quieter")
-    monkeypatch.setitem(registry.AGENTS, kind.name, kind)
+    monkeypatch.setitem(registry.AGENTS, "Quieter", f"{__name__}:Quieter")
     given = with_agent("Quieter", exploration_noise=0.5)
     assert json_schema()["$defs"]["AgentSection"]["properties"]["type"]["anyOf"][0]["enum"][-1] == "Quieter"
     config = agent_config(parse_config(given))

@@ -12,9 +12,9 @@ import ray
 from numpy.typing import NDArray
 
 from envfleet.workers.board import Line
+from envfleet.workers.serve import Place
 from envfleet.workers.transports import launch
 from envfleet.workers.transports.far import PROGRESS, start_far_worker, start_near_worker
-from envfleet.workers.transports.process_worker import Place
 from envfleet.workers.transports.socket import introduce, tell_of_dead_machines
 
 _CONNECT_S = 10.0

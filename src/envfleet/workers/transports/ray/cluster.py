@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 from ray.util import client
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -126,13 +125,6 @@ def require_head(since: str | None) -> None:
             "be placed: see whether it still runs there, call ray.shutdown(), connect to a cluster that lives, and "
             "make a new fleet"
         )
-
-
-def end_actor(actor: Any) -> None:
-    """End an actor now, if Ray can be asked to; no error if it has ended."""
-    if has_head():
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(actor)
 
 
 def num_cpus() -> int:

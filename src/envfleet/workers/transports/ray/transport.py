@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import secrets
 import select
 import socket
@@ -21,14 +20,14 @@ from envfleet.errors import InvalidArgument, WorkersUnplaced
 from envfleet.fleet.checks import check_seconds
 from envfleet.options import Options
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import ASKED, ASLEEP, DONE, FLAGS, OWNER_LONG_NS, PHASE, ROW, Waiting
+from envfleet.workers.board import ASKED, DONE
 from envfleet.workers.env_group import GroupPlan
+from envfleet.workers.serve import Place
 from envfleet.workers.transports.far import FarWorker
 from envfleet.workers.transports.process import ProcessTransport
-from envfleet.workers.transports.process_worker import Place
 from envfleet.workers.transports.ray import cluster
 from envfleet.workers.transports.ray.actor import Invitation, RayWorker
-from envfleet.workers.transports.socket import Connection, Listener, Poller, tell_of_dead_machines
+from envfleet.workers.transports.socket import Connection, Listener, tell_of_dead_machines
 
 _OF_ACTORS = frozenset({"num_cpus", "num_gpus", "resources", "memory", "scheduling_strategy", "runtime_env"})
 _OURS: dict[str, Any] = {"shared_memory": True, "place_timeout_s": 60.0}
@@ -37,7 +36,7 @@ _ANSWER_S = 2.0
 _MAX_WORDS = 300
 
 
-def make_ray(plans: Sequence[GroupPlan], shared: dict[str, Any], options: Options) -> RayTransport:
+def make_ray(options: Options, plans: Sequence[GroupPlan], shared: dict[str, Any]) -> RayTransport:
     """Run sub-environments in workers that Ray places.
 
     Raises:
@@ -82,8 +81,8 @@ class _RayWorker:
 
     @property
     def sentinel(self) -> int:
-        """Readable once the worker has ended."""
-        return self.peers[0].fileno()
+        """Readable once the worker has ended; -1 before it has connected."""
+        return self.peers[0].fileno() if self.peers else -1
 
     def start(self, place: Place, shared: Any) -> None:
         """Have the worker started."""
@@ -165,8 +164,9 @@ class _RayWorker:
         self._end_actor()
 
     def _end_actor(self) -> None:
-        if not self._is_cut_off():
-            cluster.end_actor(self._actor)
+        if not self._is_cut_off() and cluster.has_head():
+            with contextlib.suppress(RayError, ValueError):  # it has ended
+                ray.kill(self._actor)
 
 
 class RayTransport(ProcessTransport):
@@ -190,7 +190,7 @@ class RayTransport(ProcessTransport):
         limit_s: float,
     ) -> None:
         self._asked, self._limit_s, self._shares_memory, self._shared = asked, limit_s, shared_memory, shared
-        self._held, self._listeners = contextlib.ExitStack(), contextlib.ExitStack()
+        self._held = contextlib.ExitStack()
         self._invited: dict[int, int] = {}  # workers that have yet to connect, by ticket
         self._tickets, self._left_s, self._key = itertools.count(), 0.0, secrets.token_bytes(32)
         self._num_far = 0
@@ -198,13 +198,7 @@ class RayTransport(ProcessTransport):
         self._shared_ref: Any = None
         super().__init__(plans, shared, are_children=False)
         self.processes: list[_RayWorker] = []  # type: ignore[assignment]  # and nothing else
-        self._poller = Poller()
-        self._poller.watch(self.bell, self._silence)
-        self.waiting = Waiting(self.owner, self._sleep, long_ns=OWNER_LONG_NS)
-
-    def _silence(self) -> bool:
-        os.read(self.bell, 4096)
-        return False
+        self.waiting.sleep = self._sleep
 
     # ----------------------------------------------------------------------------------------------- placing
 
@@ -221,8 +215,7 @@ class RayTransport(ProcessTransport):
         self._limit_s = min(timeout_s, self._limit_s)
         self._listen()
         try:
-            for plan in self._plans:
-                self.processes.append(self._invite(plan.worker))
+            super().start(timeout_s)
             while self._invited:
                 self._sleep(_LOOK_S)
         except BaseException:
@@ -239,15 +232,15 @@ class RayTransport(ProcessTransport):
             servers[1].bind(self._path)
             servers[1].listen()
         for server in servers:
-            self._listeners.callback(Listener(server, self._key, self._poller, self._welcome).close)
+            self._held.callback(Listener(server, self._key, self._poller, self._welcome).close)
         self._address = host, servers[0].getsockname()[1]
 
-    def _invite(self, worker: int) -> _RayWorker:
+    def _launch(self, plan: GroupPlan) -> _RayWorker:
         """Have Ray start an actor that connects, some time later."""
         actor_class: Any = ray.remote(RayWorker)  # Ray types actors by what no remote call returns
         actor = actor_class.options(**self._asked, max_concurrency=2, max_restarts=0).remote()
         ticket, self._left_s = next(self._tickets), self._limit_s
-        self._invited[ticket] = worker
+        self._invited[ticket] = plan.worker
         return _RayWorker(actor, Invitation(self._path, self._address, self._key, ticket, sys.path))
 
     def _welcome(self, ticket: int, peer: socket.socket, proof: bytes) -> None:
@@ -358,12 +351,9 @@ class RayTransport(ProcessTransport):
             EnvfleetError: Ray was shut down, or its head is gone.
         """
         cluster.require_head(self._session)
-        before, line = self.processes[worker], self.lines[worker]
-        for peer in before.peers:
+        for peer in self.processes[worker].peers:
             self._poller.forget(peer.fileno())
-        before.close()
-        line[DONE], line[FLAGS], line[ASLEEP], line[PHASE], line[ROW] = line[ASKED], 0, 0, 0, 0
-        self.processes[worker] = self._invite(worker)
+        super().replace(worker, plan)
 
     def close(self, timeout_s: float) -> None:
         """Wait for workers that were asked to close, end the others, release everything; idempotent."""
@@ -371,5 +361,4 @@ class RayTransport(ProcessTransport):
             super().close(timeout_s)
         finally:
             self._invited.clear()
-            self._listeners.close()
             self._held.close()
