@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet.agents import Transitions
 from envfleet.agents.packing import Packing
-from envfleet.agents.saving import as_array
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
@@ -96,7 +97,7 @@ class Arena:
         self._shaping: Shaping | None = None
         self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
-        self._actions: NDArray[Any] = np.zeros(0)  # as the fleet was sent them
+        self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
         self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
 
@@ -167,6 +168,7 @@ class Arena:
 
         Actions for seats that it does not have are not looked at.
         """
+        self._given = actions
         if self._game is not None:
             joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
             joint[:, 0] = actions[: self.num_envs]
@@ -183,19 +185,33 @@ class Arena:
         """Wait for what comes of it; episodes that begin have their opponents then."""
         observations, rewards, terminated, truncated, infos, _ = self.fleet.recv()
         self._watch.lap("wait")
-        observations = self._pack(observations)
+        observations = after = self._pack(observations)
         rows = np.flatnonzero(terminated | truncated)
         winners = np.zeros(self.num_envs, np.int64)
         if len(rows):
             winners[rows] = column(infos, "winner", rows)
-        shaped, seats = self._shape(rewards, winners, infos, rows, observations), self.seats
+            after = np.array(observations)
+            after[rows] = self._pack(self.fleet.final_observations)[rows]
+        shaped = self._shape(rewards, winners, infos, rows, after)
+        transitions = self._transitions(shaped, terminated, truncated, after)
         self._observations = observations
         self._sums += rewards, shaped[: self.num_envs], np.ones(self.num_envs)
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
+        return ArenaStep(self._by_seat(observations), transitions, results)
+
+    def _transitions(
+        self,
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        after: NDArray[Any],
+    ) -> Transitions:
+        """Return those of the learner's seats."""
         if self._has_both_sides:
             terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        finals = self._by_seat(self._pack(self.fleet.final_observations))
-        return ArenaStep(seats, self._by_seat(observations), shaped, terminated, truncated, finals, infos, results)
+        before, after, seats = self._by_seat(self._observations), self._by_seat(after), self.seats
+        results = rewards[seats], terminated[seats], truncated[seats]
+        return Transitions(before[seats], self._given[seats], *results, after[seats], seats)
 
     def _shape(
         self,
@@ -203,13 +219,9 @@ class Arena:
         winners: NDArray[np.int64],
         infos: Mapping[str, Any],
         ended: NDArray[np.int64],
-        observations: NDArray[Any],
+        seen: NDArray[Any],
     ) -> NDArray[np.float64]:
         """Rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
-        seen = observations
-        if self._shaping is not None:
-            seen = np.array(observations)
-            seen[ended] = self.fleet.final_observations[ended]
         one = self._shaper.shape(self._own(rewards, seen, 0), self._terms(infos, "", ended), winners > 0)
         if not self._has_both_sides:
             return one
@@ -268,7 +280,7 @@ class Arena:
         return {
             "fleet": self.fleet.get_state() if self.has_states else None,
             "opponents": self._opponents.state_dict(),
-            "shaper": self._shaper.state_dict(),
+            "shaper": copy.deepcopy(self._shaper),
             "sums": self._sums.copy(),
         }
 
@@ -279,10 +291,10 @@ class Arena:
             Observations of all seats, `(num_seats, …)`.
         """
         self._opponents.load_state_dict(state["opponents"])
-        self._shaper.load_state_dict(state["shaper"])
+        self._shaper = state["shaper"]
         if state["fleet"] is None:
             return self.reset()
-        self._sums[:] = as_array(state["sums"])
+        self._sums[:] = state["sums"]
         if self._game is not None:
             self._set_scripts()
             self._take_seats()

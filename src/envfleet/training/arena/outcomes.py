@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.agents import Transitions
 from envfleet.errors import InvalidArgument
 from envfleet.training.events import Results
 
@@ -18,23 +19,13 @@ class ArenaStep:
     """What came of one step of an arena's S seats.
 
     Attributes:
-        seats: Those that the learner had in this step, int64 `(M,)`; in others there is nothing to learn.
         observations: `(S, …)`; where an episode ended, the first one of the next.
-        rewards: To learn from, float64 `(S,)`.
-        terminated: bool `(S,)`.
-        truncated: bool `(S,)`.
-        final_observations: `(S, …)`; where an episode ended, its last one.
-        infos: Of the fleet.
+        transitions: To learn from: one for each seat that the learner had in this step, whose number is `env_indices`.
         results: Of the episodes that ended, as player one saw them; `None` if none did.
     """
 
-    seats: NDArray[np.int64]
     observations: NDArray[Any]
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    final_observations: NDArray[Any]
-    infos: dict[str, Any]
+    transitions: Transitions
     results: Results | None
 
 

@@ -120,16 +120,6 @@ class RewardShaper:
         scaled: NDArray[np.float64] = self._scale * shaped
         return scaled
 
-    def state_dict(self) -> dict[str, Any]:
-        """Weights of the running episodes and how many have begun; the phase is not part of it."""
-        return {"begun": self._begun, "weights": self._weights.copy(), "bonuses": self._bonuses.copy()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken, after `begin_phase` of the same phase."""
-        self._begun = state["begun"]
-        self._weights[:] = state["weights"]
-        self._bonuses[:] = state["bonuses"]
-
 
 def find_shaping(name: str) -> Shaping:
     """Return the function of a phase's `shaping`, checked in every step.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -84,21 +83,6 @@ class CurriculumProgress:
         self.index += 1
         self.episodes = self.transitions = 0
         self._winners = self._window()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position, as numbers and lists."""
-        return {
-            "index": self.index,
-            "episodes": self.episodes,
-            "transitions": self.transitions,
-            "winners": list(self._winners),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the position that `state_dict` returned."""
-        self.index, self.episodes, self.transitions = state["index"], state["episodes"], state["transitions"]
-        self._winners = self._window()
-        self._winners.extend(state["winners"])
 
     def _window(self) -> collections.deque[int]:
         """Make room for the latest games that the phase looks at."""

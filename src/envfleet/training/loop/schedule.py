@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
-
-from envfleet.errors import InvalidArgument
 
 _ROUNDING = 1e-9  # so that ten times 0.1 is one update
 
@@ -19,12 +15,9 @@ class UpdateSchedule:
     transition.
 
     Args:
-        per_transition: Updates for one transition; `None` if they are counted by rounds.
-        per_round: Updates for one step of the whole fleet; `None` if they are counted by transitions.
+        per_transition: Updates for one transition.
+        per_round: Updates for one step of the whole fleet, instead.
         warmup: Transitions before the first that counts.
-
-    Raises:
-        InvalidArgument: Both or none of the two are given, or one is below 0.
 
     Examples:
         >>> schedule = UpdateSchedule(per_transition=0.5, warmup=4)
@@ -37,12 +30,8 @@ class UpdateSchedule:
     """
 
     def __init__(self, *, per_transition: float | None = None, per_round: float | None = None, warmup: int = 0) -> None:
-        given = [value for value in (per_transition, per_round) if value is not None]
-        if len(given) != 1 or given[0] < 0:
-            raise InvalidArgument(
-                f"updates per_transition={per_transition}, per_round={per_round}: pass one of the two, 0 or above"
-            )
-        self._rate, self._is_by_round, self._warmup = given[0], per_round is not None, warmup
+        self._rate = (per_transition or 0.0) if per_round is None else per_round
+        self._is_by_round, self._warmup = per_round is not None, warmup
         self._seen = self._worth = self._made = 0
 
     def restart(self) -> None:
@@ -56,24 +45,11 @@ class UpdateSchedule:
         counted = min(transitions, max(0, self._seen - self._warmup))
         self._worth += min(counted, 1) if self._is_by_round else counted
 
-    @property
-    def due(self) -> int:
-        """Return how many updates are due."""
-        return self._total() - self._made
-
     def take(self) -> int:
         """Return how many updates are due; they are taken to be made."""
-        due = self.due
+        due = self._total() - self._made
         self._made += due
         return due
 
     def _total(self) -> int:
         return math.floor(self._worth * self._rate + _ROUNDING)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
-        return {"seen": self._seen, "worth": self._worth, "made": self._made}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
-        self._seen, self._worth, self._made = state["seen"], state["worth"], state["made"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -72,24 +71,3 @@ class Tally:
         if is_best:
             self._best = found.score
         return is_best
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
-        return {
-            "transitions": self.transitions,
-            "episodes": self.episodes,
-            "figures": {name: list(sums) for name, sums in self._figures.items()},
-            "latest": [list(episode) for episode in self._latest],
-            "best": self._best,
-            "examination": None if self.examination is None else dict(vars(self.examination)),
-            "examined_at": self.examined_at,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
-        self.transitions, self.episodes = state["transitions"], state["episodes"]
-        self._figures = {name: list(sums) for name, sums in state["figures"].items()}
-        self._latest = collections.deque(map(tuple, state["latest"]), maxlen=_LATEST)
-        self._best, self.examined_at = state["best"], state["examined_at"]
-        found = state["examination"]
-        self.examination = None if found is None else Examination(**found)

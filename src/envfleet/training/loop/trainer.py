@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.config import RunConfig
 from envfleet.training.events import (
     Began,
     Ended,
@@ -152,12 +152,12 @@ class Trainer:
         watch.lap("update")
         step = arena.recv()
         watch.lap("env")
-        self.tally.add_figures(self._learner.take(actions, step))
+        self.tally.add_figures(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
         _check_finite(step.observations, arena.num_envs)
         before = self.transitions
-        self._count(len(step.seats), step.results)
+        self._count(len(step.transitions), step.results)
         self._do_what_is_due(before)
 
     def _act(self, arena: Arena) -> NDArray[Any]:
@@ -227,7 +227,6 @@ class Trainer:
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
-        self._learner.reset(self._observations)
         self._tell(PhaseBegan)
 
     def _end_phase(self) -> None:
@@ -314,11 +313,11 @@ class Trainer:
         return {
             "config": self.config.model_dump_json(),
             "num_envs": self._stage.arena.num_envs,
-            "curriculum": self._curriculum.state_dict(),
+            "curriculum": copy.deepcopy(self._curriculum),
             "learner": self._learner.state_dict(),
             "pool": self._pool.state_dict(),
             "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
-            "tally": self.tally.state_dict(),
+            "tally": copy.deepcopy(self.tally),
             "observers": self._observers.state_dict(),
         }
 
@@ -328,25 +327,21 @@ class Trainer:
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        is_same = parse_config(json.loads(state["config"])) == parse_config(self.config.model_dump(mode="json"))
-        if not is_same or state["num_envs"] != self._stage.arena.num_envs:
+        if (state["config"], state["num_envs"]) != (self.config.model_dump_json(), self._stage.arena.num_envs):
             raise InvalidArgument(
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
                 f"{self._stage.arena.num_envs}: go on with what it began with"
             )
-        self._curriculum.load_state_dict(state["curriculum"])
+        self._curriculum, self.tally = state["curriculum"], state["tally"]
         self._pool.load_state_dict(state["pool"])
-        self.tally.load_state_dict(state["tally"])
         self._observers.load_state_dict(state["observers"])
         self._has_begun = True
         if not self._curriculum.is_finished:
             phase, arena = self._curriculum.phase, state["arena"]
             self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
-            self._learner.reset(self._observations)
         self._learner.load_state_dict(state["learner"])
         if not self._curriculum.is_finished and not self._stage.arena.has_states:  # new episodes have begun
             self._learner.cut()
-            self._learner.reset(self._observations)
 
     def close(self) -> None:
         """Close the sub-environments and the observers, and end the thread that learns."""

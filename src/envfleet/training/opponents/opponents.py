@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent
-from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
 from envfleet.training.games.players import OwnPlayer
 
@@ -276,13 +276,10 @@ class Opponents:
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
         return {
-            "rng": self._rng.bit_generator.state,
-            "known": [[entry, *dataclasses.astuple(opponent)] for entry, opponent in self._known],
+            "rng": copy.deepcopy(self._rng),
+            "known": list(self._known),
             "who": self._who.copy(),
-            "players": [
-                {"entry": entry, "key": key, "random": player.random.state_dict()}
-                for (entry, key), player in self._players.items()
-            ],
+            "players": [(place, player.random.state_dict()) for place, player in self._players.items()],
             "sources": [entry.source.state_dict() for entry in self._entries],
         }
 
@@ -290,16 +287,15 @@ class Opponents:
         """Go on where others were, after `cast` with equal entries."""
         for entry, source_state in zip(self._entries, state["sources"], strict=True):
             entry.source.load_state_dict(source_state)
-        self._know([(entry, Opponent(*opponent)) for entry, *opponent in state["known"]])
-        self._who[:] = as_array(state["who"])
+        self._know(list(state["known"]))
+        self._who[:] = state["who"]
         self.scripts[:] = [self._known[number][1].script for number in self._who.tolist()]
         self._players.clear()
-        for saved in state["players"]:
-            player = self._entries[saved["entry"]].source.load(saved["key"], 0)
-            player.random.load_state_dict(saved["random"])
-            self._players[saved["entry"], saved["key"]] = player
+        for (entry, key), random in state["players"]:
+            self._players[entry, key] = self._entries[entry].source.load(key, 0)
+            self._players[entry, key].random.load_state_dict(random)
         order = list(self._players)
         self._group()
         for place in order:
             self._players.move_to_end(place)
-        self._rng.bit_generator.state = state["rng"]
+        self._rng = copy.deepcopy(state["rng"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -99,9 +100,8 @@ class SnapshotPool:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {"snapshots": [vars(one) | {"rating": vars(one.rating)} for one in self._all.values()]}
+        return {name: copy.copy(one) for name, one in self._all.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what another pool held."""
-        saved = (one | {"rating": Rating(**one["rating"])} for one in state["snapshots"])
-        self._all = {one["name"]: Snapshot(**one) for one in saved}
+        self._all = dict(state)

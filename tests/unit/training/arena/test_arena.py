@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import GAME, Rally
+from tests.unit.training.arena.rally import GAME, Rally, record_infos
 
 import envfleet
 from envfleet.agents import SAC, SACConfig
@@ -61,9 +61,10 @@ def test_the_opponent_of_a_row_stays_until_its_episode_ends() -> None:
     began = np.ones(NUM_ENVS, np.bool_)
     seen: set[str] = set()
     with opened((WEAK, STRONG)) as arena:
+        infos = record_infos(arena)
         for step in step_through(arena, 120):
-            ended = step.terminated | step.truncated
-            scripts = np.where(ended, step.infos.get("final_info", {}).get("script", 0), step.infos["script"])
+            ended = step.transitions.ended
+            scripts = np.where(ended, infos[-1].get("final_info", {}).get("script", 0), infos[-1]["script"])
             assert (scripts == now)[~began].all()
             if step.results is not None:
                 assert step.results.opponents == tuple(names[int(scripts[row])] for row in step.results.env_indices)
@@ -93,9 +94,10 @@ def test_what_one_phase_sets_is_not_set_in_the_next() -> None:
 
 def test_type_none_has_an_opponent_that_does_nothing() -> None:
     with opened((Entry(Always(Opponent("none"))),)) as arena:
+        infos = record_infos(arena)
         steps = list(step_through(arena, 20))
     assert {name for step in steps if step.results for name in step.results.opponents} == {"none"}
-    assert not any(step.infos["two"].any() for step in steps)
+    assert not any(info["two"].any() for info in infos)
 
 
 def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
@@ -129,12 +131,11 @@ def test_no_transition_joins_two_episodes_not_even_where_a_phase_changes() -> No
         for _ in range(3):
             arena.begin_phase(phase_of(), (WEAK,))
             observations = arena.reset()
-            learner.reset(observations)
             for _ in range(17):
                 actions = agent.act_batch(observations)
                 arena.send(actions)
                 step = arena.recv()
-                learner.take(actions, step)
+                learner.take(step.transitions)
                 observations = step.observations
             learner.end_phase()
         columns = agent.replay.state_dict()["columns"]
@@ -162,7 +163,9 @@ def test_shaping_of_the_last_step_is_that_of_the_episode_that_ended() -> None:
 def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
     def sequel(arena: Arena) -> list[Any]:
         steps = list(step_through(arena, 30))
-        return [(s.observations.tolist(), s.rewards.tolist(), s.results and s.results.opponents) for s in steps]
+        return [
+            (s.observations.tolist(), s.transitions.rewards.tolist(), s.results and s.results.opponents) for s in steps
+        ]
 
     with opened((WEAK, STRONG)) as arena:
         learner = small_sac(arena)

@@ -80,20 +80,6 @@ def test_a_phase_without_shaping_leaves_rewards_as_they_are() -> None:
     assert shaper.shape(rewards, None, np.array([True, False])).tolist() == [1.0, -2.0]
 
 
-def test_a_state_is_taken_up_again() -> None:
-    first, second = RewardShaper(2, terms=TERMS), RewardShaper(2, terms=TERMS)
-    for shaper in (first, second):
-        shaper.begin_phase(phase(SHAPING, BONUS))
-    for _ in range(3):
-        first.begin_episodes(rows(0, 1))
-    second.load_state_dict(first.state_dict())
-    won = np.array([True, True])
-    for shaper in (first, second):
-        shaper.begin_episodes(rows(1))
-    terms = np.ones((2, 3))
-    assert second.shape(np.zeros(2), terms, won).tolist() == first.shape(np.zeros(2), terms, won).tolist()
-
-
 def test_a_term_that_the_environment_does_not_tell_is_not_taken_for_nought() -> None:
     last = {"touch": np.array([0.0, 7.0])}
     infos = {"touch": np.array([1.0, 2.0]), "puck": np.ones(2), "_puck": np.ones(2, bool), "final_info": last}

@@ -134,7 +134,7 @@ def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -
     assert again.names(ALL) == opponents.names(ALL)
     assert (again.act(LOOK) == opponents.act(LOOK)).all()
     opponents.draw(ALL)
-    assert "snapshot_000000001" not in pool.state_dict()["snapshots"][0].values()
+    assert "snapshot_000000001" not in pool.state_dict()
 
 
 def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
