@@ -17,7 +17,6 @@ from envfleet.agents.networks import network_of
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
-from envfleet.agents.randomness import initialising
 from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer
 from envfleet.agents.sac import SAC, SACConfig
 from envfleet.agents.slabs import Collector, Slab, SlabWriter
@@ -49,7 +48,6 @@ __all__ = [
     "TransitionWriter",
     "Transitions",
     "export_policy",
-    "initialising",
     "load_agent",
     "network_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,20 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from envfleet.errors import InvalidArgument
-
-
-class Choices(Protocol):
-    """A finite number of actions."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the actions of these numbers, `(N, …)`."""
-        ...
-
-    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the numbers of these actions, `(N,)`."""
-        ...
 
 
 class DiscreteChoices:
@@ -93,6 +79,10 @@ class ActionTable:
             )
         numbers: NDArray[np.int64] = is_equal.argmax(axis=1)
         return numbers
+
+
+Choices = DiscreteChoices | ActionTable
+"""A finite number of actions."""
 
 
 class Bounds:

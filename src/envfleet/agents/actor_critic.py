@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents.actions import Bounds, DiscreteChoices
+from envfleet.agents.actions import ActionTable, Bounds, DiscreteChoices
 from envfleet.agents.encoders import make_encoder
 from envfleet.agents.hyperparameters import NetworkConfig
 from envfleet.agents.moments import RunningMoments
@@ -84,32 +84,6 @@ class ActorCritic(nn.Module):
         return [(first, weights[0][1] - first @ moments.mean.cpu().numpy()), *weights[1:]]
 
 
-class ActorPolicy(Protocol):
-    """What the outputs of an actor mean."""
-
-    num_outputs: int
-
-    def best(self, outputs: Tensor) -> NDArray[Any]:
-        """Return the likeliest actions."""
-        ...
-
-    def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
-        """Random actions."""
-        ...
-
-    def targets(self, actions: NDArray[Any]) -> Tensor:
-        """Actions in the form in which `log_probs` takes them."""
-        ...
-
-    def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithms of the chances of actions, and entropies, `(B,)` each."""
-        ...
-
-    def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
-        """Return the name of this in a compiled policy, and its noise."""
-        ...
-
-
 class CategoricalPolicy:
     """The outputs are the logarithms of chances, up to a constant."""
 
@@ -146,7 +120,7 @@ class SquashedPolicy:
     All is reckoned before the tanh: its slope is the same under the old policy and the new, so it falls out of ratios.
     """
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
         self._bounds = Bounds(space)
         self.num_outputs = self._bounds.size
 
@@ -175,6 +149,9 @@ class SquashedPolicy:
     def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
         """Return the name of this in a compiled policy, and its noise."""
         return ("tanh", None) if deterministic else ("tanh_gaussian", log_std.detach().cpu().numpy())
+
+
+ActorPolicy = CategoricalPolicy | SquashedPolicy
 
 
 def _orthogonal(network: nn.Sequential, last_gain: float) -> nn.Sequential:

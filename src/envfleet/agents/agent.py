@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from envfleet.agents import saving
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.packing import Packing
-from envfleet.agents.randomness import Random
+from envfleet.agents.randomness import Random, initialising
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, resolve
 
@@ -46,8 +46,8 @@ class Agent(abc.ABC, Generic[Config]):
     """A policy that learns.
 
     A kind of agent has a `config_class`, the dataclass of its hyperparameters, and a `name` to show, by default that of
-    the class. Its `__init__` puts networks, optimisers and memories into `_networks`, `_learners` and `_memories`:
-    those are saved and brought back.
+    the class. Its `_build` puts networks and optimisers into `_networks` and `_learners`: those are saved and brought
+    back.
 
     Args:
         observation_space: Of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of
@@ -90,12 +90,18 @@ class Agent(abc.ABC, Generic[Config]):
         self.config: Config = self.config_class() if config is None else config
         self.num_envs, self.device = num_envs, torch.device(device)
         self.num_transitions = self.num_updates = 0
-        self._weights_seed, draws = np.random.SeedSequence(seed).spawn(2)
+        for_weights, draws = np.random.SeedSequence(seed).spawn(2)
         self.random = Random(draws, self.device)
         # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all".
         self._networks: dict[str, nn.Module] = {}
         self._learners: dict[str, Stateful] = {"random": self.random}
         self._memories: dict[str, Stateful] = {}
+        with initialising(for_weights):
+            self._build()
+
+    @abc.abstractmethod
+    def _build(self) -> None:
+        """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
 
     # ------------------------------------------------------------------ acting
 

@@ -134,7 +134,7 @@ class OwnEncoder(nn.Module):
 
     def __init__(self, packing: Packing, network: str) -> None:
         super().__init__()
-        self.nest = Nest(packing)
+        self._packing = packing
         make = find_own(network, "network")
         self.module: nn.Module = make(packing.original) if callable(make) else make
         if not isinstance(self.module, nn.Module):
@@ -145,22 +145,10 @@ class OwnEncoder(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """`(N, inputs)` to `(N, features)`."""
-        features: Tensor = self.module(self.nest(rows))
-        return features
-
-
-class Nest(nn.Module):
-    """Brings rows into the form of the space that they were observed in."""
-
-    def __init__(self, packing: Packing) -> None:
-        super().__init__()
-        self._packing = packing
-
-    def forward(self, rows: Tensor) -> Any:
-        """`(N, inputs)` to a batch of observations."""
         parts = self._packing.parts
         columns = torch.split(rows, [part.size for part in parts], dim=1)
-        return _nested(self._packing.original, map(_shaped, parts, columns))
+        features: Tensor = self.module(_nested(self._packing.original, map(_shaped, parts, columns)))
+        return features
 
 
 def _nested(space: spaces.Space[Any], values: Iterator[Tensor]) -> Any:

@@ -21,7 +21,6 @@ from envfleet.agents.hyperparameters import OffPolicyConfig
 from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
 from envfleet.agents.noise import ColouredNoise
-from envfleet.agents.randomness import initialising
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
@@ -105,9 +104,7 @@ class OffPolicyAgent(Agent[Config]):
         replay_device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
-        with initialising(self._weights_seed):
-            self._build()
-        self.is_compiled = can_compile(type(self), self._networks, self.config.compiled)
+        self.is_compiled = can_compile(self)
         if self.is_compiled:
             self._way, self._learned = self._compile()
             self._acting = self._learned.values.copy()
@@ -216,10 +213,6 @@ class OffPolicyAgent(Agent[Config]):
     @property
     def _learning_rate(self) -> float:
         return self.config.learning_rate_after(self.num_transitions)
-
-    @abc.abstractmethod
-    def _build(self) -> None:
-        """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
 
     @abc.abstractmethod
     def _choose_by_torch(self, inputs: Tensor, noise: NDArray[np.float32] | None) -> NDArray[Any]:

@@ -24,7 +24,6 @@ from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
 from envfleet.agents.means import Means
 from envfleet.agents.moments import SMALLEST_VARIANCE
-from envfleet.agents.randomness import initialising
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.rollouts.policies import MLP
@@ -113,49 +112,29 @@ class PPO(SlabAgent[PPOConfig]):
     """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
     Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh.
-
-    Args:
-        observation_space: Of one sub-environment, as `Agent` takes it.
-        action_space: Of one sub-environment.
-        config: Hyperparameters.
-        num_envs: Sub-environments it acts for.
-        seed: All its randomness derives from it; `None` draws one.
-        device: Where its networks live: `"cpu"`, `"cuda"`, …
     """
 
     name = "PPO"
     config_class = PPOConfig
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        config: PPOConfig | None = None,
-        *,
-        num_envs: int = 1,
-        seed: int | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
-        config = self.config
-        if config.normalise_observations and not isinstance(observation_space, (spaces.Box, spaces.MultiBinary)):
+    def _build(self) -> None:
+        config, seen, action_space = self.config, self.observation_space, self.action_space
+        if config.normalise_observations and not isinstance(seen, (spaces.Box, spaces.MultiBinary)):
             raise InvalidArgument(
-                f"PPOConfig.normalise_observations=True for observations of {observation_space}, expected a Box or "
-                "MultiBinary: choices have no mean, leave it out"
+                f"PPOConfig.normalise_observations=True for observations of {seen}, expected a Box or MultiBinary: "
+                "choices have no mean, leave it out"
             )
         self._policy: ActorPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
         else:
             self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
-        with initialising(self._weights_seed):
-            network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std)
-        self._network = network.to(self.device)
+        self._network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std).to(self.device)
         self._optimiser = Adam(self._network.parameters(), config.learning_rate, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
         obstacle = "" if config.precision == "float32" else f"its products are in {config.precision}"
-        self.is_compiled = can_compile(type(self), self._networks, config.compiled, obstacle)
+        self.is_compiled = can_compile(self, obstacle)
         if self.is_compiled:
             self._outputs, self._raw_values, self._learn = self._compile()
         else:
