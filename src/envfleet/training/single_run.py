@@ -21,7 +21,8 @@ from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
-from envfleet.training.records import ProgressBar, RunFolder, records_of
+from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
+from envfleet.training.records.folder import reserve
 
 RUNS = "results/runs"
 
@@ -234,12 +235,13 @@ def _run(
     with contextlib.ExitStack() as unbegun:
         if not is_resumed:
             unbegun.callback(shutil.rmtree, folder.path)  # once nothing in it is open, as NFS wants it
-        with folder.reserved():
+        with reserve(folder.environment, f"the run in {folder.path}"):
             checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
             state = checkpoints.load() if is_resumed else None
             with contextlib.ExitStack() as undo:
                 own = [kind() for kind in find_observers(config.observers)]
-                told = [*records_of(folder), *([ProgressBar()] if verbose else []), *own, *observers]
+                records = [TableWriter(folder), TensorBoardWriter(folder), *([ProgressBar()] if verbose else [])]
+                told: list[Observer] = [*records, *own, *observers]
                 for observer in told:
                     undo.callback(observer.close)
                 trainer = Trainer(
@@ -252,6 +254,7 @@ def _run(
                     trainer.load_state_dict(state)
                 try:
                     reason = trainer.run(should_stop)
+                    plot_runs([folder.path])
                 except OSError as error:
                     if error.errno in NO_ROOM:
                         error.add_note(f"free some space, then {checkpoints.way_on}")
@@ -270,7 +273,7 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         run_dir=folder.path,
         reason=reason,
         total_steps=trainer.transitions,
-        total_episodes=trainer.episodes,
+        total_episodes=trainer.tally.episodes,
         total_updates=trainer.agent.num_updates,
         mean_reward=latest.get("return", math.nan),
         win_rate=rates[0] if rates else None,

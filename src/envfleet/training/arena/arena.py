@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents import Transitions
@@ -43,7 +42,6 @@ class Arena:
         game: What is played; `None` in environments for one.
         seed: Of the draws of opponents.
         reward_scale: What all rewards are multiplied by.
-        max_loaded: Networks of opponents to keep.
         has_both_sides: Whether the learner learns from either side of games against itself.
         has_states: Whether states of the fleet can be brought back in another one; a service keeps its fleet's own.
         stopwatch: Told where the time goes.
@@ -58,7 +56,7 @@ class Arena:
         seats: Those that the learner has now, int64, ascending.
 
     Raises:
-        InvalidArgument: The fleet is in another mode, or has not as many players.
+        InvalidArgument: The fleet has not as many players.
     """
 
     def __init__(
@@ -68,17 +66,10 @@ class Arena:
         *,
         seed: np.random.SeedSequence,
         reward_scale: float = 1.0,
-        max_loaded: int = 8,
         has_both_sides: bool = False,
         has_states: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        mode = fleet.metadata["autoreset_mode"]
-        if mode is not AutoresetMode.SAME_STEP:
-            raise InvalidArgument(
-                f"the fleet's autoreset_mode is {mode.name}, expected SAME_STEP: make it with "
-                'autoreset_mode="SAME_STEP"'
-            )
         self.fleet, self.has_states = fleet, has_states and fleet.engine.traits.has_states
         self._game = game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
@@ -86,13 +77,7 @@ class Arena:
         self.single_observation_space: Any = _one_of(fleet.single_observation_space, game)
         self.single_action_space: Any = _one_of(fleet.single_action_space, game)
         self._pack = Packing(self.single_observation_space).pack
-        self._opponents = Opponents(
-            self.num_envs,
-            self.single_action_space,
-            seed=seed,
-            max_loaded=max_loaded,
-            spares_learner=has_both_sides,
-        )
+        self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed, spares_learner=has_both_sides)
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
         self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes

@@ -55,19 +55,13 @@ class SelfPlayOpponent(_Agent):
 
     type: Literal["self_play"]
     checkpoint: str | None = Field(
-        default=None,
-        description='File of a saved agent; null or "latest" for the learner\'s own weights of the moment.',
+        default=None, description="File of a saved agent; null for the learner's own weights of the moment."
     )
-
-    @property
-    def file(self) -> str | None:
-        """Return the file of a saved agent, `None` for the learner."""
-        return None if self.checkpoint == "latest" else self.checkpoint
 
     @property
     def is_learner(self) -> bool:
         """Return whether it is the learner as it is now, exploring."""
-        return self.file is None and not self.deterministic
+        return self.checkpoint is None and not self.deterministic
 
 
 class SnapshotOpponent(_Agent):

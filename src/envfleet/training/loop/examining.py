@@ -13,6 +13,7 @@ from envfleet.training.config.opponents import SCRIPT, NamedOpponent
 from envfleet.training.config.phases import Environment
 from envfleet.training.evaluation.episodes import evaluate_returns
 from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate
+from envfleet.training.events import Examination
 from envfleet.training.games.matches import Rink
 from envfleet.training.games.players import OwnPlayer, Player, Seated, find_class
 from envfleet.training.games.seating import Policy
@@ -21,22 +22,6 @@ from envfleet.training.opponents.standing import rate_learner
 
 POOL, NOBODY = "pool", "none"
 _SNAPSHOTS = 3  # that an evaluation plays against
-
-
-@dataclasses.dataclass(frozen=True)
-class Examination:
-    """How good the learner is.
-
-    Attributes:
-        results: Figures by name of the opponent; `"pool"` are some of its snapshots together.
-        score: What the best checkpoint is chosen by: the mean of win rates plus half the draws, or the mean return.
-        ratings: `rating` and `rating_sd` of `"learner"` and of those snapshots, by name; empty where nobody plays
-            against it.
-    """
-
-    results: Mapping[str, Mapping[str, float]]
-    score: float
-    ratings: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
 class Examiner:
@@ -87,7 +72,7 @@ class Examiner:
             name: {"rating": rating.mu, "rating_sd": rating.sigma}
             for name, rating in rate_learner(met, pool, anchors).items()
         }
-        return Examination(results, sum(scores) / len(scores), ratings)
+        return Examination(results=results, score=sum(scores) / len(scores), ratings=ratings)
 
     def _panel(self, game: Game) -> dict[str, Player | Seated]:
         """Return the opponents by their types in configurations, the strongest scripted one first."""
@@ -105,7 +90,7 @@ class Examiner:
     def _play_alone(self, agent: Agent[Any], place: Environment) -> Examination:
         episodes = max(self._config.training.eval_games, 2)
         found = evaluate_alone(agent, place, episodes=episodes, seed=self._seed).figures()
-        return Examination({NOBODY: found}, found["mean_return"])
+        return Examination(results={NOBODY: found}, score=found["mean_return"])
 
 
 def type_of(player: str, game: Game) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from envfleet.training.events import Results
-from envfleet.training.loop.examining import Examination
+from envfleet.training.events import Examination, Results
 
 _LATEST = 100  # episodes
 

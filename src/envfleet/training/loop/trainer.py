@@ -24,6 +24,7 @@ from envfleet.training.events import (
     Episodes,
     Evaluated,
     Event,
+    Examination,
     Learned,
     Observer,
     Observers,
@@ -36,7 +37,7 @@ from envfleet.training.events import (
 from envfleet.training.loop.budget import Budget
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.curriculum import CurriculumProgress
-from envfleet.training.loop.examining import Examination, Examiner
+from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.loop.tally import Tally
 from envfleet.training.opponents.pool import SnapshotPool
@@ -282,7 +283,7 @@ class Trainer:
         curriculum = self._curriculum
         event = kind(
             transitions=self.transitions,
-            episodes=self.episodes,
+            episodes=self.tally.episodes,
             updates=self._learner.num_updates,
             phase=curriculum.phase_index,
             phase_name=curriculum.phase.name,
@@ -356,11 +357,6 @@ class Trainer:
     def transitions(self) -> int:
         """Made so far, in all sittings."""
         return self.tally.transitions
-
-    @property
-    def episodes(self) -> int:
-        """Ended so far, likewise."""
-        return self.tally.episodes
 
     @property
     def times(self) -> Times:

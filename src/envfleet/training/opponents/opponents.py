@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,7 +12,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent
-from envfleet.errors import InvalidArgument
 from envfleet.training.games.players import OwnPlayer
 
 
@@ -119,8 +117,7 @@ class Opponents:
     """The opponents of N sub-environments.
 
     An opponent is drawn when an episode begins, and stays until it ends. Networks act once per step for all rows they
-    have; those that nobody plays against are let go of, the longest unused first, once there are more than
-    `max_loaded`.
+    have; those that nobody plays against are let go of once there are more than `max_loaded`.
 
     Args:
         num_envs: N.
@@ -151,23 +148,15 @@ class Opponents:
         self._known: list[tuple[int, Opponent]] = [(0, _NOBODY)]  # number of the entry, and who of its source
         self._numbers = {self._known[0]: 0}
         self._who = np.zeros(num_envs, np.int64)  # places in `_known`
-        self._players: OrderedDict[_Place, Player] = OrderedDict()
+        self._players: dict[_Place, Player] = {}
         self._groups: list[_Group] = []
         self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
 
     # ------------------------------------------------------------------ drawing
 
     def cast(self, entries: Sequence[Entry]) -> None:
-        """Draw from other entries from now on; `draw` for all rows is to follow.
-
-        Raises:
-            InvalidArgument: There are none, or their weights do not add up to more than 0.
-        """
+        """Draw from other entries from now on, at least one; `draw` for all rows is to follow."""
         weights = np.array([entry.weight for entry in entries])
-        if not len(weights) or weights.min() < 0 or not weights.sum() > 0:
-            raise InvalidArgument(
-                f"opponents with weights {weights.tolist()}, expected one or more, none below 0 and not all 0"
-            )
         self._entries, self._shares = tuple(entries), weights / weights.sum()
         self._players.clear()
         self._know([(0, _NOBODY)])
@@ -208,7 +197,7 @@ class Opponents:
 
     def _group(self) -> None:
         """Find the rows of every network, and let go of networks that are too many."""
-        places: set[_Place] = set()
+        places: list[_Place] = []
         own: list[int] = []
         self._groups = []
         for number in np.unique(self._who).tolist():
@@ -217,14 +206,12 @@ class Opponents:
                 own.append(number)
             elif opponent.key is not None:
                 place = entry, opponent.key
-                places.add(place)
+                places.append(place)
                 rows = np.flatnonzero(self._who == number)
                 self._groups.append(_Group(self._player(place), self._entries[entry].is_deterministic, rows))
         self.own_rows = np.flatnonzero(np.isin(self._who, own)) if own else np.zeros(0, np.int64)
-        for place in [place for place in self._players if place not in places]:
-            if len(self._players) <= self._max_loaded:
-                break
-            del self._players[place]
+        if len(self._players) > self._max_loaded:
+            self._players = {place: self._players[place] for place in places}
         for entry_of in self._entries:
             entry_of.source.retain({key for _, key in self._players})
 
@@ -232,7 +219,6 @@ class Opponents:
         if place not in self._players:
             seed = int(self._rng.integers(2**32))
             self._players[place] = self._entries[place[0]].source.load(place[1], seed)
-        self._players.move_to_end(place)
         return self._players[place]
 
     # ------------------------------------------------------------------ playing
@@ -294,8 +280,5 @@ class Opponents:
         for (entry, key), random in state["players"]:
             self._players[entry, key] = self._entries[entry].source.load(key, 0)
             self._players[entry, key].random.load_state_dict(random)
-        order = list(self._players)
         self._group()
-        for place in order:
-            self._players.move_to_end(place)
         self._rng = copy.deepcopy(state["rng"])

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envfleet.agents import Agent
-from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.matchmaking import move_rate
@@ -42,15 +41,10 @@ class SnapshotPool:
 
     Args:
         learner: Whose snapshots these are.
-        size: How many; of more the oldest goes, once its network is not kept for games any more.
-
-    Raises:
-        InvalidArgument: `size` is below 1.
+        size: How many, at least 1; of more the oldest goes, once its network is not kept for games any more.
     """
 
     def __init__(self, learner: Agent[Any], size: int) -> None:
-        if size < 1:
-            raise InvalidArgument(f"a pool of {size} snapshots: pass at least 1")
         self._learner, self._size = learner, size
         self._all: dict[str, Snapshot] = {}  # the oldest first; also those that are only played to the end
 

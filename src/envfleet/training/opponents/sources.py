@@ -146,7 +146,7 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
 
 def _place_of(opponent: Single) -> str | None:
     """Return the file or folder that an opponent comes from, `None` if it comes from none."""
-    return getattr(opponent, "folder", None) or getattr(opponent, "file", None)
+    return getattr(opponent, "folder", None) or getattr(opponent, "checkpoint", None)
 
 
 def entries_of(

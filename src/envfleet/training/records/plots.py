@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envfleet.errors import InvalidArgument
-from envfleet.training.events import Ended, Event, Observer
 from envfleet.training.records.drawing import save_figure, style
 from envfleet.training.records.figures import (
     Histories,
@@ -17,10 +16,7 @@ from envfleet.training.records.figures import (
     draw_speed,
     draw_win_rates,
 )
-from envfleet.training.records.folder import RunFolder
 from envfleet.training.records.history import read_history
-from envfleet.training.records.tables import TableWriter
-from envfleet.training.records.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,24 +53,3 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
     with style():
         drawn = {name: draw(histories) for name, draw in figures.items()}
         return [save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None]
-
-
-class Reporter(Observer):
-    """Draws the plots when a run ends; comes after `TableWriter`.
-
-    Args:
-        folder: Of the run.
-    """
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-
-    def on_event(self, event: Event) -> None:
-        """Report when it is over."""
-        if isinstance(event, Ended):
-            plot_runs([self._folder.path])
-
-
-def records_of(folder: RunFolder) -> list[Observer]:
-    """Return all that write into the folder of a run, in the order in which they are to be told."""
-    return [TableWriter(folder), TensorBoardWriter(folder), Reporter(folder)]

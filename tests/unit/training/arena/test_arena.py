@@ -180,9 +180,7 @@ def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
         assert sequel(arena) == first
 
 
-def test_a_fleet_in_another_mode_or_for_another_number_of_players_is_refused() -> None:
-    with envfleet.make(Rally, 2, backend="serial") as fleet, pytest.raises(InvalidArgument, match="expected SAME_STEP"):
-        Arena(fleet, GAME, seed=np.random.SeedSequence(0))
+def test_a_fleet_for_another_number_of_players_is_refused() -> None:
     with (
         envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
         pytest.raises(InvalidArgument, match="not one of 2 players"),

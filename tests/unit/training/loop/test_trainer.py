@@ -169,7 +169,7 @@ def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say()
     episodes = watcher.of(Episodes)
     assert sum(len(event) for event in episodes if event.phase == 1) >= 6
     assert [event.episodes for event in episodes] == np.cumsum([len(event) for event in episodes]).tolist()
-    assert episodes[-1].episodes == trainer.episodes
+    assert episodes[-1].episodes == trainer.tally.episodes
     assert isinstance(trainer.agent, DDDQN)
     assert len(trainer.agent.replay) == 80
     kinds = [type(event) for event in watcher.events]
@@ -189,7 +189,7 @@ def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
     trainer = trained(config_of({"transitions": 200}, agent="PPO", rollout_steps=32), 4, watcher)
     assert isinstance(trainer.agent, PPO)
     assert trainer.agent.num_transitions == trainer.transitions == 200
-    assert sum(len(event) for event in watcher.of(Episodes)) == trainer.episodes > 0
+    assert sum(len(event) for event in watcher.of(Episodes)) == trainer.tally.episodes > 0
 
 
 def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:

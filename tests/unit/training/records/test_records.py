@@ -32,12 +32,11 @@ from envfleet.training.records import (
     RunFolder,
     plot_runs,
     read_history,
-    records_of,
 )
 from envfleet.training.records import folder as folder_module
 from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
 from envfleet.training.records.files import Table
-from envfleet.training.records.folder import config_hash
+from envfleet.training.records.folder import config_hash, reserve
 from envfleet.training.records.tables import TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
@@ -64,9 +63,10 @@ def close(observers: list[Any]) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """The folder of a whole run."""
     folder = make_folder(tmp_path_factory.mktemp("runs"))
-    observers = records_of(folder)
+    observers = [TableWriter(folder), TensorBoardWriter(folder)]
     tell(observers, played.begin(folder.path), *played.rounds(), played.end())
     close(observers)
+    plot_runs([folder.path])
     return folder
 
 
@@ -129,15 +129,18 @@ def test_a_damaged_run_names_what_is_left_of_it(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_writes_into_a_run(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
-    with folder.reserved(), pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"):
+    with (
+        reserve(folder.environment, "the run"),
+        pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"),
+    ):
         training.resume(folder.path, verbose=False)
-    with folder.reserved():
+    with reserve(folder.environment, "the run"):
         pass
 
 
 def test_runs_are_reserved_on_nfs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", fcntl.lockf)  # what Linux makes of it there
-    with make_folder(tmp_path).reserved():
+    with reserve(make_folder(tmp_path).environment, "the run"):
         pass
 
 
@@ -146,7 +149,7 @@ def test_runs_go_on_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))  # as Lustre does, mounted without flock
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with make_folder(tmp_path).reserved():
+    with reserve(make_folder(tmp_path).environment, "the run"):
         pass
 
 
@@ -156,7 +159,7 @@ def test_the_folder_of_a_run_that_cannot_begin_is_removed_once_nothing_holds_it(
     removed: list[Path] = []
 
     def remove(path: Path) -> None:
-        with RunFolder(path).reserved():  # NFS removes no folder with a file in it that is open
+        with reserve(RunFolder(path).environment, "the run"):  # NFS removes no folder with a file in it that is open
             removed.append(path)
 
     monkeypatch.setattr("shutil.rmtree", remove)
