@@ -110,11 +110,7 @@ class Agent(abc.ABC, Generic[Config]):
         return self.act_batch(self.pack(observation)[None], deterministic)[0]
 
     def act_batch(
-        self,
-        observations: Any,
-        deterministic: bool = False,
-        *,
-        env_indices: NDArray[Any] | None = None,
+        self, observations: Any, deterministic: bool = False, *, env_indices: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Choose an action for every observation.
 

@@ -16,8 +16,7 @@ from envfleet.agents.actor_critic import ActorCritic
 from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam
-from envfleet.agents.encoders import is_vector
-from envfleet.agents.networks import Critics, DuelingNetwork
+from envfleet.agents.networks import Critics, DuelingNetwork, is_vector
 from envfleet.agents.packing import encode
 from envfleet.agents.replay import Batch
 from envfleet.errors import InvalidArgument

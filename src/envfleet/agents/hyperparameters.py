@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from envfleet.errors import InvalidArgument
 
@@ -33,20 +33,6 @@ def check_between(config: object, low: float, high: float, *names: str) -> None:
         value = getattr(config, name)
         if not low <= value <= high:
             raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number from {low:g} to {high:g}")
-
-
-def check_widths(config: object, name: str = "hidden") -> None:
-    """Check the widths of hidden layers.
-
-    Raises:
-        InvalidArgument: There are none, or one is below 1.
-    """
-    widths = getattr(config, name)
-    if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
-        raise InvalidArgument(
-            f"{type(config).__name__}.{name}={widths!r}: pass a tuple with the width of every hidden layer, such as "
-            "(256, 256)"
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +85,12 @@ class NetworkConfig(AdamConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_widths(self)
+        widths: Any = self.hidden
+        if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
+            raise InvalidArgument(
+                f"{type(self).__name__}.hidden={widths!r}: pass a tuple with the width of every hidden layer, such as "
+                "(256, 256)"
+            )
         if self.activation not in get_args(Activation):
             raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from envfleet.agents.actions import ActionTable, BestInBounds, Bounds
 from envfleet.agents.agent import Agent, Contents
-from envfleet.agents.descent import Adam
+from envfleet.agents.descent import Adam, Means
 from envfleet.agents.flat import Flat, can_compile
 from envfleet.agents.hyperparameters import OffPolicyConfig
-from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
 from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
@@ -152,8 +151,8 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
-        lesson = Lesson(map(self._way.prepare, self._batches(num_updates)), self._learning_rate)  # one after another
-        return self.publish(self.learn(lesson))
+        batches = self.replay.batches(num_updates, self.config.batch_size)  # drawn one after another
+        return self.publish(self.learn(Lesson(map(self._way.prepare, batches), self._learning_rate)))
 
     @property
     def can_learn_beside(self) -> bool:
@@ -166,7 +165,8 @@ class OffPolicyAgent(Agent[Config]):
 
     def prepare(self, num_updates: int) -> Lesson:
         """Draw what so many updates learn from."""
-        return Lesson(list(map(self._way.prepare, self._batches(num_updates))), self._learning_rate)
+        batches = self.replay.batches(num_updates, self.config.batch_size)
+        return Lesson(list(map(self._way.prepare, batches)), self._learning_rate)
 
     def learn(self, lesson: Lesson) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`."""
@@ -228,10 +228,6 @@ class OffPolicyAgent(Agent[Config]):
     @abc.abstractmethod
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions as they are learned."""
-
-    def _batches(self, count: int) -> Iterator[Batch]:
-        """Draw a batch for every update, each after the update before it."""
-        return self.replay.batches(count, self.config.batch_size)
 
     @abc.abstractmethod
     def _learn(self, batch: Batch) -> dict[str, Tensor]:

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from envfleet.agents import compiled
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
-from envfleet.agents.hyperparameters import check_above
-from envfleet.agents.networks import Critics, GaussianActor, target_of
+from envfleet.agents.hyperparameters import NetworkConfig, check_above
+from envfleet.agents.networks import Critics, network_of, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Way
+from envfleet.agents.packing import Packing
 from envfleet.agents.replay import Batch
-from envfleet.agents.squashing import CENTRE, REACH, propose
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,46 @@ class SACConfig(ExplorationConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_above(self, 0, "initial_temperature", "noise_length")
+
+
+LOG_STD_RANGE = (-5.0, 2.0)
+CENTRE, REACH = sum(LOG_STD_RANGE) / 2, (LOG_STD_RANGE[1] - LOG_STD_RANGE[0]) / 2
+
+
+def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and logarithms of standard deviations, `(N, size)` each, of a network's outputs, `(N, 2 * size)`."""
+    means, raw = outputs.chunk(2, dim=1)
+    return means, CENTRE + REACH * torch.tanh(raw)
+
+
+def propose(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions of a normal distribution before the tanh, with gradients of both results.
+
+    Args:
+        outputs: What `moments` takes, `(N, 2 * size)`.
+        noise: Standard normal, `(N, size)`.
+
+    Returns:
+        Actions, `(N, size)`, and the logarithms of their densities, `(N,)` (Haarnoja et al. 2018, appendix C).
+    """
+    means, log_stds = moments(outputs)
+    free = means + log_stds.exp() * noise
+    log_density = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
+    # The logarithm of the slope of tanh, 1 - tanh(x)^2, in a form that keeps its digits for large x.
+    log_slope = 2 * (math.log(2) - free - functional.softplus(-2 * free))
+    return torch.tanh(free), (log_density - log_slope).sum(dim=1)
+
+
+class GaussianActor(nn.Module):
+    """Means and standard deviations of a normal distribution over actions before the tanh."""
+
+    def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
+        super().__init__()
+        self.body = network_of(packing, config, 2 * size)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """`(N, inputs)` to means and logarithms of standard deviations, `(N, size)` each."""
+        return moments(self.body(inputs))
 
 
 class Temperature(nn.Module):

@@ -59,10 +59,9 @@ def read(path: str | Path, *, is_trusted: bool = False) -> dict[str, Any]:
         payload: Any = torch.load(path, map_location="cpu", weights_only=not is_trusted)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
-    except pickle.UnpicklingError as error:  # whose message advises to execute what is in the file
-        raise InvalidArgument(f"{path} cannot be read as a saved agent (it holds something else): {advice}") from error
     except Exception as error:  # bytes that mean nothing break the unpickler in whatever way they happen to
-        problem = f"{type(error).__name__}: {error}"
+        is_other = isinstance(error, pickle.UnpicklingError)  # whose message advises to execute what is in the file
+        problem = "it holds something else" if is_other else f"{type(error).__name__}: {error}"
         raise InvalidArgument(f"{path} cannot be read as a saved agent ({problem}): {advice}") from error
     expected = _TRUSTED if is_trusted else FORMAT
     found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__

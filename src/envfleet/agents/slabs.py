@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.agents.agent import SlabAgent
@@ -71,11 +70,7 @@ class SlabWriter:
     """
 
     def __init__(
-        self,
-        num_steps: int,
-        num_envs: int,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        self, num_steps: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
         self._shape, self._action_space = (num_steps, num_envs), action_space
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
@@ -152,18 +147,14 @@ class Collector:
         seed: Of the first reset.
 
     Raises:
-        InvalidArgument: `num_steps` is below 1, the fleet is none or does not reset, or its arrays live on a device.
+        InvalidArgument: The fleet is none, or its arrays live on a device.
     """
 
     def __init__(self, fleet: Fleet, num_steps: int, *, seed: int | None = None) -> None:
-        if num_steps < 1:
-            raise InvalidArgument(f"num_steps={num_steps}: pass the number of steps per slab, at least 1")
         if not isinstance(fleet, Fleet):
             raise InvalidArgument(
                 f"the fleet is a {type(fleet).__name__}, expected a Fleet: call envfleet.adopt() first"
             )
-        if fleet.autoreset_mode is AutoresetMode.DISABLED:
-            raise InvalidArgument("autoreset_mode=DISABLED, expected NEXT_STEP or SAME_STEP: make the fleet with one")
         if fleet.device != "cpu":
             raise InvalidArgument(
                 f"the fleet's arrays live on {fleet.device!r}, expected 'cpu': make it without device"
@@ -177,6 +168,9 @@ class Collector:
 
         Returns:
             The slab. Arrays of a compiled rollout are written again by the next call.
+
+        Raises:
+            InvalidArgument: T is below 1, or the fleet does not reset itself.
         """
         fleet, num_steps = self._fleet, self._num_steps
         policy = agent.export_policy() if fleet.engine.traits.has_rollouts else None

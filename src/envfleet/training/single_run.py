@@ -194,11 +194,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
         InvalidArgument: The configuration or an option cannot be.
         TypeError: `train` has no such option.
     """
-    asked = {
-        "eval_frequency": eval_freq_steps,
-        "eval_games": eval_num_games,
-        "eval_weak_opponent": eval_weak_opponent,
-    }
+    asked = {"eval_frequency": eval_freq_steps, "eval_games": eval_num_games, "eval_weak_opponent": eval_weak_opponent}
     changes: dict[str, Any] = {"training": {name: value for name, value in asked.items() if value is not None}}
     if checkpoint_path is not None:
         changes["agent"] = {"checkpoint_path": str(checkpoint_path)}

@@ -17,7 +17,7 @@ from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.config import RunConfig, agent_config
 from envfleet.training.config.phases import Environment
-from envfleet.training.opponents.copies import experienced
+from envfleet.training.opponents.pool import experienced
 from envfleet.training.options import RunOptions
 
 

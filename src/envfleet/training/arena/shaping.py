@@ -75,11 +75,6 @@ class RewardShaper:
         """Return whether `shape` looks at terms in this phase."""
         return bool(self._schedules)
 
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """Return what the terms of each running episode are multiplied by, `(num_envs, terms)`; a copy."""
-        return self._weights.copy()
-
     def begin_phase(self, phase: Phase) -> None:
         """Take the schedules of a phase; `begin_episodes` of all rows is to follow."""
         shaping, bonus = phase.reward_shaping, phase.reward_bonus

@@ -11,11 +11,10 @@ from envfleet.envs.games import RANDOM, Game
 from envfleet.training.config import RunConfig, shares_of
 from envfleet.training.config.opponents import SCRIPT, NamedOpponent
 from envfleet.training.config.phases import Environment
-from envfleet.training.evaluation.episodes import evaluate_returns
-from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate
+from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate, evaluate_returns
 from envfleet.training.events import Examination
 from envfleet.training.games.matches import Rink
-from envfleet.training.games.players import OwnPlayer, Player, Seated, find_class
+from envfleet.training.games.players import OwnPlayer, Player, find_class, seat_player
 from envfleet.training.games.seating import Policy
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.standing import rate_learner
@@ -53,9 +52,9 @@ class Examiner:
         training = self._config.training
         rink = Rink(game=game, settings=place.settings)
 
-        def meet(opponents: Mapping[str, Player | Seated], games: int) -> dict[str, Evaluation]:
+        def meet(opponents: Mapping[str, Player], games: int) -> dict[str, Evaluation]:
             return {
-                name: evaluate(agent, one, games=games, seed=self._seed, rink=rink, names=(None, name))
+                name: evaluate(agent, seat_player(one, name, game=game), games=games, seed=self._seed, rink=rink)
                 for name, one in opponents.items()
             }
 
@@ -74,17 +73,16 @@ class Examiner:
         }
         return Examination(results=results, score=sum(scores) / len(scores), ratings=ratings)
 
-    def _panel(self, game: Game) -> dict[str, Player | Seated]:
+    def _panel(self, game: Game) -> dict[str, Player]:
         """Return the opponents by their types in configurations, the strongest scripted one first."""
         scripted = [*game.scripts][::-1] or [RANDOM]
         if not self._config.training.eval_weak_opponent:
             del scripted[1:]
-        panel: dict[str, Player | Seated] = {type_of(name, game): name for name in scripted}
+        panel: dict[str, Player] = {type_of(name, game): name for name in scripted}
         for phase in self._config.curriculum.phases:
             for one, _ in shares_of(phase.opponent):
                 if isinstance(one, NamedOpponent) and ":" in one.type:
-                    own = OwnPlayer(find_class(one.type), game, self._seed, **one.kwargs)
-                    panel[one.type] = Seated(one.type, policy=own)
+                    panel[one.type] = OwnPlayer(find_class(one.type), game, self._seed, **one.kwargs)
         return panel
 
     def _play_alone(self, agent: Agent[Any], place: Environment) -> Examination:

@@ -19,7 +19,56 @@ from envfleet.agents import Agent, OffPolicyAgent, Slab, SlabAgent, SlabWriter, 
 from envfleet.agents.off_policy import Learnt
 from envfleet.errors import TrainingDiverged
 from envfleet.training.config import RunConfig
-from envfleet.training.loop.schedule import UpdateSchedule
+
+_ROUNDING = 1e-9  # so that ten times 0.1 is one update
+
+
+class UpdateSchedule:
+    """Counts transitions and tells how many updates they are worth.
+
+    Per transition, what is learned from a transition does not depend on `num_envs`; fractions add up. Per round, a
+    round of many sub-environments is worth no more than a round of one, which is faster and learns less from each
+    transition.
+
+    Args:
+        per_transition: Updates for one transition.
+        per_round: Updates for one step of the whole fleet, instead.
+        warmup: Transitions before the first that counts.
+
+    Examples:
+        >>> schedule = UpdateSchedule(per_transition=0.5, warmup=4)
+        >>> due = []
+        >>> for _ in range(4):
+        ...     schedule.count(3)
+        ...     due.append(schedule.take())
+        >>> due
+        [0, 1, 1, 2]
+    """
+
+    def __init__(self, *, per_transition: float | None = None, per_round: float | None = None, warmup: int = 0) -> None:
+        self._rate = (per_transition or 0.0) if per_round is None else per_round
+        self._is_by_round, self._warmup = per_round is not None, warmup
+        self._seen = self._worth = self._made = 0
+
+    def restart(self) -> None:
+        """Begin the warm-up anew, because what was remembered is forgotten; updates that are due stay due."""
+        self._worth, self._made = 0, self._made - self._total()
+        self._seen = 0
+
+    def count(self, transitions: int) -> None:
+        """Count one round."""
+        self._seen += transitions
+        counted = min(transitions, max(0, self._seen - self._warmup))
+        self._worth += min(counted, 1) if self._is_by_round else counted
+
+    def take(self) -> int:
+        """Return how many updates are due; they are taken to be made."""
+        due = self._total() - self._made
+        self._made += due
+        return due
+
+    def _total(self) -> int:
+        return math.floor(self._worth * self._rate + _ROUNDING)
 
 
 class ReplayLearner:
@@ -33,18 +82,16 @@ class ReplayLearner:
         agent: Who learns.
         schedule: When.
         is_beside: Whether to learn beside the games, if the agent can.
+
+    Attributes:
+        num_updates: Updates that the agent acts by.
     """
 
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
         self._thread = ThreadPoolExecutor(1, "learner") if is_beside and agent.can_learn_beside else None
         self._job: Future[Learnt] | None = None
-        self._num_updates = agent.num_updates
-
-    @property
-    def num_updates(self) -> int:
-        """Updates that the agent acts by."""
-        return self._num_updates
+        self.num_updates = agent.num_updates
 
     def learn(self) -> dict[str, float]:
         """Make the updates that are due, or have the thread make them after the last ones, which are acted by then.
@@ -57,7 +104,7 @@ class ReplayLearner:
             return {}
         if self._thread is None:
             figures = check_finite(self._agent.update(count), self._agent)
-            self._num_updates = self._agent.num_updates
+            self.num_updates = self._agent.num_updates
             return figures
         job = self._thread.submit(self._agent.learn, self._agent.prepare(count))  # before the thread runs out of work
         figures = self.finish()
@@ -69,7 +116,7 @@ class ReplayLearner:
         if self._job is None:
             return {}
         learnt, self._job = self._job.result(), None
-        self._num_updates = learnt.num_updates
+        self.num_updates = learnt.num_updates
         return check_finite(self._agent.publish(learnt), self._agent)
 
     def take(self, transitions: Transitions) -> dict[str, float]:
@@ -97,14 +144,14 @@ class ReplayLearner:
         return {
             "agent": self._agent.state_dict("all"),
             "schedule": copy.copy(self._schedule),
-            "num_updates": self._num_updates,
+            "num_updates": self.num_updates,
             "learnt": None if self._job is None else self._job.result(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
         self._agent.load_state_dict(state["agent"])
-        self._schedule, self._num_updates = state["schedule"], state["num_updates"]
+        self._schedule, self.num_updates = state["schedule"], state["num_updates"]
         if state["learnt"] is not None:
             self._job = Future()
             self._job.set_result(state["learnt"])

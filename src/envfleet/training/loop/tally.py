@@ -24,7 +24,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.transitions = self.episodes = 0
-        self._figures: dict[str, list[float]] = {}  # sum and count
+        self._figures: dict[str, list[float]] = {}
         self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
         self._has_games = False
         self._best: float | None = None
@@ -34,13 +34,11 @@ class Tally:
     def add_figures(self, figures: Mapping[str, float]) -> None:
         """Add what one call of an agent's `update` returned."""
         for name, value in figures.items():
-            sums = self._figures.setdefault(name, [0.0, 0.0])
-            sums[0] += value
-            sums[1] += 1
+            self._figures.setdefault(name, []).append(value)
 
     def take_figures(self) -> dict[str, float]:
         """Means of all since the last time."""
-        figures = {name: total / count for name, (total, count) in self._figures.items()}
+        figures = {name: sum(values) / len(values) for name, values in self._figures.items()}
         self._figures = {}
         return figures
 

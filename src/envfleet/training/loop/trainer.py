@@ -34,9 +34,8 @@ from envfleet.training.events import (
     Saved,
     Times,
 )
-from envfleet.training.loop.budget import Budget
 from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.curriculum import CurriculumProgress
+from envfleet.training.loop.curriculum import Budget, CurriculumProgress
 from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.loop.tally import Tally

@@ -15,11 +15,9 @@ from tests.unit.training.arena.rally import GAME, Rally, record_infos
 import envfleet
 from envfleet.agents import SAC, SACConfig
 from envfleet.errors import InvalidArgument
-from envfleet.training.arena.arena import Arena
-from envfleet.training.arena.outcomes import ArenaStep
+from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
-from envfleet.training.loop.learners import ReplayLearner
-from envfleet.training.loop.schedule import UpdateSchedule
+from envfleet.training.loop.learners import ReplayLearner, UpdateSchedule
 from envfleet.training.opponents.opponents import Always, Entry, Opponent
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself

@@ -19,11 +19,9 @@ from envfleet.envs.hockey.constants import TIME_LIMIT_STEPS, Mode
 from envfleet.envs.hockey.game import Game, SavedGame
 from envfleet.envs.hockey.rules import Start
 from envfleet.envs.hockey.views import inform, observe_both
-from envfleet.training.arena.arena import Arena
-from envfleet.training.arena.outcomes import ArenaStep
+from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
-from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner
-from envfleet.training.loop.schedule import UpdateSchedule
+from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
 from envfleet.training.opponents.opponents import Always, Entry, Opponent
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself

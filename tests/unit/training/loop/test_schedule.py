@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envfleet.training.loop.schedule import UpdateSchedule
+from envfleet.training.loop.learners import UpdateSchedule
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 8, 24])

@@ -35,9 +35,8 @@ from envfleet.training.records import (
 )
 from envfleet.training.records import folder as folder_module
 from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
-from envfleet.training.records.files import Table
 from envfleet.training.records.folder import config_hash, reserve
-from envfleet.training.records.tables import TableWriter
+from envfleet.training.records.tables import Table, TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
