@@ -148,7 +148,7 @@ class BestInBounds(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: Any) -> None:
         super().__init__()
         self._size, self._shape = int(np.prod(space.shape)), space.shape
         self.register_buffer("low", torch.from_numpy(space.low.copy()))

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 Contents = Literal["weights", "learner", "all"]
 CONTENTS: tuple[Contents, ...] = ("weights", "learner", "all")
 Config = TypeVar("Config")
-
-
-class Stateful(Protocol):
-    """What can be saved and brought back."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
-        ...
-
-    def load_state_dict(self, state: Any, /) -> Any:
-        """Go on where another was."""
-        ...
 
 
 class Agent(abc.ABC, Generic[Config]):
@@ -92,10 +80,11 @@ class Agent(abc.ABC, Generic[Config]):
         self.num_transitions = self.num_updates = 0
         for_weights, draws = np.random.SeedSequence(seed).spawn(2)
         self.random = Random(draws, self.device)
-        # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all".
+        # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all"; all of
+        # them have state_dict and load_state_dict.
         self._networks: dict[str, nn.Module] = {}
-        self._learners: dict[str, Stateful] = {"random": self.random}
-        self._memories: dict[str, Stateful] = {}
+        self._learners: dict[str, Any] = {"random": self.random}
+        self._memories: dict[str, Any] = {}
         with initialising(for_weights):
             self._build()
 

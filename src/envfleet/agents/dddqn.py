@@ -60,7 +60,6 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     Its action space is `Discrete`, or an `ActionTable` of continuous actions.
     """
 
-    name = "DDDQN"
     config_class = DDDQNConfig
 
     def _build(self) -> None:

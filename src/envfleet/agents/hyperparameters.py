@@ -36,37 +36,13 @@ def check_between(config: object, low: float, high: float, *names: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamConfig:
-    """Hyperparameters of every agent.
+class NetworkConfig:
+    """Hyperparameters of every agent: its networks are made of an encoder and dense layers, and learned by Adam.
 
     Attributes:
         learning_rate: Of Adam, at first.
         learning_rate_end: Of Adam after `learning_rate_transitions`, in a straight line until then; `None`: it stays.
         learning_rate_transitions: See there.
-    """
-
-    learning_rate: float = 3e-4
-    learning_rate_end: float | None = None
-    learning_rate_transitions: int = 10_000_000
-
-    def __post_init__(self) -> None:
-        check_above(self, 0, "learning_rate", "learning_rate_transitions")
-        if self.learning_rate_end is not None:
-            check_above(self, 0, "learning_rate_end")
-
-    def learning_rate_after(self, transitions: int) -> float:
-        """Return the learning rate after so many transitions."""
-        if self.learning_rate_end is None:
-            return self.learning_rate
-        share = min(transitions / self.learning_rate_transitions, 1.0)
-        return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkConfig(AdamConfig):
-    """Hyperparameters of agents whose networks are made of an encoder and dense layers.
-
-    Attributes:
         hidden: Widths of the hidden layers of every network.
         activation: After each of them: `"relu"` or `"tanh"`.
         layer_norm: Whether their outputs are normalised before the activation (Ba et al. 2016, arXiv:1607.06450).
@@ -77,6 +53,9 @@ class NetworkConfig(AdamConfig):
             dense layers on the CPU, where numba and SciPy are installed.
     """
 
+    learning_rate: float = 3e-4
+    learning_rate_end: float | None = None
+    learning_rate_transitions: int = 10_000_000
     hidden: tuple[int, ...] = (256, 256)
     activation: Activation = "relu"
     layer_norm: bool = False
@@ -84,7 +63,9 @@ class NetworkConfig(AdamConfig):
     compiled: bool | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_above(self, 0, "learning_rate", "learning_rate_transitions")
+        if self.learning_rate_end is not None:
+            check_above(self, 0, "learning_rate_end")
         widths: Any = self.hidden
         if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
             raise InvalidArgument(
@@ -93,6 +74,13 @@ class NetworkConfig(AdamConfig):
             )
         if self.activation not in get_args(Activation):
             raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
+
+    def learning_rate_after(self, transitions: int) -> float:
+        """Return the learning rate after so many transitions."""
+        if self.learning_rate_end is None:
+            return self.learning_rate
+        share = min(transitions / self.learning_rate_transitions, 1.0)
+        return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

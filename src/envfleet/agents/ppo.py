@@ -119,7 +119,6 @@ class PPO(SlabAgent[PPOConfig]):
     Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh.
     """
 
-    name = "PPO"
     config_class = PPOConfig
 
     def _build(self) -> None:

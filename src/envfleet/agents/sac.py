@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from envfleet.agents import compiled
+from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
@@ -81,18 +82,9 @@ class GaussianActor(nn.Module):
         return moments(self.body(inputs))
 
 
-class Temperature(nn.Module):
-    """The logarithm of the weight of the entropy."""
-
-    def __init__(self, initial: float) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
-
-
 class SAC(ContinuousAgent[SACConfig]):
     """Learns a distribution over continuous actions that earns much and stays as random as it can."""
 
-    name = "SAC"
     config_class = SACConfig
 
     def _build(self) -> None:
@@ -102,7 +94,8 @@ class SAC(ContinuousAgent[SACConfig]):
         self._critics = Critics(self.packing, config, size).to(self.device)
         self._targets = target_of(self._critics)
         self._follower = Follower(self._targets, self._critics)
-        self._temperature = Temperature(config.initial_temperature).to(self.device)
+        self._temperature = nn.ParameterDict({"log_alpha": torch.tensor(math.log(config.initial_temperature))})
+        self._temperature.to(self.device)  # the weight of the entropy, by its logarithm
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
         self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
         self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
@@ -126,8 +119,9 @@ class SAC(ContinuousAgent[SACConfig]):
         units: F32 = torch.tanh(free).cpu().numpy()
         return units
 
-    def _outputs(self) -> nn.Module:
-        return self._actor.body  # means come first
+    def best_actions(self) -> nn.Module:
+        """Return the actor without noise as a module."""
+        return nn.Sequential(self._actor.body, BestInBounds(self.action_space))  # means come first
 
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
@@ -137,7 +131,7 @@ class SAC(ContinuousAgent[SACConfig]):
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
         observations, following = (self.packing.rows(part) for part in (batch.observations, batch.next_observations))
-        alpha = self._temperature.log_alpha.detach().exp()
+        alpha = self._temperature["log_alpha"].detach().exp()
 
         with torch.no_grad():
             next_actions, next_log_probs = self._propose(following)

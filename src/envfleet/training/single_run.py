@@ -248,6 +248,7 @@ def _run(
             with contextlib.closing(trainer), stop_requests() as should_stop:
                 if state is not None:
                     trainer.load_state_dict(state)
+                before = trainer.transitions
                 try:
                     reason = trainer.run(should_stop)
                     plot_runs([folder.path])
@@ -255,10 +256,10 @@ def _run(
                     if error.errno in NO_ROOM:
                         error.add_note(f"free some space, then {checkpoints.way_on}")
                     raise
-                return _result(trainer, folder, checkpoints, reason)
+                return _result(trainer, folder, checkpoints, reason, trainer.transitions - before)
 
 
-def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:
+def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str, made: int) -> RunResult:
     latest, found = trainer.tally.latest(), trainer.tally.examination
     evaluation = {} if found is None else found.results
     rating = {} if found is None else found.ratings.get(LEARNER, {})
@@ -276,7 +277,7 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         win_rate_weak=scripted[-1] if len(scripted) > 1 else None,
         evaluation=evaluation,
         rating=rating.get("rating"),
-        steps_per_s=trainer.steps_per_s,
+        steps_per_s=made / trainer.times.training if made else 0.0,
         seconds=dataclasses.asdict(trainer.times),
         checkpoint=checkpoints.latest,
         best_checkpoint=checkpoints.best,

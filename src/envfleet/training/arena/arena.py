@@ -202,7 +202,7 @@ class Arena:
         if self._game is not None:
             joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
             joint[:, 0] = actions[: self.num_envs]
-            if self._opponents.has_networks:
+            if self._opponents.groups:
                 joint[:, 1] = self._opponents.act(self._observations[:, 1])
                 self._watch.lap("act")
             own = self._opponents.own_rows

@@ -191,26 +191,20 @@ def _line(problem: ErrorDetails, data: Any) -> str:
     if kind == "unknown_key":
         return f"{_path([*keys, context['key']])} {context['problem']}"
     if kind == "missing":
-        return f"{_path(keys)} is missing: {_describe(problem)}"
+        return f"{_path(keys)} is missing: add it"
     if kind == "union_tag_not_found":
         return f"{_path([*keys, 'type'])} is missing, expected one of {_tags()}"
     if kind == "union_tag_invalid":
         return f"{_path([*keys, 'type'])} is {context['tag']!r}, expected one of {_tags()}"
     if kind == "value_error":
         return f"{_path(keys) or 'it'} {context['error']}"
-    return f"{_path(keys)} is {given}: {_describe(problem)}"
+    text = problem["msg"].replace("Input should be", "expected")
+    return f"{_path(keys)} is {given}: {text.replace('dictionary or object to extract fields from', 'object')}"
 
 
 def _tags() -> str:
     kinds = ("none", *SCRIPTED, "self_play", "snapshots", "weighted_mixture")
     return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
-
-
-def _describe(problem: ErrorDetails) -> str:
-    if problem["type"] == "missing":
-        return "add it"
-    text = problem["msg"]
-    return text.replace("Input should be", "expected").replace("dictionary or object to extract fields from", "object")
 
 
 def _real(location: Sequence[int | str], data: Any) -> list[int | str]:

@@ -26,8 +26,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, max_kept: int) -> None:
-        self._folder, self._max_kept = folder, max_kept
-        self._agents = folder / "checkpoints"
+        self._folder, self._agents, self._max_kept = folder, folder / "checkpoints", max_kept
 
     @property
     def latest(self) -> Path | None:

@@ -67,9 +67,7 @@ class CurriculumProgress:
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.phases = tuple(phases)
-        self.index = 0
-        self.episodes = 0
-        self.transitions = 0
+        self.index = self.episodes = self.transitions = 0
         self._winners = self._window()
 
     @property

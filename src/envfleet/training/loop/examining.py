@@ -46,7 +46,11 @@ class Examiner:
             pool: Its snapshots, which are rated on the way; they do not count for the score.
         """
         place = self._config.curriculum.phases[0].environment
-        return self._play_alone(agent, place) if self._game is None else self._play(agent, pool, place, self._game)
+        if self._game is not None:
+            return self._play(agent, pool, place, self._game)
+        episodes = max(self._config.training.eval_games, 2)
+        found = evaluate_alone(agent, place, episodes=episodes, seed=self._seed).figures()
+        return Examination(results={NOBODY: found}, score=found["mean_return"])
 
     def _play(self, agent: Agent[Any], pool: SnapshotPool, place: Environment, game: Game) -> Examination:
         training = self._config.training
@@ -84,11 +88,6 @@ class Examiner:
                 if isinstance(one, NamedOpponent) and ":" in one.type:
                     panel[one.type] = OwnPlayer(find_class(one.type), game, self._seed, **one.kwargs)
         return panel
-
-    def _play_alone(self, agent: Agent[Any], place: Environment) -> Examination:
-        episodes = max(self._config.training.eval_games, 2)
-        found = evaluate_alone(agent, place, episodes=episodes, seed=self._seed).figures()
-        return Examination(results={NOBODY: found}, score=found["mean_return"])
 
 
 def type_of(player: str, game: Game) -> str:

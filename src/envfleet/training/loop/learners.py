@@ -141,11 +141,12 @@ class ReplayLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes, once the thread is done."""
+        learnt = None if self._job is None else self._job.result()  # until then the agent changes
         return {
             "agent": self._agent.state_dict("all"),
             "schedule": copy.copy(self._schedule),
             "num_updates": self.num_updates,
-            "learnt": None if self._job is None else self._job.result(),
+            "learnt": learnt,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from envfleet.agents.descent import Means
 from envfleet.training.events import Examination, Results
 
 _LATEST = 100  # episodes
@@ -24,7 +25,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.transitions = self.episodes = 0
-        self._figures: dict[str, list[float]] = {}
+        self._figures = Means()
         self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
         self._has_games = False
         self._best: float | None = None
@@ -33,13 +34,11 @@ class Tally:
 
     def add_figures(self, figures: Mapping[str, float]) -> None:
         """Add what one call of an agent's `update` returned."""
-        for name, value in figures.items():
-            self._figures.setdefault(name, []).append(value)
+        self._figures.add(figures)
 
     def take_figures(self) -> dict[str, float]:
         """Means of all since the last time."""
-        figures = {name: sum(values) / len(values) for name, values in self._figures.items()}
-        self._figures = {}
+        figures, self._figures = self._figures.result(), Means()
         return figures
 
     def add_episodes(self, results: Results) -> None:

@@ -84,8 +84,7 @@ class Trainer:
         self.config, self.options = config, options or RunOptions()
         self._name, self._folder = name, folder
         self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
-        root = np.random.SeedSequence(config.seed)
-        for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
+        for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
         self._stage = Stage(
@@ -106,7 +105,7 @@ class Trainer:
         self._observers = Observers(observers)
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
-        self._first_transitions, self._next_progress_s = 0, 0.0
+        self._next_progress_s = 0.0
 
     # ------------------------------------------------------------------ the loop
 
@@ -209,7 +208,6 @@ class Trainer:
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._watch.speed(self.transitions)
-        self._first_transitions = self.transitions
         arena, phases = self._stage.arena, self._curriculum.phases
         self._tell(
             Began,
@@ -361,12 +359,6 @@ class Trainer:
     def times(self) -> Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
-
-    @property
-    def steps_per_s(self) -> float:
-        """Transitions per second of this sitting, without evaluations and checkpoints."""
-        seconds = self.times.training
-        return (self.transitions - self._first_transitions) / seconds if seconds else 0.0
 
 
 def _int_of(seed: np.random.SeedSequence) -> int:

@@ -100,7 +100,7 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Group:
+class Group:
     """The rows that one network acts for."""
 
     player: Player
@@ -130,6 +130,7 @@ class Opponents:
     Attributes:
         scripts: What plays inside each sub-environment, int64 `(N,)`.
         own_rows: Where nobody acts, because the learner does; int64, ascending.
+        groups: The rows of each network, which acts by `act`.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Opponents:
         self._numbers = {self._known[0]: 0}
         self._who = np.zeros(num_envs, np.int64)  # places in `_known`
         self._players: dict[_Place, Player] = {}
-        self._groups: list[_Group] = []
+        self.groups: list[Group] = []
         self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
 
     # ------------------------------------------------------------------ drawing
@@ -160,7 +161,7 @@ class Opponents:
         self._entries, self._shares = tuple(entries), weights / weights.sum()
         self._players.clear()
         self._know([(0, _NOBODY)])
-        self._who[:], self.scripts[:], self.own_rows, self._groups = 0, 0, np.zeros(0, np.int64), []
+        self._who[:], self.scripts[:], self.own_rows, self.groups = 0, 0, np.zeros(0, np.int64), []
 
     def _know(self, known: list[tuple[int, Opponent]]) -> None:
         self._known, self._numbers = known, {identity: number for number, identity in enumerate(known)}
@@ -180,8 +181,7 @@ class Opponents:
             places = np.flatnonzero(chosen == entry)
             drawn = self._entries[entry].source.draw(len(places), self._rng)
             who[places] = [self._number(entry, opponent) for opponent in drawn]
-        is_same = np.array_equal(self._who[rows], who)
-        if is_same:
+        if np.array_equal(self._who[rows], who):
             return False
         before = self.scripts[rows]
         self._who[rows] = who
@@ -199,7 +199,7 @@ class Opponents:
         """Find the rows of every network, and let go of networks that are too many."""
         places: list[_Place] = []
         own: list[int] = []
-        self._groups = []
+        self.groups = []
         for number in np.unique(self._who).tolist():
             entry, opponent = self._known[number]
             if self._spares_learner and self._entries[entry].is_learner:
@@ -208,7 +208,7 @@ class Opponents:
                 place = entry, opponent.key
                 places.append(place)
                 rows = np.flatnonzero(self._who == number)
-                self._groups.append(_Group(self._player(place), self._entries[entry].is_deterministic, rows))
+                self.groups.append(Group(self._player(place), self._entries[entry].is_deterministic, rows))
         self.own_rows = np.flatnonzero(np.isin(self._who, own)) if own else np.zeros(0, np.int64)
         if len(self._players) > self._max_loaded:
             self._players = {place: self._players[place] for place in places}
@@ -223,11 +223,6 @@ class Opponents:
 
     # ------------------------------------------------------------------ playing
 
-    @property
-    def has_networks(self) -> bool:
-        """Return whether any opponent acts by `act`."""
-        return bool(self._groups)
-
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions of all networks, `(N, …)`; 0 where there is none.
 
@@ -235,7 +230,7 @@ class Opponents:
             observations: As the opponents see the game, `(N, …)`.
         """
         actions = np.zeros((len(self._who), *(self._action_space.shape or ())), self._action_space.dtype)
-        for group in self._groups:
+        for group in self.groups:
             rows = group.rows
             actions[rows] = group.player.act_batch(observations[rows], group.is_deterministic, env_indices=rows)
         return actions

@@ -106,7 +106,7 @@ def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
         pool.add()
         arena.begin_phase(phase_of(), (Entry(Snapshots(pool, "uniform"), is_deterministic=True),))
         arena.reset()
-        (group,) = arena._opponents._groups
+        (group,) = arena._opponents.groups
         act = group.player.act_batch
 
         def spy(observations: Any, deterministic: bool = False, **more: Any) -> Any:
