@@ -24,6 +24,7 @@ from tensorboard.backend.event_processing import event_accumulator  # type: igno
 from tests.unit.training.records import played
 
 from envfleet import training
+from envfleet.agents import saving
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import read_config
 from envfleet.training.events import Episodes, Event, Learned, Progress
@@ -123,6 +124,13 @@ def test_a_damaged_run_names_what_is_left_of_it(tmp_path: Path) -> None:
     (folder.path / "resume.pt").write_bytes(b"of another world")
     (folder.checkpoints / "000000000100.pt").touch()
     with pytest.raises(InvalidArgument, match=r"with agent.checkpoint_path='.*000000000100\.pt' to keep"):
+        training.resume(folder.path, verbose=False)
+
+
+def test_a_run_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    saving.write(folder.path / "resume.pt", {"num_envs": 1})
+    with pytest.raises(InvalidArgument, match=r"resume\.pt is damaged, or of another version"):
         training.resume(folder.path, verbose=False)
 
 
