@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents import NetworkConfig, Slab, SlabAgent, initialising, network_of
+from envfleet.agents import NetworkConfig, Slab, SlabAgent, network_of
 from envfleet.training.events import Evaluated, Event, Observer
 
 
@@ -30,16 +30,9 @@ class Reinforce(SlabAgent[ReinforceConfig]):
 
     config_class = ReinforceConfig
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Discrete[Any],
-        config: ReinforceConfig | None = None,
-        **options: Any,  # num_envs, seed, device
-    ) -> None:
-        super().__init__(observation_space, action_space, config, **options)
-        with initialising(self._weights_seed):
-            self._network = network_of(self.packing, self.config, int(action_space.n)).to(self.device)
+    def _build(self) -> None:
+        actions: Any = self.action_space
+        self._network = network_of(self.packing, self.config, int(actions.n)).to(self.device)
         self._optimiser = torch.optim.Adam(self._network.parameters(), self.config.learning_rate)
         self._networks = {"network": self._network}  # what checkpoints hold
         self._learners["optimiser"] = self._optimiser  # what resuming needs besides

@@ -11,13 +11,12 @@ from envfleet.agents.actions import ActionTable
 from envfleet.agents.agent import Agent, SlabAgent
 from envfleet.agents.dddqn import DDDQN, DDDQNConfig
 from envfleet.agents.export import export_policy
-from envfleet.agents.hyperparameters import AdamConfig, NetworkConfig, OffPolicyConfig
+from envfleet.agents.hyperparameters import NetworkConfig, OffPolicyConfig
 from envfleet.agents.loading import load_agent
 from envfleet.agents.networks import network_of
-from envfleet.agents.noise import ColouredNoise
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
-from envfleet.agents.randomness import initialising
+from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer
 from envfleet.agents.sac import SAC, SACConfig
 from envfleet.agents.slabs import Collector, Slab, SlabWriter
@@ -30,7 +29,6 @@ __all__ = [
     "SAC",
     "TD3",
     "ActionTable",
-    "AdamConfig",
     "Agent",
     "Collector",
     "ColouredNoise",
@@ -49,7 +47,6 @@ __all__ = [
     "TransitionWriter",
     "Transitions",
     "export_policy",
-    "initialising",
     "load_agent",
     "network_of",
 ]

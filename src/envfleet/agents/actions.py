@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,20 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from envfleet.errors import InvalidArgument
-
-
-class Choices(Protocol):
-    """A finite number of actions."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the actions of these numbers, `(N, …)`."""
-        ...
-
-    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the numbers of these actions, `(N,)`."""
-        ...
 
 
 class DiscreteChoices:
@@ -95,6 +81,10 @@ class ActionTable:
         return numbers
 
 
+Choices = DiscreteChoices | ActionTable
+"""A finite number of actions."""
+
+
 class Bounds:
     """A bounded box, as an agent sees it: every element from -1 to 1.
 
@@ -158,7 +148,7 @@ class BestInBounds(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: Any) -> None:
         super().__init__()
         self._size, self._shape = int(np.prod(space.shape)), space.shape
         self.register_buffer("low", torch.from_numpy(space.low.copy()))

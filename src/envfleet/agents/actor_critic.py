@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,17 +11,63 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents.actions import Bounds, DiscreteChoices
-from envfleet.agents.encoders import make_encoder
+from envfleet.agents.actions import ActionTable, Bounds, DiscreteChoices
 from envfleet.agents.hyperparameters import NetworkConfig
-from envfleet.agents.moments import RunningMoments
-from envfleet.agents.networks import mlp
+from envfleet.agents.networks import make_encoder, mlp
 from envfleet.agents.packing import Packing
 from envfleet.agents.randomness import Random
 from envfleet.kernels.rollouts.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
 MOST = math.atanh(_MOST_UNIT)
+
+
+SMALLEST_VARIANCE = 1e-8
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of a stream, by element, in float64; saved with the networks.
+
+    Batches are joined by the formula of Chan, Golub and LeVeque (1979), which does not lose digits.
+
+    Args:
+        size: Elements.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, rows: Tensor) -> None:
+        """Take in more, `(M, size)`."""
+        rows = rows.double()
+        count, mean = len(rows), rows.mean(dim=0)
+        total = self.count + count
+        apart = mean - self.mean
+        self.squares += (rows - mean).square().sum(dim=0) + apart.square() * self.count * count / total
+        self.mean += apart * count / total
+        self.count.copy_(total)
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation, `(size,)`; 1 before anything was seen, and where nothing varies."""
+        variance = self.squares / self.count.clamp(min=1.0)
+        return torch.where(variance > SMALLEST_VARIANCE, variance, torch.ones_like(variance)).sqrt()
+
+    def normalise(self, values: Tensor) -> Tensor:
+        """Bring values to mean 0 and variance 1, in their own dtype."""
+        return (values - self.mean.to(values.dtype)) / self.deviation.to(values.dtype)
+
+    def restore(self, values: Tensor) -> Tensor:
+        """Undo `normalise`."""
+        return values * self.deviation.to(values.dtype) + self.mean.to(values.dtype)
 
 
 class ActorCritic(nn.Module):
@@ -84,32 +130,6 @@ class ActorCritic(nn.Module):
         return [(first, weights[0][1] - first @ moments.mean.cpu().numpy()), *weights[1:]]
 
 
-class ActorPolicy(Protocol):
-    """What the outputs of an actor mean."""
-
-    num_outputs: int
-
-    def best(self, outputs: Tensor) -> NDArray[Any]:
-        """Return the likeliest actions."""
-        ...
-
-    def draw(self, outputs: Tensor, log_std: Tensor, random: Random) -> NDArray[Any]:
-        """Random actions."""
-        ...
-
-    def targets(self, actions: NDArray[Any]) -> Tensor:
-        """Actions in the form in which `log_probs` takes them."""
-        ...
-
-    def log_probs(self, outputs: Tensor, log_std: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithms of the chances of actions, and entropies, `(B,)` each."""
-        ...
-
-    def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
-        """Return the name of this in a compiled policy, and its noise."""
-        ...
-
-
 class CategoricalPolicy:
     """The outputs are the logarithms of chances, up to a constant."""
 
@@ -146,7 +166,7 @@ class SquashedPolicy:
     All is reckoned before the tanh: its slope is the same under the old policy and the new, so it falls out of ratios.
     """
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
         self._bounds = Bounds(space)
         self.num_outputs = self._bounds.size
 
@@ -175,6 +195,9 @@ class SquashedPolicy:
     def head(self, deterministic: bool, log_std: Tensor) -> tuple[Head, NDArray[Any] | None]:
         """Return the name of this in a compiled policy, and its noise."""
         return ("tanh", None) if deterministic else ("tanh_gaussian", log_std.detach().cpu().numpy())
+
+
+ActorPolicy = CategoricalPolicy | SquashedPolicy
 
 
 def _orthogonal(network: nn.Sequential, last_gain: float) -> nn.Sequential:

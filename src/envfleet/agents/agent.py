@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from envfleet.agents import saving
 from envfleet.agents.actions import ActionTable
 from envfleet.agents.packing import Packing
-from envfleet.agents.randomness import Random
+from envfleet.agents.randomness import Random, initialising
 from envfleet.errors import InvalidArgument
 from envfleet.registry import AGENTS, resolve
 
@@ -30,24 +30,12 @@ CONTENTS: tuple[Contents, ...] = ("weights", "learner", "all")
 Config = TypeVar("Config")
 
 
-class Stateful(Protocol):
-    """What can be saved and brought back."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
-        ...
-
-    def load_state_dict(self, state: Any, /) -> Any:
-        """Go on where another was."""
-        ...
-
-
 class Agent(abc.ABC, Generic[Config]):
     """A policy that learns.
 
     A kind of agent has a `config_class`, the dataclass of its hyperparameters, and a `name` to show, by default that of
-    the class. Its `__init__` puts networks, optimisers and memories into `_networks`, `_learners` and `_memories`:
-    those are saved and brought back.
+    the class. Its `_build` puts networks and optimisers into `_networks` and `_learners`: those are saved and brought
+    back.
 
     Args:
         observation_space: Of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of
@@ -90,12 +78,19 @@ class Agent(abc.ABC, Generic[Config]):
         self.config: Config = self.config_class() if config is None else config
         self.num_envs, self.device = num_envs, torch.device(device)
         self.num_transitions = self.num_updates = 0
-        self._weights_seed, draws = np.random.SeedSequence(seed).spawn(2)
+        for_weights, draws = np.random.SeedSequence(seed).spawn(2)
         self.random = Random(draws, self.device)
-        # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all".
+        # What state_dict saves: networks with "weights", also learners with "learner", also memories with "all"; all of
+        # them have state_dict and load_state_dict.
         self._networks: dict[str, nn.Module] = {}
-        self._learners: dict[str, Stateful] = {"random": self.random}
-        self._memories: dict[str, Stateful] = {}
+        self._learners: dict[str, Any] = {"random": self.random}
+        self._memories: dict[str, Any] = {}
+        with initialising(for_weights):
+            self._build()
+
+    @abc.abstractmethod
+    def _build(self) -> None:
+        """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
 
     # ------------------------------------------------------------------ acting
 
@@ -104,11 +99,7 @@ class Agent(abc.ABC, Generic[Config]):
         return self.act_batch(self.pack(observation)[None], deterministic)[0]
 
     def act_batch(
-        self,
-        observations: Any,
-        deterministic: bool = False,
-        *,
-        env_indices: NDArray[Any] | None = None,
+        self, observations: Any, deterministic: bool = False, *, env_indices: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Choose an action for every observation.
 

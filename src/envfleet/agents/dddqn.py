@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +60,6 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     Its action space is `Discrete`, or an `ActionTable` of continuous actions.
     """
 
-    name = "DDDQN"
     config_class = DDDQNConfig
 
     def _build(self) -> None:
@@ -104,13 +102,10 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
         config, form = self.config, (self.config.capacity, self.packing.space, (), torch.int64)
         if config.prioritised:
-            return PrioritisedReplay(*form, rng=self.random.replay, device=device, alpha=config.priority_alpha)
+            return PrioritisedReplay(
+                *form, rng=self.random.replay, device=device, alpha=config.priority_alpha, beta=self._beta
+            )
         return ReplayBuffer(*form, rng=self.random.replay, device=device)
-
-    def _batches(self, count: int) -> Iterator[Batch]:
-        if isinstance(self.replay, PrioritisedReplay):
-            return self.replay.batches(count, self.config.batch_size, self._beta)
-        return super()._batches(count)
 
     def _beta(self) -> float:
         config = self.config
@@ -147,8 +142,8 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         sample, indices = given
         config, parts, target = self.config, self._parts, self._target_parts
         moves = (self.num_updates + 1) % config.target_period == 0
-        settings = _Settings(config.target_tau if moves else 0.0, config.max_grad_norm or 0.0)
-        loss, value, errors = _learn(sample, parts.next_step(), target.values, settings, self._work)
+        tau, max_norm = config.target_tau if moves else 0.0, config.max_grad_norm or 0.0
+        loss, value, errors = _learn(sample, parts.next_step(), target.values, tau, max_norm, self._work)
         if isinstance(self.replay, PrioritisedReplay):
             self.replay.set_errors(indices, errors)
         return {"loss": loss, "value": value}
@@ -159,15 +154,11 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return indices
 
 
-class _Settings(NamedTuple):
-    tau: float  # 0 where the target stays
-    max_norm: float
-
-
 @compiled.compiled
 def _learn(
-    sample: Sample, network: Learned, target: F32, settings: _Settings, work: Workspace
+    sample: Sample, network: Learned, target: F32, tau: float, max_norm: float, work: Workspace
 ) -> tuple[float, float, F32]:
+    """Make one update, and go a share `tau` of the way with the target; return loss, mean value and errors."""
     layers = network.layers[0]
     ours = compiled.forward(network.values, layers, sample.next_observations, work.passes[0])
     theirs = compiled.forward(target, layers, sample.next_observations, work.passes[1])
@@ -195,7 +186,7 @@ def _learn(
     nothing = np.empty((0, 0), np.float32)
     compiled.backward(network.values, layers, sample.observations, work.passes[2], slopes, network.gradients, nothing,
                       work.slopes)  # fmt: skip
-    compiled.descend(network, settings.max_norm)
-    if settings.tau:
-        compiled.follow(target, network.values, settings.tau)
+    compiled.descend(network, max_norm)
+    if tau:
+        compiled.follow(target, network.values, tau)
     return loss / count, total / count, errors

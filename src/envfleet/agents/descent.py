@@ -1,4 +1,4 @@
-"""How a step of gradient descent is taken."""
+"""How a step of gradient descent is taken, and the means of what many led to."""
 
 from __future__ import annotations
 
@@ -90,6 +90,34 @@ def descend(optimiser: Adam, loss: Tensor, max_norm: float | None = None) -> Non
         length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001
         torch._foreach_mul_(gradients, (max_norm / (length + 1e-6)).clamp(max=1.0))
     optimiser.step(gradients)
+
+
+class Means:
+    """Collects named figures and tells their means.
+
+    Attributes:
+        count: Updates that were added.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._figures: dict[str, list[Tensor | float]] = {}
+
+    def add(self, figures: Mapping[str, Tensor | float]) -> None:
+        """Add the figures of one update; not every update has to have every figure."""
+        self.count += 1
+        for name, value in figures.items():
+            self._figures.setdefault(name, []).append(value.detach() if isinstance(value, Tensor) else value)
+
+    def result(self) -> dict[str, float]:
+        """Return the mean of every figure."""
+        return {name: _mean(values) for name, values in self._figures.items()}
+
+
+def _mean(values: list[Tensor | float]) -> float:
+    if not isinstance(values[0], Tensor):
+        return float(sum(values) / len(values))
+    return float(torch.stack([torch.as_tensor(value) for value in values]).mean())
 
 
 class Follower:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 
 from envfleet.agents import compiled
 from envfleet.agents.actor_critic import ActorCritic
+from envfleet.agents.agent import Agent
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam
-from envfleet.agents.networks import Critics, DuelingNetwork, GaussianActor
+from envfleet.agents.networks import Critics, DuelingNetwork, is_vector
 from envfleet.agents.packing import encode
 from envfleet.agents.replay import Batch
 from envfleet.errors import InvalidArgument
@@ -28,7 +30,7 @@ class Flat:
     Its tensors become views of the buffer, so torch and compiled code read and change the same numbers.
 
     Args:
-        network: On the CPU, in float32, of a kind that `can_compile` takes.
+        network: Of an agent that `can_compile`.
         optimiser: That learns it.
     """
 
@@ -72,40 +74,32 @@ def workspace(rows: int, *networks: Flat) -> Workspace:
     )
 
 
-def can_compile(kind: type[object], networks: Mapping[str, nn.Module], wanted: bool | None, obstacle: str = "") -> bool:
+def can_compile(agent: Agent[Any], obstacle: str = "") -> bool:
     """Return whether the updates of an agent are to be compiled, and prepare for it.
 
     Args:
-        kind: Its class.
-        networks: What it learns, by name.
-        wanted: As in its configuration.
+        agent: Its configuration is a `NetworkConfig`.
         obstacle: What stands against it in this one.
 
     Raises:
         InvalidArgument: They must be, by the configuration, and cannot.
     """
-    odd = [name for name, network in networks.items() if not is_flat(network)]
+    kind, config = type(agent), agent.config
+    is_dense = is_vector(agent.packing) and config.network is None and not config.layer_norm
     reason = obstacle
-    if wanted is False:
+    if config.compiled is False:
         reason = "not wanted"
     elif "_compile" not in vars(kind):  # what a child changes of its parent is not known to compiled code
         reason = f"{kind.__name__} has no compiled update"
     elif not compiled.is_available():
         reason = "numba or SciPy is not installed"
-    elif odd:
-        reason = f"its network {odd[0]!r} has more than dense layers, or is not on the CPU in float32"
-    if reason and wanted:
+    elif not is_dense or agent.device.type != "cpu":
+        reason = "its networks have more than dense layers, or are not on the CPU"
+    if reason and config.compiled:
         raise InvalidArgument(f"{kind.__name__} with compiled=True, but {reason}: leave it out to learn by torch")
     if not reason:
         compiled.use_one_thread()
     return not reason
-
-
-def is_flat(network: nn.Module) -> bool:
-    """Return whether `Flat` takes it: dense layers with ReLU or tanh between, critics or an `ActorCritic` of them."""
-    is_here = all(part.device.type == "cpu" and part.dtype is torch.float32 for part in network.parameters())
-    stacks = _stacks(network)
-    return is_here and (_is_number(network) or (bool(stacks) and all(map(_is_stack, stacks))))
 
 
 def arrays_of(batch: Batch) -> Sample:
@@ -117,27 +111,13 @@ def arrays_of(batch: Batch) -> Sample:
     return Sample(*(tensor.contiguous().numpy() for tensor in tensors))
 
 
-def _is_number(network: nn.Module) -> bool:
-    return [parameter.dim() for parameter in network.parameters()] == [0]
-
-
 def _stacks(network: nn.Module) -> list[nn.Module]:
-    """Return the modules that a network is made of, each dense layers in a row; none if it is of another kind."""
-    if type(network) is Critics:
-        return [] if network.encoder is not None else [*network.critics]
+    """Return the modules that a network is made of, each dense layers in a row; none if it is a number."""
+    if isinstance(network, Critics):
+        return [*network.critics]
     if isinstance(network, ActorCritic):
-        return [network.actor, network.critic] if network.is_dense else []
-    return [network] if isinstance(network, (DuelingNetwork, GaussianActor, nn.Sequential)) else []
-
-
-def _is_stack(module: nn.Module) -> bool:
-    leaves = [part for part in module.modules() if not list(part.children())]
-    linear = _linear(module)
-    between = [nn.Linear, _activation(module)] * len(linear)
-    # The heads of a dueling network come at the end.
-    expected = [*between[:-4], nn.Linear, nn.Linear] if isinstance(module, DuelingNetwork) else between[:-1]
-    is_biased = all(layer.bias is not None for layer in linear)
-    return is_biased and len(linear) > 1 and [type(part) for part in leaves] == expected
+        return [network.actor, network.critic]
+    return [network] if _linear(network) else []
 
 
 def _activation(module: nn.Module) -> type[nn.Module]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from envfleet.errors import InvalidArgument
 
@@ -35,52 +35,14 @@ def check_between(config: object, low: float, high: float, *names: str) -> None:
             raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number from {low:g} to {high:g}")
 
 
-def check_widths(config: object, name: str = "hidden") -> None:
-    """Check the widths of hidden layers.
-
-    Raises:
-        InvalidArgument: There are none, or one is below 1.
-    """
-    widths = getattr(config, name)
-    if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
-        raise InvalidArgument(
-            f"{type(config).__name__}.{name}={widths!r}: pass a tuple with the width of every hidden layer, such as "
-            "(256, 256)"
-        )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamConfig:
-    """Hyperparameters of every agent.
+class NetworkConfig:
+    """Hyperparameters of every agent: its networks are made of an encoder and dense layers, and learned by Adam.
 
     Attributes:
         learning_rate: Of Adam, at first.
         learning_rate_end: Of Adam after `learning_rate_transitions`, in a straight line until then; `None`: it stays.
         learning_rate_transitions: See there.
-    """
-
-    learning_rate: float = 3e-4
-    learning_rate_end: float | None = None
-    learning_rate_transitions: int = 10_000_000
-
-    def __post_init__(self) -> None:
-        check_above(self, 0, "learning_rate", "learning_rate_transitions")
-        if self.learning_rate_end is not None:
-            check_above(self, 0, "learning_rate_end")
-
-    def learning_rate_after(self, transitions: int) -> float:
-        """Return the learning rate after so many transitions."""
-        if self.learning_rate_end is None:
-            return self.learning_rate
-        share = min(transitions / self.learning_rate_transitions, 1.0)
-        return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkConfig(AdamConfig):
-    """Hyperparameters of agents whose networks are made of an encoder and dense layers.
-
-    Attributes:
         hidden: Widths of the hidden layers of every network.
         activation: After each of them: `"relu"` or `"tanh"`.
         layer_norm: Whether their outputs are normalised before the activation (Ba et al. 2016, arXiv:1607.06450).
@@ -91,6 +53,9 @@ class NetworkConfig(AdamConfig):
             dense layers on the CPU, where numba and SciPy are installed.
     """
 
+    learning_rate: float = 3e-4
+    learning_rate_end: float | None = None
+    learning_rate_transitions: int = 10_000_000
     hidden: tuple[int, ...] = (256, 256)
     activation: Activation = "relu"
     layer_norm: bool = False
@@ -98,10 +63,24 @@ class NetworkConfig(AdamConfig):
     compiled: bool | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_widths(self)
+        check_above(self, 0, "learning_rate", "learning_rate_transitions")
+        if self.learning_rate_end is not None:
+            check_above(self, 0, "learning_rate_end")
+        widths: Any = self.hidden
+        if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
+            raise InvalidArgument(
+                f"{type(self).__name__}.hidden={widths!r}: pass a tuple with the width of every hidden layer, such as "
+                "(256, 256)"
+            )
         if self.activation not in get_args(Activation):
             raise InvalidArgument(f"{type(self).__name__}.activation={self.activation!r}: pass 'tanh' or 'relu'")
+
+    def learning_rate_after(self, transitions: int) -> float:
+        """Return the learning rate after so many transitions."""
+        if self.learning_rate_end is None:
+            return self.learning_rate
+        share = min(transitions / self.learning_rate_transitions, 1.0)
+        return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

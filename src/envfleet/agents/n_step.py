@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,23 +71,17 @@ class NStep:
         arrays = [transitions.observations, actions, transitions.rewards, transitions.next_observations]
         if self._kept is None:
             self._shapes = [array.shape[1:] for array in arrays]
-            self._kept = self._empty(array.dtype for array in arrays)
+            forms = [(self.num_envs, math.prod(shape)) for shape in self._shapes]  # of what belongs to a transition
+            lengths = (self.num_steps, self.num_steps, self.num_steps, 1)
+            self._kept = _Columns(
+                *(np.zeros((n, *form), array.dtype) for n, form, array in zip(lengths, forms, arrays, strict=True))
+            )
         given = [
             np.ascontiguousarray(array).reshape(count, kept.shape[2])
             for array, kept in zip(arrays, self._kept, strict=True)
         ]
         _store(rows, self._counts, _Columns(*given), self._kept)
         return self._leave(self._kept, rows, transitions.terminated, transitions.ended)
-
-    def _empty(self, dtypes: Iterable[np.dtype[Any]]) -> _Columns:
-        """Return columns with what belongs to a transition in one axis, (n, N, size)."""
-        lengths = [1 if name == "next_observations" else self.num_steps for name in _NAMES]
-        return _Columns(
-            *(
-                np.zeros((length, self.num_envs, math.prod(shape)), dtype)
-                for length, shape, dtype in zip(lengths, self._shapes, dtypes, strict=True)
-            )
-        )
 
     def cut(self, env_indices: NDArray[Any]) -> Discounted | None:
         """End running episodes that nobody will finish, as truncated after their last step; return what leaves."""
@@ -133,9 +127,6 @@ class _Columns(NamedTuple):
     actions: NDArray[Any]
     rewards: NDArray[np.float64]
     next_observations: NDArray[Any]
-
-
-_NAMES = _Columns._fields
 
 
 @compiled

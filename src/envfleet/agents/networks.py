@@ -1,22 +1,194 @@
-"""The networks of all agents."""
+"""The networks of all agents: encoders of observations, and dense layers behind them."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from envfleet.agents.encoders import make_encoder
 from envfleet.agents.hyperparameters import Activation, NetworkConfig
-from envfleet.agents.packing import Packing
-from envfleet.agents.squashing import moments
+from envfleet.agents.packing import Packing, Part
+from envfleet.errors import InvalidArgument
+from envfleet.registry import find_own
 
 _MODULES = {"relu": nn.ReLU, "tanh": nn.Tanh}
 Network = TypeVar("Network", bound=nn.Module)
+
+
+_MOST_ONE_HOT = 64  # of more values each has a vector of so many numbers, which is learned
+
+
+def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Module | None, int]:
+    """Return a new module from rows, as `Packing.rows` has them, to features, and the number of features.
+
+    Vectors are features as they are; there is no module where the space is one. Choices become one-hot vectors, or
+    learned ones if they are many. Images (three dimensions of uint8 or bool) go through convolutions. Parts of Dict and
+    Tuple observations are encoded each in its own way, and their features are concatenated.
+
+    Args:
+        packing: Of the observations.
+        network: `"module:name"` of a callable that makes the encoder instead. It is called with the observation space
+            and returns a module, which is called with a batch of observations and returns features, `(N, size)`.
+
+    Raises:
+        InvalidArgument: There is no such callable, or what it makes is no such module.
+    """
+    if network is not None:
+        encoder: nn.Module = OwnEncoder(packing, network)
+    elif is_vector(packing):
+        return None, packing.num_inputs
+    else:
+        encoder = PartEncoder(packing)
+    with torch.no_grad():
+        features = encoder(torch.zeros(2, packing.num_inputs))
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
+        found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"a {type(features).__name__}"
+        raise InvalidArgument(
+            f"network={network!r} returned {found} for a batch of 2 observations, expected a tensor of shape "
+            "(2, number of features): flatten all but the first dimension"
+        )
+    return encoder, features.shape[1]
+
+
+class PartEncoder(nn.Module):
+    """Encodes the parts of an observation and concatenates their features."""
+
+    def __init__(self, packing: Packing) -> None:
+        super().__init__()
+        self._sizes = [part.size for part in packing.parts]
+        self.parts = nn.ModuleList(_encoder_of(part) for part in packing.parts)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """`(N, inputs)` to `(N, features)`."""
+        columns = torch.split(rows, self._sizes, dim=1)
+        return torch.cat([encode(column) for encode, column in zip(self.parts, columns, strict=True)], dim=1)
+
+
+class ChoiceEncoder(nn.Module):
+    """Choices as one-hot vectors, or as learned ones where there are many.
+
+    Args:
+        counts: Values of each choice.
+    """
+
+    def __init__(self, counts: list[int]) -> None:
+        super().__init__()
+        self._counts = counts
+        self.tables = nn.ModuleList(
+            nn.Embedding(count, _MOST_ONE_HOT) if count > _MOST_ONE_HOT else nn.Identity() for count in counts
+        )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """`(N, choices)`, counted from 0, to `(N, features)`."""
+        features = []
+        for table, count, column in zip(self.tables, self._counts, rows.unbind(dim=1), strict=True):
+            if count > _MOST_ONE_HOT:
+                features.append(table(column.long()))
+            else:
+                features.append((column[:, None] == torch.arange(count, device=rows.device)).float())
+        return torch.cat(features, dim=1)
+
+
+class ImageEncoder(nn.Sequential):
+    """Convolutions: those of Mnih et al. 2015 for images of 36 pixels and more, one of 16 filters for smaller ones.
+
+    The latter is that of MinAtar (Young & Tian 2019, arXiv:1903.03176).
+
+    Args:
+        shape: Of an image; its channels are the dimension that differs from two equal ones, else the smaller of the
+            first and the last.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        first, middle, last = shape
+        is_first = middle == last if (first == middle) != (middle == last) else first < last
+        channels, height, width = (first, middle, last) if is_first else (last, first, middle)
+        self._shape, self._is_first = shape, is_first
+        layers: list[nn.Module]
+        if min(height, width) >= 36:
+            layers = [
+                nn.Conv2d(channels, 32, 8, 4),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, 4, 2),
+                nn.ReLU(),
+                nn.Conv2d(64, 64, 3),
+            ]
+        else:
+            layers = [nn.Conv2d(channels, 16, 3, padding=int(min(height, width) < 3))]
+        super().__init__(*layers, nn.ReLU(), nn.Flatten())
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        """`(N, pixels)` to `(N, features)`."""
+        images = input.reshape(-1, *self._shape)
+        features: Tensor = super().forward(images if self._is_first else images.permute(0, 3, 1, 2))  # type: ignore[no-untyped-call]
+        return features
+
+
+class OwnEncoder(nn.Module):
+    """A module of the user's own, which sees observations in the form of their space.
+
+    Boxes are float32 (uint8 scaled to [0, 1]), choices int64 from 0; Dicts are dicts, Tuples are tuples.
+
+    Args:
+        packing: Of the observations.
+        network: `"module:name"`.
+    """
+
+    def __init__(self, packing: Packing, network: str) -> None:
+        super().__init__()
+        self._packing = packing
+        make = find_own(network, "network")
+        self.module: nn.Module = make(packing.original) if callable(make) else make
+        if not isinstance(self.module, nn.Module):
+            raise InvalidArgument(
+                f"network={network!r} made a {type(self.module).__name__}, expected a torch.nn.Module: name a callable "
+                "that takes the observation space and returns a module"
+            )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """`(N, inputs)` to `(N, features)`."""
+        parts = self._packing.parts
+        columns = torch.split(rows, [part.size for part in parts], dim=1)
+        features: Tensor = self.module(_nested(self._packing.original, map(_shaped, parts, columns)))
+        return features
+
+
+def _nested(space: spaces.Space[Any], values: Iterator[Tensor]) -> Any:
+    """Take the values of a space, in its order."""
+    if isinstance(space, spaces.Dict):
+        return {key: _nested(inner, values) for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nested(inner, values) for inner in space.spaces)
+    return next(values)
+
+
+def _shaped(part: Part, column: Tensor) -> Tensor:
+    values = column.reshape(-1, *part.shape)
+    return values.long() if isinstance(part.space, (spaces.Discrete, spaces.MultiDiscrete)) else values
+
+
+def is_vector(packing: Packing) -> bool:
+    """Return whether dense layers can take observations as they are."""
+    space = packing.original
+    choices = (spaces.Discrete, spaces.MultiDiscrete)
+    return not packing.is_nested and not isinstance(space, choices) and not _is_image(packing.parts[0])
+
+
+def _is_image(part: Part) -> bool:
+    return isinstance(part.space, spaces.Box) and len(part.shape) == 3 and part.dtype.itemsize == 1
+
+
+def _encoder_of(part: Part) -> nn.Module:
+    if isinstance(part.space, spaces.Discrete):
+        return ChoiceEncoder([int(part.space.n)])
+    if isinstance(part.space, spaces.MultiDiscrete):
+        return ChoiceEncoder([int(count) for count in part.space.nvec.ravel()])
+    return ImageEncoder(part.shape) if _is_image(part) else nn.Identity()
 
 
 def mlp(sizes: Sequence[int], activation: Activation = "relu", *, layer_norm: bool = False) -> nn.Sequential:
@@ -52,18 +224,6 @@ class DuelingNetwork(nn.Module):
         advantages: Tensor = self.advantages(features)
         values: Tensor = self.value(features) + advantages - advantages.mean(dim=1, keepdim=True)
         return values
-
-
-class GaussianActor(nn.Module):
-    """Means and standard deviations of a normal distribution over actions before the tanh."""
-
-    def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
-        super().__init__()
-        self.body = network_of(packing, config, 2 * size)
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """`(N, inputs)` to means and logarithms of standard deviations, `(N, size)` each."""
-        return moments(self.body(inputs))
 
 
 class Critics(nn.Module):

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from envfleet.agents.actions import ActionTable, BestInBounds, Bounds
+from envfleet.agents.actions import ActionTable, Bounds
 from envfleet.agents.agent import Agent, Contents
-from envfleet.agents.descent import Adam
+from envfleet.agents.descent import Adam, Means
 from envfleet.agents.flat import Flat, can_compile
 from envfleet.agents.hyperparameters import OffPolicyConfig
-from envfleet.agents.means import Means
 from envfleet.agents.n_step import NStep
-from envfleet.agents.noise import ColouredNoise
-from envfleet.agents.randomness import initialising
+from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
@@ -91,6 +89,7 @@ class OffPolicyAgent(Agent[Config]):
 
     replay: ReplayBuffer
     _way: Way
+    _noise: ColouredNoise | None = None
     _acting: NDArray[np.float32]  # parameters that act, where updates are compiled
 
     def __init__(
@@ -105,9 +104,7 @@ class OffPolicyAgent(Agent[Config]):
         replay_device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
-        with initialising(self._weights_seed):
-            self._build()
-        self.is_compiled = can_compile(type(self), self._networks, self.config.compiled)
+        self.is_compiled = can_compile(self)
         if self.is_compiled:
             self._way, self._learned = self._compile()
             self._acting = self._learned.values.copy()
@@ -132,8 +129,7 @@ class OffPolicyAgent(Agent[Config]):
         self.replay.add(self._n_step.push(transitions, self._encode(transitions.actions)))
         self.num_transitions += len(transitions)
         ended = transitions.env_indices[transitions.ended]
-        if len(ended):
-            self._start_noise(ended)
+        self._start_noise(ended)
 
     def start_episodes(self, env_indices: NDArray[Any]) -> None:
         """Say that these sub-environments were reset in the middle of an episode; `remember` sees all other ends.
@@ -155,8 +151,7 @@ class OffPolicyAgent(Agent[Config]):
         Raises:
             InvalidArgument: The replay buffer is empty.
         """
-        lesson = Lesson(map(self._way.prepare, self._batches(num_updates)), self._learning_rate)  # one after another
-        return self.publish(self.learn(lesson))
+        return self.publish(self.learn(self._lesson(num_updates)))  # batches are drawn one after another
 
     @property
     def can_learn_beside(self) -> bool:
@@ -169,7 +164,12 @@ class OffPolicyAgent(Agent[Config]):
 
     def prepare(self, num_updates: int) -> Lesson:
         """Draw what so many updates learn from."""
-        return Lesson(list(map(self._way.prepare, self._batches(num_updates))), self._learning_rate)
+        lesson = self._lesson(num_updates)
+        return lesson._replace(batches=list(lesson.batches))
+
+    def _lesson(self, num_updates: int) -> Lesson:
+        batches = self.replay.batches(num_updates, self.config.batch_size)
+        return Lesson(map(self._way.prepare, batches), self.config.learning_rate_after(self.num_transitions))
 
     def learn(self, lesson: Lesson) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`."""
@@ -213,14 +213,6 @@ class OffPolicyAgent(Agent[Config]):
         if self.is_compiled and "acting" in state:
             self._acting[:] = as_array(state["acting"])
 
-    @property
-    def _learning_rate(self) -> float:
-        return self.config.learning_rate_after(self.num_transitions)
-
-    @abc.abstractmethod
-    def _build(self) -> None:
-        """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
-
     @abc.abstractmethod
     def _choose_by_torch(self, inputs: Tensor, noise: NDArray[np.float32] | None) -> NDArray[Any]:
         """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
@@ -236,16 +228,14 @@ class OffPolicyAgent(Agent[Config]):
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions as they are learned."""
 
-    def _batches(self, count: int) -> Iterator[Batch]:
-        """Draw a batch for every update, each after the update before it."""
-        return self.replay.batches(count, self.config.batch_size)
-
     @abc.abstractmethod
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         """Make one update."""
 
     def _start_noise(self, rows: NDArray[np.int64]) -> None:
         """Begin new noise for sub-environments whose episode is new."""
+        if self._noise is not None:
+            self._noise.reset(rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -270,7 +260,6 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     def _build(self) -> None:
         config = self.config
         self._bounds = Bounds(self.action_space)
-        self._noise: ColouredNoise | None = None
         if config.noise_exponent:
             self._noise = ColouredNoise(
                 self.num_envs, self._bounds.size, config.noise_exponent, config.noise_length, self.random.numpy
@@ -295,15 +284,3 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         if self._noise is None:
             return self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
         return self._noise.draw(rows)
-
-    def best_actions(self) -> nn.Module:
-        """Return the actor without noise as a module."""
-        return nn.Sequential(self._outputs(), BestInBounds(cast(spaces.Box, self.action_space)))
-
-    @abc.abstractmethod
-    def _outputs(self) -> nn.Module:
-        """Return the network whose outputs, squashed by a tanh, are the best actions; further ones may follow."""
-
-    def _start_noise(self, rows: NDArray[np.int64]) -> None:
-        if self._noise is not None:
-            self._noise.reset(rows)

@@ -15,16 +15,20 @@ from torch import Tensor, nn
 
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, BestInBounds, choices_of
-from envfleet.agents.actor_critic import MOST, ActorCritic, ActorPolicy, CategoricalPolicy, SquashedPolicy
+from envfleet.agents.actor_critic import (
+    MOST,
+    SMALLEST_VARIANCE,
+    ActorCritic,
+    ActorPolicy,
+    CategoricalPolicy,
+    SquashedPolicy,
+)
 from envfleet.agents.agent import SlabAgent
 from envfleet.agents.compiled import F32, Learned, Workspace
-from envfleet.agents.descent import Adam, descend
+from envfleet.agents.descent import Adam, Means, descend
 from envfleet.agents.flat import Flat, can_compile, workspace
 from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
-from envfleet.agents.means import Means
-from envfleet.agents.moments import SMALLEST_VARIANCE
-from envfleet.agents.randomness import initialising
 from envfleet.agents.slabs import Slab
 from envfleet.errors import InvalidArgument
 from envfleet.kernels.rollouts.policies import MLP
@@ -88,7 +92,7 @@ class PPOConfig(NetworkConfig):
 
 
 class Lessons(NamedTuple):
-    """What there is to learn from in M steps.
+    """What there is to learn from in M steps: tensors, or arrays of float32 for compiled code.
 
     Attributes:
         observations: `(M, inputs)`.
@@ -98,11 +102,11 @@ class Lessons(NamedTuple):
         goals: What the critic is to say, `(M,)`.
     """
 
-    observations: Tensor
-    targets: Tensor
-    log_probs: Tensor
-    advantages: Tensor
-    goals: Tensor
+    observations: Any
+    targets: Any
+    log_probs: Any
+    advantages: Any
+    goals: Any
 
 
 Pass = Callable[[Tensor], Tensor]
@@ -113,49 +117,28 @@ class PPO(SlabAgent[PPOConfig]):
     """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
     Actions are `Discrete`, or in a bounded box: then a normal distribution is squashed into it by tanh.
-
-    Args:
-        observation_space: Of one sub-environment, as `Agent` takes it.
-        action_space: Of one sub-environment.
-        config: Hyperparameters.
-        num_envs: Sub-environments it acts for.
-        seed: All its randomness derives from it; `None` draws one.
-        device: Where its networks live: `"cpu"`, `"cuda"`, …
     """
 
-    name = "PPO"
     config_class = PPOConfig
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        config: PPOConfig | None = None,
-        *,
-        num_envs: int = 1,
-        seed: int | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
-        config = self.config
-        if config.normalise_observations and not isinstance(observation_space, (spaces.Box, spaces.MultiBinary)):
+    def _build(self) -> None:
+        config, seen, action_space = self.config, self.observation_space, self.action_space
+        if config.normalise_observations and not isinstance(seen, (spaces.Box, spaces.MultiBinary)):
             raise InvalidArgument(
-                f"PPOConfig.normalise_observations=True for observations of {observation_space}, expected a Box or "
-                "MultiBinary: choices have no mean, leave it out"
+                f"PPOConfig.normalise_observations=True for observations of {seen}, expected a Box or MultiBinary: "
+                "choices have no mean, leave it out"
             )
         self._policy: ActorPolicy
         if isinstance(action_space, spaces.Discrete):
             self._policy, log_std = CategoricalPolicy(action_space), None
         else:
             self._policy, log_std = SquashedPolicy(action_space), config.initial_log_std
-        with initialising(self._weights_seed):
-            network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std)
-        self._network = network.to(self.device)
+        self._network = ActorCritic(self.packing, self._policy.num_outputs, config, log_std).to(self.device)
         self._optimiser = Adam(self._network.parameters(), config.learning_rate, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
         obstacle = "" if config.precision == "float32" else f"its products are in {config.precision}"
-        self.is_compiled = can_compile(type(self), self._networks, config.compiled, obstacle)
+        self.is_compiled = can_compile(self, obstacle)
         if self.is_compiled:
             self._outputs, self._raw_values, self._learn = self._compile()
         else:
@@ -320,7 +303,7 @@ class PPO(SlabAgent[PPOConfig]):
             targets = lessons.targets.float().reshape(len(lessons.targets), -1)
             columns = (normalised(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
             learned = flat.next_step()
-            made, sums = _learn_slab(learned, _Columns(*columns), orders.numpy(), num_parts, settings, work)
+            made, sums = _learn_slab(learned, Lessons(*columns), orders.numpy(), num_parts, settings, work)
             self._optimiser.count += made - 1
             self.num_updates += made
             return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
@@ -335,16 +318,6 @@ class _Settings(NamedTuple):
     entropy_weight: float
     max_norm: float
     target_kl: float
-
-
-class _Columns(NamedTuple):
-    """`Lessons` as compiled code reads them: all of them float32."""
-
-    inputs: F32
-    targets: F32
-    log_probs: F32
-    advantages: F32
-    goals: F32
 
 
 @compiled.compiled
@@ -363,11 +336,11 @@ def _normalise(inputs: F32, count: float, mean: NDArray[np.float64], squares: ND
 
 @compiled.compiled
 def _learn_slab(
-    learned: Learned, columns: _Columns, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
+    learned: Learned, lessons: Lessons, orders: NDArray[np.int64], num_parts: int, settings: _Settings, work: Workspace
 ) -> tuple[int, NDArray[np.float64]]:
     """Make all updates of a slab; return how many, and the sums of their figures."""
     values, gradients, means, squares, layers, steps, rate, epsilon = learned
-    inputs, targets, log_probs, advantages, goals = columns
+    inputs, targets, log_probs, advantages, goals = lessons
     count, made = orders.shape[1], 0
     sums, figures = np.zeros(5), np.zeros(5)
     for order in orders:
@@ -376,7 +349,7 @@ def _learn_slab(
             start = stop
             stop += count // num_parts + (part < count % num_parts)
             rows = order[start:stop]
-            batch = _Columns(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
+            batch = Lessons(inputs[rows], targets[rows], log_probs[rows], advantages[rows], goals[rows])
             this_step = Learned(values, gradients, means, squares, layers, steps + made, rate, epsilon)
             _fit(this_step, batch, settings, work, figures)
             made += 1
@@ -387,32 +360,32 @@ def _learn_slab(
 
 
 @compiled.compiled
-def _fit(learned: Learned, batch: _Columns, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
+def _fit(learned: Learned, batch: Lessons, settings: _Settings, work: Workspace, figures: NDArray[np.float64]) -> None:
     """Make one update, and write its figures."""
-    values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.inputs)
+    values, gradients, layers, count = learned.values, learned.gradients, learned.layers, len(batch.observations)
     nothing = np.empty((0, 0), np.float32)
-    found = compiled.forward(values, layers[1], batch.inputs, work.passes[1])
+    found = compiled.forward(values, layers[1], batch.observations, work.passes[1])
     of_values, missing = np.empty((count, 1), np.float32), 0.0
     for row in range(count):
         error = found[row, 0] - batch.goals[row]
         missing += error * error
         of_values[row, 0] = 2 * settings.value_weight * error / count
-    compiled.backward(values, layers[1], batch.inputs, work.passes[1], of_values, gradients, nothing, work.slopes)
+    compiled.backward(values, layers[1], batch.observations, work.passes[1], of_values, gradients, nothing, work.slopes)
     figures[1] = missing / count
 
-    outputs = compiled.forward(values, layers[0], batch.inputs, work.passes[0])
+    outputs = compiled.forward(values, layers[0], batch.observations, work.passes[0])
     log_stds = gradients.size - (0 if settings.is_discrete else outputs.shape[1])  # where they begin
     if settings.is_discrete:
         slopes = _fit_choices(outputs, batch, settings, figures)
     else:
         slopes = _fit_normal(outputs, values[log_stds:], gradients[log_stds:], batch, settings, figures)
-    compiled.backward(values, layers[0], batch.inputs, work.passes[0], slopes, gradients, nothing, work.slopes)
+    compiled.backward(values, layers[0], batch.observations, work.passes[0], slopes, gradients, nothing, work.slopes)
     compiled.descend(learned, settings.max_norm)
 
 
 @compiled.compiled
 def _fit_normal(
-    means: F32, log_stds: F32, of_stds: F32, batch: _Columns, settings: _Settings, figures: NDArray[np.float64]
+    means: F32, log_stds: F32, of_stds: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]
 ) -> F32:
     """Return the gradients of means, and write those of the logarithms of standard deviations; see `log_probs`."""
     count, size = means.shape
@@ -442,7 +415,7 @@ def _fit_normal(
 
 
 @compiled.compiled
-def _fit_choices(logits: F32, batch: _Columns, settings: _Settings, figures: NDArray[np.float64]) -> F32:
+def _fit_choices(logits: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]) -> F32:
     """Return the gradients of logits."""
     count, size = logits.shape
     slopes, entropies = np.empty((count, size), np.float32), np.empty(count, np.float32)
@@ -468,7 +441,7 @@ def _fit_choices(logits: F32, batch: _Columns, settings: _Settings, figures: NDA
 
 
 @compiled.compiled
-def _push(log_probs: F32, batch: _Columns, settings: _Settings, figures: NDArray[np.float64]) -> F32:
+def _push(log_probs: F32, batch: Lessons, settings: _Settings, figures: NDArray[np.float64]) -> F32:
     """Return the gradients of the logarithms of chances, `(M,)`, and write the figures of the policy."""
     count, loss, divergence, clipped_share = len(log_probs), 0.0, 0.0, 0.0
     pushes = np.empty(count, np.float32)

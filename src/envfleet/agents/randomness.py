@@ -1,4 +1,4 @@
-"""Where agents draw from: generators that are saved and brought back."""
+"""Where agents draw from: generators that are saved and brought back, and noise that is correlated over time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from envfleet.agents.saving import as_array
 
 
 class Random:
@@ -57,3 +60,76 @@ def initialising(seed: np.random.SeedSequence) -> Iterator[None]:
 
 def _word(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1, np.uint64)[0] >> np.uint64(1))  # torch takes an int64
+
+
+def coloured_sequences(
+    shape: tuple[int, ...], length: int, exponent: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draw sequences of normal noise whose power falls with frequency f as `f ** -exponent`.
+
+    The spectrum is drawn and transformed back (Timmer and König 1995); every value has mean 0 and variance 1.
+
+    Args:
+        shape: Of the sequences.
+        length: Values of each.
+        exponent: 0 is white, 1 pink, 2 red.
+        rng: Draws them.
+
+    Returns:
+        float64 `(*shape, length)`.
+    """
+    frequencies = np.fft.rfftfreq(length)
+    frequencies[0] = 1.0 / length
+    amplitudes = frequencies ** (-exponent / 2)
+    spectrum = rng.standard_normal((2, *shape, len(frequencies)))
+    is_real = np.zeros(len(frequencies), np.bool_)
+    is_real[0] = True
+    is_real[-1] |= length % 2 == 0
+    spectrum[1][..., is_real] = 0.0
+    # Every frequency but those two counts twice in the transform back, as itself and as its mirror image.
+    deviation = np.sqrt(np.sum((amplitudes * np.where(is_real, 1.0, 2.0)) ** 2)) / length
+    sequences: NDArray[np.float64] = np.fft.irfft((spectrum[0] + 1j * spectrum[1]) * amplitudes, n=length)
+    sequences /= deviation
+    return sequences
+
+
+class ColouredNoise:
+    """A noise sequence for each sub-environment, begun anew with each of its episodes.
+
+    Pink noise explores better than white or red in most continuous tasks (Eberhard et al. 2023).
+
+    Args:
+        num_envs: Sub-environments.
+        size: Values per step of each.
+        exponent: 0 is white, 1 pink, 2 red.
+        length: Steps after which a sequence that was not begun anew ends and another follows; the longest episode.
+        rng: Draws them; the agent keeps (and saves) it.
+    """
+
+    def __init__(self, num_envs: int, size: int, exponent: float, length: int, rng: np.random.Generator) -> None:
+        self._exponent, self._rng = exponent, rng
+        self._sequences = np.zeros((num_envs, size, length), np.float32)
+        self._places = np.full(num_envs, length)  # of the next value; `length` where a sequence is to be drawn
+
+    def draw(self, env_indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the next values of these sub-environments, float32 `(len(env_indices), size)`."""
+        _, size, length = self._sequences.shape
+        spent = env_indices[self._places[env_indices] == length]
+        if len(spent):
+            self._sequences[spent] = coloured_sequences((len(spent), size), length, self._exponent, self._rng)
+            self._places[spent] = 0
+        values: NDArray[np.float32] = self._sequences[env_indices, :, self._places[env_indices]]
+        self._places[env_indices] += 1
+        return values
+
+    def reset(self, env_indices: NDArray[np.int64]) -> None:
+        """Begin new sequences for these sub-environments."""
+        self._places[env_indices] = self._sequences.shape[-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` takes."""
+        return {"sequences": self._sequences.copy(), "places": self._places.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another was."""
+        self._sequences, self._places = as_array(state["sequences"]), as_array(state["places"])

@@ -11,12 +11,13 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.agents.compiled import compiled
 from envfleet.agents.n_step import Discounted
 from envfleet.agents.saving import as_array
-from envfleet.agents.sum_tree import SumTree
 from envfleet.errors import InvalidArgument
 
 _GATHERED = 8  # batches at once
+_SMALLEST_ERROR = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,6 +194,75 @@ class ReplayBuffer:
             column[: self._size] = state["columns"][name].to(self.device)
 
 
+class SumTree:
+    """Numbers whose prefix sums are searched in logarithmic time.
+
+    A binary tree in one array: node 1 is the root, the children of node i are 2 i and 2 i + 1. A parent is always the
+    sum of its children as they are, so rounding errors do not add up over time.
+
+    Args:
+        capacity: How many numbers; all of them 0 at first.
+
+    Examples:
+        >>> tree = SumTree(4)
+        >>> tree.set(np.array([0, 2]), np.array([1.0, 3.0]))
+        >>> tree.total, tree.find(np.array([0.5, 1.0, 3.9]))
+        (4.0, array([0, 2, 2]))
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._first_leaf = 1 << max(capacity - 1, 1).bit_length()
+        self._nodes = np.zeros(2 * self._first_leaf)
+
+    @property
+    def total(self) -> float:
+        """Sum of all numbers."""
+        return float(self._nodes[1])
+
+    def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the numbers at these places; a copy."""
+        return self._nodes[indices + self._first_leaf]
+
+    def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Set the numbers at these places, none below 0; of a place that is named twice the last one counts."""
+        _set(self._nodes, indices + self._first_leaf, np.asarray(values, np.float64))
+
+    def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Find, for every sum, the first place at which the numbers up to it add up to more.
+
+        Args:
+            sums: From 0 to below `total`.
+
+        Returns:
+            Places whose number is above 0, even where `sums` is rounded up to `total`.
+        """
+        return _find(self._nodes, np.asarray(sums, np.float64)) - self._first_leaf
+
+
+@compiled
+def _set(nodes: NDArray[np.float64], places: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+    for number, leaf in enumerate(places):
+        place = leaf
+        nodes[place] = values[number]
+        while place > 1:
+            place //= 2
+            nodes[place] = nodes[2 * place] + nodes[2 * place + 1]
+
+
+@compiled
+def _find(nodes: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.int64]:
+    found = np.empty(len(sums), np.int64)
+    for number in range(len(sums)):
+        rest, place = sums[number], 1
+        while 2 * place < len(nodes):
+            left = nodes[2 * place]
+            place *= 2
+            if rest >= left and nodes[place + 1] > 0:
+                rest, place = rest - left, place + 1
+        found[number] = place
+    return found
+
+
 class PrioritisedReplay(ReplayBuffer):
     """A replay buffer drawn from in proportion to priorities (Schaul et al. 2016, arXiv:1511.05952, section 3).
 
@@ -206,7 +276,8 @@ class PrioritisedReplay(ReplayBuffer):
         rng: As above.
         device: As above; priorities are always kept in NumPy.
         alpha: Exponent of priorities: 0 is uniform.
-        epsilon: Added to every error, so that none is never drawn again.
+        beta: Returns the exponent of the importance weights of the next batch: 1 makes up for the bias of sampling in
+            full, 0 not at all. The largest weight of a batch is 1.
     """
 
     def __init__(
@@ -219,11 +290,11 @@ class PrioritisedReplay(ReplayBuffer):
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
         alpha: float = 0.6,
-        epsilon: float = 1e-3,
+        beta: Callable[[], float] = lambda: 1.0,
     ) -> None:
         super().__init__(capacity, observation_space, action_shape, action_dtype, rng=rng, device=device)
         self._tree = SumTree(capacity)
-        self._alpha, self._epsilon, self._highest = alpha, epsilon, 1.0
+        self._alpha, self._beta, self._highest = alpha, beta, 1.0
 
     def add(self, transitions: Discounted) -> NDArray[np.int64]:
         """Write M transitions at once, with the highest priority there is."""
@@ -231,40 +302,28 @@ class PrioritisedReplay(ReplayBuffer):
         self._tree.set(places, np.full(len(places), self._highest))
         return places
 
-    def sample(self, batch_size: int, beta: float = 1.0) -> Batch:
-        """Draw `batch_size` transitions, one from each of as many equal slices of all priority.
-
-        Args:
-            batch_size: How many.
-            beta: Exponent of the importance weights: 1 makes up for the bias of sampling in full, 0 not at all. The
-                largest weight of a batch is 1.
-        """
+    def sample(self, batch_size: int) -> Batch:
+        """Draw `batch_size` transitions, one from each of as many equal slices of all priority."""
         self._check_filled()
         slices = (np.arange(batch_size) + self._rng.random(batch_size)) / batch_size
         indices = self._tree.find(slices * self._tree.total)
         chances = self._tree.get(indices) / self._tree.total
-        weights = (self._size * chances) ** -beta
+        weights = (self._size * chances) ** -self._beta()
         return self._take(indices, torch.from_numpy(weights / weights.max()).to(self.device, torch.float32))
 
-    def batches(self, count: int, batch_size: int, beta: Callable[[], float] = lambda: 1.0) -> Iterator[Batch]:
-        """Draw as `sample` does, one by one, as priorities may change in between.
-
-        Args:
-            count: How many batches.
-            batch_size: Transitions of each.
-            beta: Returns that of the next batch.
-        """
+    def batches(self, count: int, batch_size: int) -> Iterator[Batch]:
+        """Draw as `sample` does, one by one, as priorities may change in between."""
         for _ in range(count):
-            yield self.sample(batch_size, beta())
+            yield self.sample(batch_size)
 
     def set_errors(self, indices: NDArray[np.int64], errors: NDArray[Any]) -> None:
-        """Give transitions the priority `(|error| + epsilon) ** alpha`.
+        """Give transitions the priority `(|error| + 0.001) ** alpha`, so that none is never drawn again.
 
         Args:
             indices: Of a batch, `(B,)`.
             errors: Temporal-difference errors, `(B,)`.
         """
-        priorities = (np.abs(np.asarray(errors, np.float64)) + self._epsilon) ** self._alpha
+        priorities = (np.abs(np.asarray(errors, np.float64)) + _SMALLEST_ERROR) ** self._alpha
         self._highest = max(self._highest, float(priorities.max()))
         self._tree.set(indices, priorities)
 

@@ -10,16 +10,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from envfleet.agents import compiled
+from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
-from envfleet.agents.hyperparameters import check_above
-from envfleet.agents.networks import Critics, GaussianActor, target_of
+from envfleet.agents.hyperparameters import NetworkConfig, check_above
+from envfleet.agents.networks import Critics, network_of, target_of
 from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Way
+from envfleet.agents.packing import Packing
 from envfleet.agents.replay import Batch
-from envfleet.agents.squashing import CENTRE, REACH, propose
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,18 +42,49 @@ class SACConfig(ExplorationConfig):
         check_above(self, 0, "initial_temperature", "noise_length")
 
 
-class Temperature(nn.Module):
-    """The logarithm of the weight of the entropy."""
+LOG_STD_RANGE = (-5.0, 2.0)
+CENTRE, REACH = sum(LOG_STD_RANGE) / 2, (LOG_STD_RANGE[1] - LOG_STD_RANGE[0]) / 2
 
-    def __init__(self, initial: float) -> None:
+
+def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and logarithms of standard deviations, `(N, size)` each, of a network's outputs, `(N, 2 * size)`."""
+    means, raw = outputs.chunk(2, dim=1)
+    return means, CENTRE + REACH * torch.tanh(raw)
+
+
+def propose(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions of a normal distribution before the tanh, with gradients of both results.
+
+    Args:
+        outputs: What `moments` takes, `(N, 2 * size)`.
+        noise: Standard normal, `(N, size)`.
+
+    Returns:
+        Actions, `(N, size)`, and the logarithms of their densities, `(N,)` (Haarnoja et al. 2018, appendix C).
+    """
+    means, log_stds = moments(outputs)
+    free = means + log_stds.exp() * noise
+    log_density = -0.5 * noise.square() - log_stds - 0.5 * math.log(2 * math.pi)
+    # The logarithm of the slope of tanh, 1 - tanh(x)^2, in a form that keeps its digits for large x.
+    log_slope = 2 * (math.log(2) - free - functional.softplus(-2 * free))
+    return torch.tanh(free), (log_density - log_slope).sum(dim=1)
+
+
+class GaussianActor(nn.Module):
+    """Means and standard deviations of a normal distribution over actions before the tanh."""
+
+    def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
         super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
+        self.body = network_of(packing, config, 2 * size)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """`(N, inputs)` to means and logarithms of standard deviations, `(N, size)` each."""
+        return moments(self.body(inputs))
 
 
 class SAC(ContinuousAgent[SACConfig]):
     """Learns a distribution over continuous actions that earns much and stays as random as it can."""
 
-    name = "SAC"
     config_class = SACConfig
 
     def _build(self) -> None:
@@ -61,7 +94,8 @@ class SAC(ContinuousAgent[SACConfig]):
         self._critics = Critics(self.packing, config, size).to(self.device)
         self._targets = target_of(self._critics)
         self._follower = Follower(self._targets, self._critics)
-        self._temperature = Temperature(config.initial_temperature).to(self.device)
+        self._temperature = nn.ParameterDict({"log_alpha": torch.tensor(math.log(config.initial_temperature))})
+        self._temperature.to(self.device)  # the weight of the entropy, by its logarithm
         self._target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
         self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
         self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
@@ -85,8 +119,9 @@ class SAC(ContinuousAgent[SACConfig]):
         units: F32 = torch.tanh(free).cpu().numpy()
         return units
 
-    def _outputs(self) -> nn.Module:
-        return self._actor.body  # means come first
+    def best_actions(self) -> nn.Module:
+        """Return the actor without noise as a module."""
+        return nn.Sequential(self._actor.body, BestInBounds(self.action_space))  # means come first
 
     def _propose(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions that gradients flow through, `(B, size)`, and the logarithms of their densities, `(B,)`."""
@@ -96,7 +131,7 @@ class SAC(ContinuousAgent[SACConfig]):
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
         observations, following = (self.packing.rows(part) for part in (batch.observations, batch.next_observations))
-        alpha = self._temperature.log_alpha.detach().exp()
+        alpha = self._temperature["log_alpha"].detach().exp()
 
         with torch.no_grad():
             next_actions, next_log_probs = self._propose(following)

@@ -17,6 +17,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.files import replacing
 
 FORMAT = 1
+_TRUSTED = 2  # the format of files that are unpickled
 
 
 def write(path: str | Path, payload: Mapping[str, Any]) -> None:
@@ -29,35 +30,45 @@ def write(path: str | Path, payload: Mapping[str, Any]) -> None:
     Raises:
         OSError: It cannot be written, as on a full disk; the error names the file, and the old one stays.
     """
+    _write(path, {"format": FORMAT, **portable(payload)})
+
+
+def write_trusted(path: str | Path, payload: Mapping[str, Any]) -> None:
+    """Write whatever pickles, as `write` does otherwise; whoever reads it executes what is in it."""
+    _write(path, {"format": _TRUSTED, **payload}, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _write(path: str | Path, payload: Mapping[str, Any], **options: Any) -> None:
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         try:
-            torch.save({"format": FORMAT, **portable(payload)}, file)
+            torch.save(payload, file, **options)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError):  # such as a full disk, which PyTorch's archive talks over
                 raise error.__context__ from None
             raise
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """Read what `write` wrote, all tensors on the CPU.
+def read(path: str | Path, *, is_trusted: bool = False) -> dict[str, Any]:
+    """Read what `write` wrote, or `write_trusted` if it `is_trusted`, all tensors on the CPU.
 
     Raises:
         InvalidArgument: There is no such file, or it holds something else.
     """
     advice = "pass the folder of a run, or a file written by an agent's save()"
     try:
-        payload = torch.load(path, map_location="cpu", weights_only=True)
+        payload: Any = torch.load(path, map_location="cpu", weights_only=not is_trusted)
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
-    except pickle.UnpicklingError as error:  # whose message advises to execute what is in the file
-        raise InvalidArgument(f"{path} cannot be read as a saved agent (it holds something else): {advice}") from error
     except Exception as error:  # bytes that mean nothing break the unpickler in whatever way they happen to
-        problem = f"{type(error).__name__}: {error}"
+        is_other = isinstance(error, pickle.UnpicklingError)  # whose message advises to execute what is in the file
+        problem = "it holds something else" if is_other else f"{type(error).__name__}: {error}"
         raise InvalidArgument(f"{path} cannot be read as a saved agent ({problem}): {advice}") from error
-    if not isinstance(payload, dict) or payload.get("format") != FORMAT:
-        found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__
-        raise InvalidArgument(f"{path} has format {found}, expected {FORMAT}: {advice}")
-    return payload
+    expected = _TRUSTED if is_trusted else FORMAT
+    found = payload.get("format") if isinstance(payload, dict) else type(payload).__name__
+    if found != expected:
+        raise InvalidArgument(f"{path} has format {found}, expected {expected}: {advice}")
+    content: dict[str, Any] = payload
+    return content
 
 
 def portable(value: Any) -> Any:

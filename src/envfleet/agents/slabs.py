@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.agents.saving import as_array
+from envfleet.agents.agent import SlabAgent
 from envfleet.agents.transitions import Transitions
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.rollout import Rollout
-from envfleet.kernels.rollouts.policies import MLP
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,52 +59,36 @@ class Slab:
         )  # fmt: skip
 
 
-class Actor(Protocol):
-    """What collects: a policy for batches, and if it can its network for compiled rollouts."""
-
-    def act_batch(self, observations: NDArray[Any], deterministic: bool = False) -> NDArray[Any]:
-        """Choose an action for every observation."""
-        ...
-
-    def export_policy(self) -> MLP | None:
-        """Return the policy as a network that a fused rollout compiles; `None` if it is none."""
-        ...
-
-    def draw_seed(self) -> int:
-        """Return a seed for the draws of a compiled policy, below 2**32."""
-        ...
-
-
 class SlabWriter:
-    """Puts steps of N sub-environments together to slabs.
+    """Puts the transitions of N sub-environments together to slabs.
 
     Args:
         num_steps: T.
         num_envs: N.
-        observation: Of one sub-environment, for its shape and dtype.
+        observation_space: Of one sub-environment, packed.
         action_space: Of one sub-environment.
     """
 
     def __init__(
-        self, num_steps: int, num_envs: int, observation: NDArray[Any], action_space: spaces.Space[Any]
+        self, num_steps: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        self._shape, self._observation, self._space = (num_steps, num_envs), observation, action_space
+        self._shape, self._action_space = (num_steps, num_envs), action_space
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self._last = np.zeros((num_envs, *(observation_space.shape or ())), observation_space.dtype)
         self._begin()
 
     def _begin(self) -> None:
-        shape, space, whole = self._shape, self._space, np.zeros(0, np.int64)
+        shape, space, whole = self._shape, self._action_space, np.zeros(0, np.int64)
         self._step = 0
         self._columns: dict[str, NDArray[Any]] = {
-            "observations": np.zeros((*shape, *self._observation.shape), self._observation.dtype),
+            "observations": np.zeros((*shape, *self._last.shape[1:]), self._last.dtype),
             "actions": np.zeros((*shape, *(space.shape or ())), space.dtype),
             "rewards": np.zeros(shape),
             "terminated": np.zeros(shape, np.bool_),
             "truncated": np.zeros(shape, np.bool_),
             "is_reset": np.ones(shape, np.bool_),
         }
-        nothing = np.zeros((0, *self._observation.shape), self._observation.dtype)
-        self._ended: list[tuple[NDArray[Any], ...]] = [(whole, whole, nothing, np.zeros(0), whole)]
+        self._ended: list[tuple[NDArray[Any], ...]] = [(whole, whole, self._last[:0], np.zeros(0), whole)]
 
     def __len__(self) -> int:
         return self._step
@@ -117,81 +98,42 @@ class SlabWriter:
         """Return whether T steps were added."""
         return self._step == self._shape[0]
 
-    def add(
-        self,
-        observations: NDArray[Any],
-        actions: NDArray[Any],
-        results: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
-        happened: Transitions,
-    ) -> None:
-        """Add a step of all sub-environments.
-
-        Args:
-            observations: Acted on, `(N, …)`.
-            actions: `(N, …)`.
-            results: Rewards, terminated and truncated, `(N,)` each.
-            happened: What a `TransitionWriter` made of it.
-        """
-        step, columns, rows = self._step, self._columns, happened.env_indices
-        columns["observations"][step], columns["actions"][step] = observations, actions
-        columns["rewards"][step], columns["terminated"][step], columns["truncated"][step] = results
-        columns["is_reset"][step, rows] = False
-        self._returns[rows] += happened.rewards
+    def add(self, transitions: Transitions) -> None:
+        """Add a step: at most one transition of each sub-environment; that of others counts as a reset."""
+        rows = transitions.env_indices
+        for name in ("observations", "actions", "rewards", "terminated", "truncated"):
+            self._columns[name][self._step, rows] = getattr(transitions, name)
+        self._columns["is_reset"][self._step, rows] = False
+        self._last[rows] = transitions.next_observations
+        self._returns[rows] += transitions.rewards
         self._lengths[rows] += 1
-        rows = rows[happened.ended]
-        if len(rows):
-            finals = happened.next_observations[happened.ended]
-            self._ended.append((np.full(len(rows), step), rows, finals, self._returns[rows], self._lengths[rows]))
-            self._returns[rows], self._lengths[rows] = 0.0, 0
         self._step += 1
+        if transitions.ended.any():
+            self._end(rows[transitions.ended])
 
-    def cut(self, last_observations: NDArray[Any]) -> None:
-        """End running episodes that nobody will finish, as truncated after their last step.
-
-        Args:
-            last_observations: Of all sub-environments after the last step, `(N, …)`.
-        """
+    def cut(self) -> None:
+        """End running episodes that nobody will finish, as truncated after their last step."""
+        rows = np.flatnonzero(self._lengths)
         if self._step:  # else their last step lies in a slab that was taken
-            step, columns = self._step - 1, self._columns
-            rows = np.flatnonzero(self._lengths)
-            rows = rows[~columns["is_reset"][step, rows]]
-            columns["truncated"][step, rows] = True
-            finals = np.array(last_observations)[rows]
-            self._ended.append((np.full(len(rows), step), rows, finals, self._returns[rows], self._lengths[rows]))
-        self._returns[:], self._lengths[:] = 0.0, 0
+            self._columns["truncated"][self._step - 1, rows] = True
+            self._end(rows)
+        self._returns[rows], self._lengths[rows] = 0.0, 0
 
-    def take(self, last_observations: NDArray[Any]) -> Slab:
-        """Return the slab of all steps that were added; the next one begins.
+    def _end(self, rows: NDArray[np.int64]) -> None:
+        """Note the episodes that ended in the last step."""
+        steps = np.full(len(rows), self._step - 1)
+        self._ended.append((steps, rows, self._last[rows], self._returns[rows], self._lengths[rows]))
+        self._returns[rows], self._lengths[rows] = 0.0, 0
 
-        Args:
-            last_observations: After the last step, `(N, …)`.
-        """
+    def take(self) -> Slab:
+        """Return the slab of all steps that were added; the next one begins."""
         steps = {name: column[: self._step] for name, column in self._columns.items()}
         names = ("ended_steps", "ended_rows", "final_observations", "returns", "lengths")
         episodes = {
             name: np.concatenate(column) for name, column in zip(names, zip(*self._ended, strict=True), strict=True)
         }
         self._begin()
-        return Slab(**steps, last_observations=np.array(last_observations), **episodes)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes: the steps of the slab that is not full yet."""
-        columns = {name: column[: self._step].copy() for name, column in self._columns.items()}
-        return {
-            "columns": columns,
-            "ended": [list(columns) for columns in self._ended],
-            "returns": self._returns.copy(),
-            "lengths": self._lengths.copy(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
-        self._begin()
-        self._step = len(state["columns"]["rewards"])
-        for name, column in state["columns"].items():
-            self._columns[name][: self._step] = as_array(column)
-        self._ended = [tuple(as_array(column) for column in columns) for columns in state["ended"]]
-        self._returns, self._lengths = as_array(state["returns"]), as_array(state["lengths"])
+        return Slab(**steps, last_observations=self._last.copy(), **episodes)
 
 
 class Collector:
@@ -205,18 +147,14 @@ class Collector:
         seed: Of the first reset.
 
     Raises:
-        InvalidArgument: `num_steps` is below 1, the fleet is none or does not reset, or its arrays live on a device.
+        InvalidArgument: The fleet is none, or its arrays live on a device.
     """
 
     def __init__(self, fleet: Fleet, num_steps: int, *, seed: int | None = None) -> None:
-        if num_steps < 1:
-            raise InvalidArgument(f"num_steps={num_steps}: pass the number of steps per slab, at least 1")
         if not isinstance(fleet, Fleet):
             raise InvalidArgument(
                 f"the fleet is a {type(fleet).__name__}, expected a Fleet: call envfleet.adopt() first"
             )
-        if fleet.autoreset_mode is AutoresetMode.DISABLED:
-            raise InvalidArgument("autoreset_mode=DISABLED, expected NEXT_STEP or SAME_STEP: make the fleet with one")
         if fleet.device != "cpu":
             raise InvalidArgument(
                 f"the fleet's arrays live on {fleet.device!r}, expected 'cpu': make it without device"
@@ -225,11 +163,14 @@ class Collector:
         self._rollout: Rollout | None = None
         fleet.reset(seed=seed)
 
-    def collect(self, agent: Actor) -> Slab:
+    def collect(self, agent: SlabAgent[Any]) -> Slab:
         """Play T steps.
 
         Returns:
             The slab. Arrays of a compiled rollout are written again by the next call.
+
+        Raises:
+            InvalidArgument: T is below 1, or the fleet does not reset itself.
         """
         fleet, num_steps = self._fleet, self._num_steps
         policy = agent.export_policy() if fleet.engine.traits.has_rollouts else None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from envfleet.agents import compiled
+from envfleet.agents.actions import BestInBounds
 from envfleet.agents.compiled import F32, Learned, Sample, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
 from envfleet.agents.flat import Flat, arrays_of, workspace
@@ -51,7 +52,6 @@ class TD3Config(ExplorationConfig):
 class TD3(ContinuousAgent[TD3Config]):
     """Learns one best continuous action; noise added to it explores."""
 
-    name = "TD3"
     config_class = TD3Config
 
     def _build(self) -> None:
@@ -79,8 +79,9 @@ class TD3(ContinuousAgent[TD3Config]):
     def _explore(self, units: F32, noise: F32 | None) -> F32:
         return units if noise is None else (units + self.config.exploration_noise * noise).clip(-1.0, 1.0)
 
-    def _outputs(self) -> nn.Module:
-        return self._actor
+    def best_actions(self) -> nn.Module:
+        """Return the actor without noise as a module."""
+        return nn.Sequential(self._actor, BestInBounds(self.action_space))
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config

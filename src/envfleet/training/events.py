@@ -150,23 +150,32 @@ class Progress(Event):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Evaluated(Event):
-    """The learner was evaluated, apart from training.
+class Examination:
+    """How good the learner is.
 
     Attributes:
         results: By name of the opponent (`"none"` where there is none, `"pool"` for snapshots of the learner): figures
             by name, such as `win_rate`, `draw_rate`, `loss_rate`, `win_rate_low`, `win_rate_high`, `games`,
             `mean_return`.
-        score: What the best checkpoint is chosen by.
-        is_best: Whether it is the best so far.
+        score: What the best checkpoint is chosen by: the mean of win rates plus half the draws, or the mean return.
         ratings: By name, of the frozen `"learner"` and of snapshots it was evaluated against: `rating` and `rating_sd`;
             empty where nobody plays against it.
     """
 
     results: Mapping[str, Mapping[str, float]]
     score: float
-    is_best: bool
     ratings: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluated(Examination, Event):
+    """The learner was evaluated, apart from training.
+
+    Attributes:
+        is_best: Whether it is the best so far.
+    """
+
+    is_best: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

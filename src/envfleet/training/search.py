@@ -29,7 +29,7 @@ from envfleet.training.single_run import resume, train
 
 try:
     import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
     raise MissingDependency("a search needs optuna, which is not installed: pip install 'envfleet[search]'") from error
@@ -37,6 +37,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 SEARCHES = "results/search"
 _SCORE = "score"  # of the last evaluation, an attribute of Optuna's trials
 _FORM = 'a list of choices, or {"low": 1e-5, "high": 1e-3, "log": true}'
@@ -152,7 +153,7 @@ class _Search:
     """A search and its folder."""
 
     base: RunConfig
-    space: Mapping[str, BaseDistribution]
+    space: Mapping[str, Distribution]
     folder: Path
     options: RunOptions
     console: Console
@@ -285,7 +286,7 @@ def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     return dict(data)
 
 
-def _check_space(given: Mapping[str, Any], base: RunConfig) -> dict[str, BaseDistribution]:
+def _check_space(given: Mapping[str, Any], base: RunConfig) -> dict[str, Distribution]:
     """Return what values are drawn from, after every end of a range and every choice was tried in the configuration.
 
     Raises:
@@ -298,7 +299,7 @@ def _check_space(given: Mapping[str, Any], base: RunConfig) -> dict[str, BaseDis
     return space
 
 
-def _distribution(path: str, given: Any) -> BaseDistribution:
+def _distribution(path: str, given: Any) -> Distribution:
     if isinstance(given, list) and given:
         return CategoricalDistribution([json.dumps(choice) for choice in given])
     if not isinstance(given, Mapping) or {"low", "high"} - set(given) or set(given) - {"low", "high", "log"}:
@@ -312,24 +313,20 @@ def _distribution(path: str, given: Any) -> BaseDistribution:
         raise InvalidArgument(f"{path} is {given!r} in the space, which is no range ({error}): change it") from error
 
 
-def _extremes(one: BaseDistribution) -> list[Any]:
+def _extremes(one: Distribution) -> list[Any]:
     if isinstance(one, CategoricalDistribution):
         return [_decoded(one, choice) for choice in one.choices]
-    return [one.low, one.high] if isinstance(one, (IntDistribution, FloatDistribution)) else []
+    return [one.low, one.high]
 
 
-def _draw(trial: optuna.Trial, path: str, one: BaseDistribution) -> Any:
-    match one:
-        case IntDistribution():
-            return trial.suggest_int(path, one.low, one.high, log=one.log)
-        case FloatDistribution():
-            return trial.suggest_float(path, one.low, one.high, log=one.log)
-        case CategoricalDistribution():
-            return _decoded(one, trial.suggest_categorical(path, one.choices))
-    raise TypeError(f"{one} is of no kind that a space is read as")
+def _draw(trial: optuna.Trial, path: str, one: Distribution) -> Any:
+    if isinstance(one, CategoricalDistribution):
+        return _decoded(one, trial.suggest_categorical(path, one.choices))
+    suggest: Any = trial.suggest_int if isinstance(one, IntDistribution) else trial.suggest_float
+    return suggest(path, one.low, one.high, log=one.log)
 
 
-def _decoded(one: BaseDistribution, value: Any) -> Any:
+def _decoded(one: Distribution, value: Any) -> Any:
     """Return a choice, which Optuna keeps as JSON so that it may be anything; numbers are as they are."""
     return json.loads(value) if isinstance(one, CategoricalDistribution) else value
 
@@ -367,7 +364,7 @@ def _shown(value: Any) -> str:
 # ---------------------------------------------------------------------- the plot
 
 
-def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution], path: Path) -> None:
+def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, Distribution], path: Path) -> None:
     """Draw the scores of all trials, over their numbers and over each key."""
     from matplotlib.ticker import MaxNLocator
 
@@ -389,7 +386,7 @@ def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution], 
                 places = [one.choices.index(place) for place in places]
                 panel.set_xticks(range(len(one.choices)), [_shown(_decoded(one, choice)) for choice in one.choices])
                 panel.set_xlim(-0.5, len(one.choices) - 0.5)
-            elif getattr(one, "log", False):
+            elif one.log:
                 panel.set_xscale("log")
             _draw_points(panel, places, scored)
             panel.set_title(_leaf(key).replace("_", " "))

@@ -21,7 +21,8 @@ from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
-from envfleet.training.records import ProgressBar, RunFolder, records_of
+from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
+from envfleet.training.records.folder import reserve
 
 RUNS = "results/runs"
 
@@ -193,11 +194,7 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
         InvalidArgument: The configuration or an option cannot be.
         TypeError: `train` has no such option.
     """
-    asked = {
-        "eval_frequency": eval_freq_steps,
-        "eval_games": eval_num_games,
-        "eval_weak_opponent": eval_weak_opponent,
-    }
+    asked = {"eval_frequency": eval_freq_steps, "eval_games": eval_num_games, "eval_weak_opponent": eval_weak_opponent}
     changes: dict[str, Any] = {"training": {name: value for name, value in asked.items() if value is not None}}
     if checkpoint_path is not None:
         changes["agent"] = {"checkpoint_path": str(checkpoint_path)}
@@ -234,12 +231,13 @@ def _run(
     with contextlib.ExitStack() as unbegun:
         if not is_resumed:
             unbegun.callback(shutil.rmtree, folder.path)  # once nothing in it is open, as NFS wants it
-        with folder.reserved():
+        with reserve(folder.environment, f"the run in {folder.path}"):
             checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
             state = checkpoints.load() if is_resumed else None
             with contextlib.ExitStack() as undo:
                 own = [kind() for kind in find_observers(config.observers)]
-                told = [*records_of(folder), *([ProgressBar()] if verbose else []), *own, *observers]
+                records = [TableWriter(folder), TensorBoardWriter(folder), *([ProgressBar()] if verbose else [])]
+                told: list[Observer] = [*records, *own, *observers]
                 for observer in told:
                     undo.callback(observer.close)
                 trainer = Trainer(
@@ -250,16 +248,18 @@ def _run(
             with contextlib.closing(trainer), stop_requests() as should_stop:
                 if state is not None:
                     trainer.load_state_dict(state)
+                before = trainer.transitions
                 try:
                     reason = trainer.run(should_stop)
+                    plot_runs([folder.path])
                 except OSError as error:
                     if error.errno in NO_ROOM:
                         error.add_note(f"free some space, then {checkpoints.way_on}")
                     raise
-                return _result(trainer, folder, checkpoints, reason)
+                return _result(trainer, folder, checkpoints, reason, trainer.transitions - before)
 
 
-def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str) -> RunResult:
+def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str, made: int) -> RunResult:
     latest, found = trainer.tally.latest(), trainer.tally.examination
     evaluation = {} if found is None else found.results
     rating = {} if found is None else found.ratings.get(LEARNER, {})
@@ -270,14 +270,14 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         run_dir=folder.path,
         reason=reason,
         total_steps=trainer.transitions,
-        total_episodes=trainer.episodes,
+        total_episodes=trainer.tally.episodes,
         total_updates=trainer.agent.num_updates,
         mean_reward=latest.get("return", math.nan),
         win_rate=rates[0] if rates else None,
         win_rate_weak=scripted[-1] if len(scripted) > 1 else None,
         evaluation=evaluation,
         rating=rating.get("rating"),
-        steps_per_s=trainer.steps_per_s,
+        steps_per_s=made / trainer.times.training if made else 0.0,
         seconds=dataclasses.asdict(trainer.times),
         checkpoint=checkpoints.latest,
         best_checkpoint=checkpoints.best,

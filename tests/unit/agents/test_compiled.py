@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import nn
 
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
 from envfleet.agents.descent import Adam
-from envfleet.agents.flat import is_flat
-from envfleet.agents.networks import mlp
 from envfleet.agents.off_policy import Lesson
 from envfleet.agents.replay import Batch, PrioritisedReplay
 from envfleet.errors import InvalidArgument
@@ -163,13 +160,10 @@ def test_torch_learns_what_compiled_code_does_not_know() -> None:
     assert not child.is_compiled
     with pytest.raises(InvalidArgument, match="Cautious with compiled=True, but Cautious has no compiled update"):
         Cautious(OBSERVATIONS, TORQUE, SACConfig(**SMALL, compiled=True))
-    assert is_flat(mlp([2, 8, 1]))
-    for network in (
-        mlp([2, 8, 1], layer_norm=True),
-        mlp([2, 8, 1]).double(),
-        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)),
-    ):
-        assert not is_flat(network)
+    assert not make("sac", layer_norm=True).is_compiled
+    odd: list[Any] = [spaces.Discrete(3), spaces.Dict(a=OBSERVATIONS), spaces.Box(0, 255, (8, 8, 3), np.uint8)]
+    for space in odd:
+        assert not SAC(space, TORQUE, SACConfig(**SMALL)).is_compiled
 
 
 WITHOUT_NUMBA = """

@@ -15,8 +15,8 @@ from gymnasium.vector import AutoresetMode
 
 import envfleet
 from envfleet.agents import PPO, Collector, PPOConfig, Slab
+from envfleet.agents.actor_critic import RunningMoments
 from envfleet.agents.gae import generalised_advantages
-from envfleet.agents.moments import RunningMoments
 from envfleet.errors import InvalidArgument
 
 
@@ -214,7 +214,7 @@ def test_slabs_with_next_to_nothing_in_them() -> None:
 def test_a_collector_needs_steps_and_arrays_on_the_host() -> None:
     with envfleet.make("CartPole-v1", 1, backend="serial") as fleet:
         with pytest.raises(InvalidArgument, match="num_steps=0"):
-            Collector(fleet, 0)
+            Collector(fleet, 0).collect(PPO(fleet.single_observation_space, fleet.single_action_space))
         other: Any = gym.vector.VectorWrapper(fleet)
         with pytest.raises(
             InvalidArgument, match=r"fleet is a VectorWrapper, expected a Fleet: call envfleet.adopt\(\)"
@@ -228,6 +228,6 @@ def test_a_collector_needs_steps_and_arrays_on_the_host() -> None:
 def test_a_collector_needs_a_fleet_that_resets() -> None:
     with (
         envfleet.make("CartPole-v1", 1, backend="serial", autoreset_mode="DISABLED") as fleet,
-        pytest.raises(InvalidArgument, match="autoreset_mode=DISABLED, expected NEXT_STEP or SAME_STEP"),
+        pytest.raises(InvalidArgument, match=r"AutoresetMode.DISABLED: .* make the fleet with NEXT_STEP or SAME_STEP"),
     ):
-        Collector(fleet, 1)
+        Collector(fleet, 1).collect(PPO(fleet.single_observation_space, fleet.single_action_space))

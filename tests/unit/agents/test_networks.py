@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from envfleet.agents import DDDQNConfig, SACConfig
 from envfleet.agents.networks import Critics, DuelingNetwork
 from envfleet.agents.packing import Packing
-from envfleet.agents.squashing import moments, propose
+from envfleet.agents.sac import moments, propose
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envfleet.agents.noise import ColouredNoise, coloured_sequences
+from envfleet.agents.randomness import ColouredNoise, coloured_sequences
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envfleet.agents.n_step import Discounted
-from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer
-from envfleet.agents.sum_tree import SumTree
+from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer, SumTree
 from envfleet.errors import InvalidArgument
 
 SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -115,16 +114,20 @@ def test_a_sum_tree_finds_what_cumulative_sums_find(capacity: int, data: Any) ->
         assert numbers[tree.find(np.array([tree.total]))] > 0
 
 
-def test_priorities_are_the_chances_of_being_drawn() -> None:
-    replay = PrioritisedReplay(8, SPACE, (), torch.int64, rng=np.random.default_rng(0), alpha=0.5, epsilon=0.0)
+def test_priorities_are_the_chances_of_being_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.agents.replay._SMALLEST_ERROR", 0.0)
+    betas = iter([1.0, 0.0, 1.0])
+    replay = PrioritisedReplay(
+        8, SPACE, (), torch.int64, rng=np.random.default_rng(0), alpha=0.5, beta=lambda: next(betas)
+    )
     replay.add(numbered(0, 8))
     errors = np.array([0.0, 1, 4, 9, 16, 25, 36, 49])  # square roots: 0 to 7
     replay.set_errors(np.arange(8), -errors)
-    batch = replay.sample(28_000, beta=1.0)
+    batch = replay.sample(28_000)
     counts = np.bincount(batch.actions.numpy(), minlength=8)
     assert np.abs(counts - 1000 * np.arange(8)).max() <= 1  # slices make it nearly exact
     weights = batch.weights.numpy()
     assert weights == pytest.approx(1 / batch.actions.numpy())  # inverse to the chances, the largest of them 1
-    assert replay.sample(10, beta=0.0).weights.tolist() == [1.0] * 10
+    assert replay.sample(10).weights.tolist() == [1.0] * 10
     replay.add(numbered(8, 1))  # in the place of 0, with the highest priority, 7
     assert np.bincount(replay.sample(35_000).actions.numpy(), minlength=9)[8] == pytest.approx(7000, abs=1)

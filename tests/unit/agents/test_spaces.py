@@ -26,7 +26,7 @@ from envfleet.agents import (
     Transitions,
     load_agent,
 )
-from envfleet.agents.encoders import ImageEncoder, make_encoder
+from envfleet.agents.networks import ImageEncoder, make_encoder
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.rollout import map_arrays

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet.agents import Transitions
 from envfleet.agents.packing import Packing
-from envfleet.agents.saving import as_array
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
-from envfleet.training.arena.outcomes import ArenaStep, column, in_step
 from envfleet.training.arena.shaping import RewardShaper, Shaping, find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase
@@ -23,6 +23,51 @@ from envfleet.training.events import Results
 from envfleet.training.opponents.opponents import Entry, Opponents
 
 PLAYERS = 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArenaStep:
+    """What came of one step of an arena's S seats.
+
+    Attributes:
+        observations: `(S, …)`; where an episode ended, the first one of the next.
+        transitions: To learn from: one for each seat that the learner had in this step, whose number is `env_indices`.
+        results: Of the episodes that ended, as player one saw them; `None` if none did.
+    """
+
+    observations: NDArray[Any]
+    transitions: Transitions
+    results: Results | None
+
+
+def column(infos: Mapping[str, Any], name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Return a number of the last moment of episodes that ended, one for each of `rows`; 0 where there is none."""
+    last = infos.get("final_info", {})
+    return np.asarray(last[name])[rows] if name in last else np.zeros(len(rows), np.int64)
+
+
+def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Read a number of all sub-environments as of the step; where one `ended`, `infos` are of the next episode.
+
+    Raises:
+        InvalidArgument: The environment does not tell that number.
+    """
+    _check_told(infos, name)
+    if len(ended):
+        _check_told(infos.get("final_info", {}), name)
+    numbers = np.array(infos[name], np.float64)
+    if len(ended):
+        numbers[ended] = column(infos, name, ended)
+    return numbers
+
+
+def _check_told(infos: Mapping[str, Any], name: str) -> None:
+    if name not in infos:
+        known = ", ".join(sorted(key for key in infos if not key.startswith(("_", "final_")))) or "nothing"
+        raise InvalidArgument(
+            f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
+            "without it, or let the environment tell it in every step"
+        )
 
 
 class Arena:
@@ -42,7 +87,6 @@ class Arena:
         game: What is played; `None` in environments for one.
         seed: Of the draws of opponents.
         reward_scale: What all rewards are multiplied by.
-        max_loaded: Networks of opponents to keep.
         has_both_sides: Whether the learner learns from either side of games against itself.
         has_states: Whether states of the fleet can be brought back in another one; a service keeps its fleet's own.
         stopwatch: Told where the time goes.
@@ -57,7 +101,7 @@ class Arena:
         seats: Those that the learner has now, int64, ascending.
 
     Raises:
-        InvalidArgument: The fleet is in another mode, or has not as many players.
+        InvalidArgument: The fleet has not as many players.
     """
 
     def __init__(
@@ -67,17 +111,10 @@ class Arena:
         *,
         seed: np.random.SeedSequence,
         reward_scale: float = 1.0,
-        max_loaded: int = 8,
         has_both_sides: bool = False,
         has_states: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        mode = fleet.metadata["autoreset_mode"]
-        if mode is not AutoresetMode.SAME_STEP:
-            raise InvalidArgument(
-                f"the fleet's autoreset_mode is {mode.name}, expected SAME_STEP: make it with "
-                'autoreset_mode="SAME_STEP"'
-            )
         self.fleet, self.has_states = fleet, has_states and fleet.engine.traits.has_states
         self._game = game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
@@ -85,18 +122,12 @@ class Arena:
         self.single_observation_space: Any = _one_of(fleet.single_observation_space, game)
         self.single_action_space: Any = _one_of(fleet.single_action_space, game)
         self._pack = Packing(self.single_observation_space).pack
-        self._opponents = Opponents(
-            self.num_envs,
-            self.single_action_space,
-            seed=seed,
-            max_loaded=max_loaded,
-            spares_learner=has_both_sides,
-        )
+        self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed, spares_learner=has_both_sides)
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
         self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes
         self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
-        self._actions: NDArray[Any] = np.zeros(0)  # as the fleet was sent them
+        self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
         self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
 
@@ -167,10 +198,11 @@ class Arena:
 
         Actions for seats that it does not have are not looked at.
         """
+        self._given = actions
         if self._game is not None:
             joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
             joint[:, 0] = actions[: self.num_envs]
-            if self._opponents.has_networks:
+            if self._opponents.groups:
                 joint[:, 1] = self._opponents.act(self._observations[:, 1])
                 self._watch.lap("act")
             own = self._opponents.own_rows
@@ -183,19 +215,33 @@ class Arena:
         """Wait for what comes of it; episodes that begin have their opponents then."""
         observations, rewards, terminated, truncated, infos, _ = self.fleet.recv()
         self._watch.lap("wait")
-        observations = self._pack(observations)
+        observations = after = self._pack(observations)
         rows = np.flatnonzero(terminated | truncated)
         winners = np.zeros(self.num_envs, np.int64)
         if len(rows):
             winners[rows] = column(infos, "winner", rows)
-        shaped, seats = self._shape(rewards, winners, infos, rows, observations), self.seats
+            after = np.array(observations)
+            after[rows] = self._pack(self.fleet.final_observations)[rows]
+        shaped = self._shape(rewards, winners, infos, rows, after)
+        transitions = self._transitions(shaped, terminated, truncated, after)
         self._observations = observations
         self._sums += rewards, shaped[: self.num_envs], np.ones(self.num_envs)
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
+        return ArenaStep(self._by_seat(observations), transitions, results)
+
+    def _transitions(
+        self,
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        after: NDArray[Any],
+    ) -> Transitions:
+        """Return those of the learner's seats."""
         if self._has_both_sides:
             terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        finals = self._by_seat(self._pack(self.fleet.final_observations))
-        return ArenaStep(seats, self._by_seat(observations), shaped, terminated, truncated, finals, infos, results)
+        before, after, seats = self._by_seat(self._observations), self._by_seat(after), self.seats
+        results = rewards[seats], terminated[seats], truncated[seats]
+        return Transitions(before[seats], self._given[seats], *results, after[seats], seats)
 
     def _shape(
         self,
@@ -203,13 +249,9 @@ class Arena:
         winners: NDArray[np.int64],
         infos: Mapping[str, Any],
         ended: NDArray[np.int64],
-        observations: NDArray[Any],
+        seen: NDArray[Any],
     ) -> NDArray[np.float64]:
         """Rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
-        seen = observations
-        if self._shaping is not None:
-            seen = np.array(observations)
-            seen[ended] = self.fleet.final_observations[ended]
         one = self._shaper.shape(self._own(rewards, seen, 0), self._terms(infos, "", ended), winners > 0)
         if not self._has_both_sides:
             return one
@@ -268,7 +310,7 @@ class Arena:
         return {
             "fleet": self.fleet.get_state() if self.has_states else None,
             "opponents": self._opponents.state_dict(),
-            "shaper": self._shaper.state_dict(),
+            "shaper": copy.deepcopy(self._shaper),
             "sums": self._sums.copy(),
         }
 
@@ -279,10 +321,10 @@ class Arena:
             Observations of all seats, `(num_seats, …)`.
         """
         self._opponents.load_state_dict(state["opponents"])
-        self._shaper.load_state_dict(state["shaper"])
+        self._shaper = state["shaper"]
         if state["fleet"] is None:
             return self.reset()
-        self._sums[:] = as_array(state["sums"])
+        self._sums[:] = state["sums"]
         if self._game is not None:
             self._set_scripts()
             self._take_seats()

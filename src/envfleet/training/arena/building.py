@@ -7,51 +7,13 @@ from typing import Any
 
 import torch
 
-import envfleet
 from envfleet.agents import ActionTable, Agent, OffPolicyAgent, load_agent
 from envfleet.agents.loading import find_agent
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.fleet import Fleet
-from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
 from envfleet.training.config import RunConfig, agent_config
-from envfleet.training.config.phases import Environment
-from envfleet.training.opponents.copies import experienced
-from envfleet.training.options import RunOptions
-
-
-def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:
-    """Make the fleet of a phase, in `SAME_STEP`.
-
-    Args:
-        place: Where the phase plays.
-        options: Of the run.
-        game: What `place` means; `None` if it is for one.
-
-    Raises:
-        InvalidArgument: There is no such environment, or an option does not fit it.
-        SubEnvError: A sub-environment could not be built.
-        ServiceUnreachable: There is no service at the address of a remote one.
-    """
-    if place.is_remote:
-        if options.backend is not None:
-            raise InvalidArgument(
-                f"backend={options.backend!r} for an environment behind a service, which decides that: leave it out"
-            )
-        return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
-    if game is None and options.engine is not None:
-        raise InvalidArgument(f"engine={options.engine!r}, but {place.id!r} has none to choose from: leave it out")
-    source, kwargs = place.source() if game is None else (game.source(options.engine), {})  # set by each phase
-    return envfleet.make(
-        source,
-        options.num_envs,
-        backend=options.backend or ("kernel" if names_kernel(source) else "auto"),
-        workers=options.workers,
-        autoreset_mode="SAME_STEP",
-        on_failure=options.on_failure,
-        **kwargs,
-    )
+from envfleet.training.opponents.pool import experienced
 
 
 def action_table_of(config: RunConfig, game: Game | None) -> ActionTable | None:

@@ -56,7 +56,8 @@ class RewardShaper:
         terms: `Game.terms`.
 
     Attributes:
-        terms: Names of the terms in infos, in the order of the columns of weights.
+        terms: Names of the terms in infos, in the order of `shape`'s.
+        needs_terms: Whether `shape` looks at terms in this phase.
     """
 
     def __init__(
@@ -64,42 +65,28 @@ class RewardShaper:
     ) -> None:
         self._scale, self._keys = reward_scale, tuple(terms or {})
         self.terms = tuple(name for name, *_ in (terms or {}).values())
-        self._schedules: tuple[Schedule, ...] = ()
-        self._bonus: Schedule | None = None
-        self._begun = 0
-        self._weights = np.zeros((num_envs, len(self.terms)))
-        self._bonuses = np.zeros(num_envs)
-
-    @property
-    def needs_terms(self) -> bool:
-        """Return whether `shape` looks at terms in this phase."""
-        return bool(self._schedules)
-
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """Return what the terms of each running episode are multiplied by, `(num_envs, terms)`; a copy."""
-        return self._weights.copy()
+        self.needs_terms, self._begun = False, 0
+        self._schedules: dict[int, Schedule] = {}  # by column of the weights: the terms in order, then the bonus
+        self._weights = np.zeros((num_envs, len(self.terms) + 1))
 
     def begin_phase(self, phase: Phase) -> None:
         """Take the schedules of a phase; `begin_episodes` of all rows is to follow."""
         shaping, bonus = phase.reward_shaping, phase.reward_bonus
-        self._begun = 0
-        self._schedules = ()
+        self.needs_terms, self._begun, self._schedules = shaping is not None, 0, {}
         if shaping is not None:
-            ends = ([getattr(shaping, f"{key}_{when}") for when in ("START", "FINAL")] for key in self._keys)
-            self._schedules = tuple(Schedule(start, final, shaping.N, shaping.K) for start, final in ends)
-        self._bonus = None
+            for column, key in enumerate(self._keys):
+                start, final = (getattr(shaping, f"{key}_{when}") for when in ("START", "FINAL"))
+                self._schedules[column] = Schedule(start, final, shaping.N, shaping.K)
         if bonus is not None:
-            self._bonus = Schedule(bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
+            self._schedules[len(self.terms)] = Schedule(bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
 
     def begin_episodes(self, rows: NDArray[Any]) -> None:
         """Fix the weights of episodes that begin in these sub-environments, int64 `(E,)`, in ascending order."""
         numbers = self._begun + np.arange(len(rows))
         self._begun += len(rows)
         self._weights[rows] = 0.0
-        for column, schedule in enumerate(self._schedules):
+        for column, schedule in self._schedules.items():
             self._weights[rows, column] = schedule.at(numbers)
-        self._bonuses[rows] = 0.0 if self._bonus is None else self._bonus.at(numbers)
 
     def shape(
         self, rewards: NDArray[np.float64], terms: NDArray[np.float64] | None, has_won: NDArray[np.bool_]
@@ -114,21 +101,11 @@ class RewardShaper:
         Returns:
             A new array, float64 `(num_envs,)`.
         """
-        shaped = rewards + self._bonuses * has_won
+        shaped = rewards + self._weights[:, -1] * has_won
         if terms is not None:
-            shaped = shaped + (self._weights * terms).sum(axis=1)
+            shaped = shaped + (self._weights[:, :-1] * terms).sum(axis=1)
         scaled: NDArray[np.float64] = self._scale * shaped
         return scaled
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights of the running episodes and how many have begun; the phase is not part of it."""
-        return {"begun": self._begun, "weights": self._weights.copy(), "bonuses": self._bonuses.copy()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken, after `begin_phase` of the same phase."""
-        self._begun = state["begun"]
-        self._weights[:] = state["weights"]
-        self._bonuses[:] = state["bonuses"]
 
 
 def find_shaping(name: str) -> Shaping:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import envfleet
 from envfleet.agents import Agent
 from envfleet.envs.games import Game, find_game
 from envfleet.errors import InvalidArgument
+from envfleet.fleet.fleet import Fleet
+from envfleet.sources import names_kernel
 from envfleet.training.arena.arena import Arena
-from envfleet.training.arena.building import make_fleet
 from envfleet.training.arena.shaping import find_shaping
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import Phase, RunConfig
@@ -101,6 +103,39 @@ class Stage:
         self._enter(phase, learner, pool)
         self._is_new = False
         return self.arena.load_state_dict(state)
+
+
+def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:
+    """Make the fleet of a phase, in `SAME_STEP`.
+
+    Args:
+        place: Where the phase plays.
+        options: Of the run.
+        game: What `place` means; `None` if it is for one.
+
+    Raises:
+        InvalidArgument: There is no such environment, or an option does not fit it.
+        SubEnvError: A sub-environment could not be built.
+        ServiceUnreachable: There is no service at the address of a remote one.
+    """
+    if place.is_remote:
+        if options.backend is not None:
+            raise InvalidArgument(
+                f"backend={options.backend!r} for an environment behind a service, which decides that: leave it out"
+            )
+        return envfleet.connect(num_envs=options.num_envs, autoreset_mode="SAME_STEP", **place.kwargs)
+    if game is None and options.engine is not None:
+        raise InvalidArgument(f"engine={options.engine!r}, but {place.id!r} has none to choose from: leave it out")
+    source, kwargs = place.source() if game is None else (game.source(options.engine), {})  # set by each phase
+    return envfleet.make(
+        source,
+        options.num_envs,
+        backend=options.backend or ("kernel" if names_kernel(source) else "auto"),
+        workers=options.workers,
+        autoreset_mode="SAME_STEP",
+        on_failure=options.on_failure,
+        **kwargs,
+    )
 
 
 def check_phases(phases: Sequence[Phase]) -> None:

@@ -23,15 +23,15 @@ Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
 class _Entry(Section):
     """An entry of a mixture, or the only opponent."""
 
-    weight: Weight = Field(default=1.0, description="Share among the entries of a mixture, relative to the others'.")
+    weight: Weight = 1.0
+    """Share among the entries of a mixture, relative to the others'."""
 
 
 class _Agent(_Entry):
     """A trained agent."""
 
-    deterministic: bool = Field(
-        default=False, description="Whether the opponent takes its best action instead of drawing."
-    )
+    deterministic: bool = False
+    """Whether the opponent takes its best action instead of drawing."""
 
 
 class NoOpponent(_Entry):
@@ -43,52 +43,42 @@ class NoOpponent(_Entry):
 class NamedOpponent(_Entry):
     """A scripted player of the game, one that acts at random, or one of your own."""
 
-    type: str = Field(
-        pattern=f"^({'|'.join(SCRIPTED)})$|.:.",
-        description='A scripted player, "random", or a class of your own, such as "my_package:MyOpponent".',
-    )
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of a class of your own.")
+    type: str = Field(pattern=f"^({'|'.join(SCRIPTED)})$|.:.")
+    """A scripted player, "random", or a class of your own, such as "my_package:MyOpponent"."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of a class of your own."""
 
 
 class SelfPlayOpponent(_Agent):
     """The learner itself as it is now, or one saved agent."""
 
     type: Literal["self_play"]
-    checkpoint: str | None = Field(
-        default=None,
-        description='File of a saved agent; null or "latest" for the learner\'s own weights of the moment.',
-    )
-
-    @property
-    def file(self) -> str | None:
-        """Return the file of a saved agent, `None` for the learner."""
-        return None if self.checkpoint == "latest" else self.checkpoint
+    checkpoint: str | None = None
+    """File of a saved agent; null for the learner's own weights of the moment."""
 
     @property
     def is_learner(self) -> bool:
         """Return whether it is the learner as it is now, exploring."""
-        return self.file is None and not self.deterministic
+        return self.checkpoint is None and not self.deterministic
 
 
 class SnapshotOpponent(_Agent):
     """An earlier self of the learner, or an agent out of a folder, drawn for every episode."""
 
     type: Literal["snapshots"]
-    folder: str | None = Field(
-        default=None, description="Folder of saved agents; null for the snapshots that this run takes of the learner."
-    )
-    matchmaking: Matchmaking = Field(
-        default="prioritised",
-        description="How one is drawn: uniform, latest, prioritised (by p(1-p), p being the learner's win rate against "
-        "it), hardest (by (1-p)^2).",
-    )
+    folder: str | None = None
+    """Folder of saved agents; null for the snapshots that this run takes of the learner."""
+    matchmaking: Matchmaking = "prioritised"
+    """How one is drawn: uniform, latest, prioritised (by p(1-p), p being the learner's win rate against it),
+    hardest (by (1-p)^2)."""
 
 
 class MixedOpponent(_Entry):
     """One of several, drawn by weight for every episode."""
 
     type: Literal["weighted_mixture"]
-    opponents: list[Opponent] = Field(min_length=1, description="Its entries; a mixture may hold mixtures.")
+    opponents: list[Opponent] = Field(min_length=1)
+    """Its entries; a mixture may hold mixtures."""
 
 
 def _kind_of(opponent: Any) -> Any:

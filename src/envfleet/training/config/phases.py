@@ -31,7 +31,8 @@ class WeightedMode(Section):
     """An entry of a mixture of modes."""
 
     mode: ModeName
-    weight: Weight = Field(default=1.0, description="Relative to the other entries'.")
+    weight: Weight = 1.0
+    """Relative to the other entries'."""
 
 
 class Environment(Section):
@@ -43,12 +44,14 @@ class Environment(Section):
         '"package.module:make_env" that makes a Gymnasium environment or a parallel PettingZoo game for two, or '
         '"remote", which takes the arguments of envfleet.connect as kwargs, url and env among them.',
     )
-    mode: ModeName | None = Field(default=None, description="Mode of the game; without a mixture, null is the first.")
-    mixture: list[WeightedMode] | None = Field(
-        default=None, min_length=1, description="Modes of the game, one drawn by weight for every episode."
-    )
-    keep_mode: bool = Field(default=True, description="Whether players can catch and shoot, in games with a puck.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the environment.")
+    mode: ModeName | None = None
+    """Mode of the game; without a mixture, null is the first."""
+    mixture: list[WeightedMode] | None = Field(default=None, min_length=1)
+    """Modes of the game, one drawn by weight for every episode."""
+    keep_mode: bool = True
+    """Whether players can catch and shoot, in games with a puck."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the environment."""
 
     @property
     def is_known_game(self) -> bool:
@@ -138,8 +141,10 @@ class Environment(Section):
 class _Shaping(Section):
     """Weights of the shaping terms over a phase: START for N episodes, FINAL from K later, a straight line between."""
 
-    N: Episodes = Field(default=600, description="Episodes of the phase with the first weights.")
-    K: Episodes = Field(default=400, description="Episodes over which they move to the last ones.")
+    N: Episodes = 600
+    """Episodes of the phase with the first weights."""
+    K: Episodes = 400
+    """Episodes over which they move to the last ones."""
 
 
 _WEIGHTS: dict[str, Any] = {
@@ -157,8 +162,10 @@ else:
 class RewardBonus(Section):
     """Reward added to the step that wins a game, over a phase as `RewardShaping`."""
 
-    N: Episodes = Field(default=0, description="Episodes of the phase with the first bonus.")
-    K: Episodes = Field(default=2000, description="Episodes over which it moves to the last one.")
+    N: Episodes = 0
+    """Episodes of the phase with the first bonus."""
+    K: Episodes = 2000
+    """Episodes over which it moves to the last one."""
     WIN_BONUS_START: Number = 10.0
     WIN_BONUS_FINAL: Number = 1.0
 
@@ -166,30 +173,34 @@ class RewardBonus(Section):
 class Promotion(Section):
     """A phase ends early once the learner wins often enough."""
 
-    win_rate: Annotated[float, Field(gt=0.0, lt=1.0, strict=False)] = Field(
-        description="What the lower bound (95 %, Wilson) of the share of won games has to exceed."
-    )
-    games: Length = Field(default=200, description="Latest games of the phase, with exploration, that are looked at.")
+    win_rate: Annotated[float, Field(gt=0.0, lt=1.0, strict=False)]
+    """What the lower bound (95 %, Wilson) of the share of won games has to exceed."""
+    games: Length = 200
+    """Latest games of the phase, with exploration, that are looked at."""
 
 
 class Phase(Section):
     """A part of a run; exactly one of `episodes` and `transitions` says how long it is."""
 
-    name: str = Field(min_length=1, description="As plots and tables call it.")
-    episodes: Length | None = Field(default=None, description="Finished episodes, over all sub-environments.")
-    transitions: Length | None = Field(default=None, description="Transitions, over all sub-environments.")
-    promote_at: Promotion | None = Field(default=None, description="When it ends before that.")
+    name: str = Field(min_length=1)
+    """As plots and tables call it."""
+    episodes: Length | None = None
+    """Finished episodes, over all sub-environments."""
+    transitions: Length | None = None
+    """Transitions, over all sub-environments."""
+    promote_at: Promotion | None = None
+    """When it ends before that."""
     environment: Environment = Environment()
-    opponent: Opponent | None = Field(default=None, description="In games for two; null in environments for one.")
-    reward_shaping: RewardShaping | None = Field(default=None, description="null for the true reward alone.")
-    shaping: str | None = Field(
-        default=None,
-        pattern=".:.",
-        description='A function of your own, such as "my_package:my_shaping", that turns rewards into those to learn '
-        "from.",
-    )
-    reward_bonus: RewardBonus | None = Field(default=None, description="null for none.")
-    clear_buffer: bool = Field(default=True, description="Whether the replay buffer is emptied when the phase begins.")
+    opponent: Opponent | None = None
+    """In games for two; null in environments for one."""
+    reward_shaping: RewardShaping | None = None
+    """null for the true reward alone."""
+    shaping: str | None = Field(default=None, pattern=".:.")
+    """A function of your own, such as "my_package:my_shaping", that turns rewards into those to learn from."""
+    reward_bonus: RewardBonus | None = None
+    """null for none."""
+    clear_buffer: bool = True
+    """Whether the replay buffer is emptied when the phase begins."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

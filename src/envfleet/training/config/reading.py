@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gymnasium import spaces
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
-from envfleet.training.config.actions import check_actions
 from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import NAMED, SCRIPTED
+from envfleet.training.config.phases import Environment
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
 
@@ -128,6 +131,42 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+def check_actions(config: RunConfig) -> None:
+    """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
+
+    For DDDQN an environment that is no known game is made once, to look at its actions.
+
+    Raises:
+        InvalidArgument: Its actions are continuous, or it cannot be made.
+    """
+    agent, place = config.agent, config.curriculum.phases[0].environment
+    if agent.type != "DDDQN" or place.is_remote:
+        return
+    game = find_game(place.id, place.kwargs)
+    if game is None:
+        space = _actions_of(place)
+    elif game.action_table(agent.action_fineness, agent.action_combined, place.settings) is None:
+        space = game.action_space
+    else:
+        return
+    if isinstance(space, spaces.Box):
+        raise InvalidArgument(
+            f"agent.type is 'DDDQN', which chooses among numbered actions, but {place.id!r} has continuous ones, "
+            f"{space}: take SAC, TD3 or PPO"
+        )
+
+
+def _actions_of(place: Environment) -> spaces.Space[Any]:
+    try:
+        with contextlib.closing(place.make()) as env:
+            return env.action_space
+    except Exception as error:
+        raise InvalidArgument(
+            f"curriculum.phases[0].environment.id is {place.id!r}, which cannot be made ({error}): check its id and "
+            "kwargs"
+        ) from error
+
+
 def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of a file, of which JSON would keep the last of several values of one key."""
     found = dict(pairs)
@@ -152,26 +191,20 @@ def _line(problem: ErrorDetails, data: Any) -> str:
     if kind == "unknown_key":
         return f"{_path([*keys, context['key']])} {context['problem']}"
     if kind == "missing":
-        return f"{_path(keys)} is missing: {_describe(problem)}"
+        return f"{_path(keys)} is missing: add it"
     if kind == "union_tag_not_found":
         return f"{_path([*keys, 'type'])} is missing, expected one of {_tags()}"
     if kind == "union_tag_invalid":
         return f"{_path([*keys, 'type'])} is {context['tag']!r}, expected one of {_tags()}"
     if kind == "value_error":
         return f"{_path(keys) or 'it'} {context['error']}"
-    return f"{_path(keys)} is {given}: {_describe(problem)}"
+    text = problem["msg"].replace("Input should be", "expected")
+    return f"{_path(keys)} is {given}: {text.replace('dictionary or object to extract fields from', 'object')}"
 
 
 def _tags() -> str:
     kinds = ("none", *SCRIPTED, "self_play", "snapshots", "weighted_mixture")
     return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
-
-
-def _describe(problem: ErrorDetails) -> str:
-    if problem["type"] == "missing":
-        return "add it"
-    text = problem["msg"]
-    return text.replace("Input should be", "expected").replace("dictionary or object to extract fields from", "object")
 
 
 def _real(location: Sequence[int | str], data: Any) -> list[int | str]:

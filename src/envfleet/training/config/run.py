@@ -17,53 +17,51 @@ Positive = Annotated[float, Field(gt=0.0, strict=False, allow_inf_nan=False)]
 class Hyperparameters(Section):
     """What agents of all kinds have."""
 
-    learning_rate: Positive | None = Field(default=None, description="Of Adam; null for the agent's own.")
-    batch_size: Length | None = Field(default=None, description="Transitions per update; null for the agent's own.")
+    learning_rate: Positive | None = None
+    """Of Adam; null for the agent's own."""
+    batch_size: Length | None = None
+    """Transitions per update; null for the agent's own."""
 
 
 class Pool(Section):
     """Snapshots of the learner that opponents of type `snapshots` are drawn from."""
 
-    snapshot_every: Length = Field(default=100_000, description="Transitions from one snapshot to the next.")
-    size: Length = Field(default=20, description="Snapshots that are kept; of more, the oldest goes.")
+    snapshot_every: Length = 100_000
+    """Transitions from one snapshot to the next."""
+    size: Length = 20
+    """Snapshots that are kept; of more, the oldest goes."""
 
 
 class Training(Section):
     """How a run goes; all counts are in transitions (steps of one sub-environment as the learner saw it)."""
 
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        default=10_000,
-        description="Transitions before the first update, with uniformly random actions unless the agent has a "
-        "checkpoint_path; PPO has none.",
-    )
-    updates_per_step: Rate | None = Field(
-        default=1.0,
-        description="Gradient updates per transition; fractions add up. Null if updates_per_round is given.",
-    )
-    updates_per_round: Rate | None = Field(
-        default=None, description="Gradient updates per round (one step of all sub-environments) instead."
-    )
-    learn_beside: bool = Field(
-        default=True,
-        description="Whether compiled updates are made by a thread beside the games: the policy that acts is then one "
-        "set of updates old.",
-    )
-    rollout_steps: Length = Field(default=128, description="Steps of every sub-environment between updates of PPO.")
-    learn_from_both_sides: bool = Field(
-        default=True,
-        description="Whether the learner learns from either side of games against itself (self_play without a "
-        "checkpoint, not deterministic); a step of these is two transitions then.",
-    )
-    reward_scale: Positive = Field(default=1.0, description="What the learner's reward is multiplied by.")
-    eval_frequency: Length | None = Field(
-        default=100_000, description="Transitions between evaluations; null for the end only."
-    )
-    eval_games: Length = Field(default=200, description="Games per evaluation and opponent.")
-    eval_weak_opponent: bool = Field(default=True, description="Whether the weak scripted player is played, too.")
-    checkpoint_frequency: Length | None = Field(
-        default=100_000, description="Transitions between checkpoints; null for the end only."
-    )
-    max_checkpoints: Length = Field(default=5, description="Latest checkpoints that are kept, beside the best.")
+    warmup_steps: Annotated[int, Field(ge=0)] = 10_000
+    """Transitions before the first update, with uniformly random actions unless the agent has a checkpoint_path;
+    PPO has none."""
+    updates_per_step: Rate | None = 1.0
+    """Gradient updates per transition; fractions add up. Null if updates_per_round is given."""
+    updates_per_round: Rate | None = None
+    """Gradient updates per round (one step of all sub-environments) instead."""
+    learn_beside: bool = True
+    """Whether compiled updates are made by a thread beside the games: the policy that acts is then one set of
+    updates old."""
+    rollout_steps: Length = 128
+    """Steps of every sub-environment between updates of PPO."""
+    learn_from_both_sides: bool = True
+    """Whether the learner learns from either side of games against itself (self_play without a checkpoint, not
+    deterministic); a step of these is two transitions then."""
+    reward_scale: Positive = 1.0
+    """What the learner's reward is multiplied by."""
+    eval_frequency: Length | None = 100_000
+    """Transitions between evaluations; null for the end only."""
+    eval_games: Length = 200
+    """Games per evaluation and opponent."""
+    eval_weak_opponent: bool = True
+    """Whether the weak scripted player is played, too."""
+    checkpoint_frequency: Length | None = 100_000
+    """Transitions between checkpoints; null for the end only."""
+    max_checkpoints: Length = 5
+    """Latest checkpoints that are kept, beside the best."""
     pool: Pool = Pool()
 
     @model_validator(mode="before")
@@ -89,21 +87,18 @@ class AgentSection(Section):
     """Who learns."""
 
     type: str = Field(
-        description="Or 'module:Name' of a class of your own.",
-        json_schema_extra=lambda schema: schema.update(anyOf=[{"enum": list(AGENTS)}, {"pattern": ".:."}]),
+        json_schema_extra=lambda schema: schema.update(anyOf=[{"enum": list(AGENTS)}, {"pattern": ".:."}])
     )
-    hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Of the agent, by name.")
-    checkpoint_path: str | None = Field(
-        default=None,
-        description="File of a saved agent whose weights are the first ones; it then acts by them during the warm-up, "
-        "too, and DDDQN with its last epsilon from the first step.",
-    )
-    action_fineness: Length = Field(
-        default=1, description="DDDQN in games with a table of actions: levels in each direction of an axis."
-    )
-    action_combined: bool = Field(
-        default=False, description="DDDQN in games with a table of actions: whether one may move several axes."
-    )
+    """Or 'module:Name' of a class of your own."""
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    """Of the agent, by name."""
+    checkpoint_path: str | None = None
+    """File of a saved agent whose weights are the first ones; it then acts by them during the warm-up, too, and
+    DDDQN with its last epsilon from the first step."""
+    action_fineness: Length = 1
+    """DDDQN in games with a table of actions: levels in each direction of an axis."""
+    action_combined: bool = False
+    """DDDQN in games with a table of actions: whether one may move several axes."""
 
     @field_validator("type")
     @classmethod
@@ -132,7 +127,7 @@ class RunConfig(Section):
     hyperparameters: Hyperparameters = Hyperparameters()
     training: Training = Training()
     agent: AgentSection
-    observers: list[str] = Field(
-        default_factory=list, description="Classes of your own that are told what happens, as 'module:Name'."
-    )
-    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="All randomness of the run derives from it.")
+    observers: list[str] = Field(default_factory=list)
+    """Classes of your own that are told what happens, as 'module:Name'."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """All randomness of the run derives from it."""

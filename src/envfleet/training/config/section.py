@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 class Section(BaseModel):
     """A JSON object of a configuration file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import envfleet
 from envfleet.errors import InvalidArgument
+from envfleet.sources import names_kernel
 from envfleet.training.evaluation.intervals import Z_95, wilson
-from envfleet.training.games.matches import Games, Rink, play
+from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
 from envfleet.training.games.players import Player, Seated, seat_player
+from envfleet.training.games.seating import Policy, Seating
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +121,6 @@ def evaluate(
     seed: int = 0,
     side: str | None = None,
     rink: Rink | None = None,
-    names: tuple[str | None, str | None] = (None, None),
 ) -> Evaluation:
     """Play games against an opponent and count.
 
@@ -131,17 +134,13 @@ def evaluate(
         seed: Of the games.
         side: One of the game's two seats, or `"both"` in turns; by default what is usual in the mode.
         rink: Where: the game, its engine and mode, how many games at once.
-        names: Of player and opponent, to show.
 
     Raises:
         InvalidArgument: There is no such player, side, engine or mode.
     """
     rink = rink or Rink()
     opponent = rink.game.strongest if opponent is None else opponent
-    one, two = (
-        who if isinstance(who, Seated) else seat_player(who, name, game=rink.game)
-        for who, name in zip((player, opponent), names, strict=True)
-    )
+    one, two = (who if isinstance(who, Seated) else seat_player(who, game=rink.game) for who in (player, opponent))
     side = side or rink.game.usual_seat(rink.mode)
     played = play(one, two, games, seed=seed, side=side, rink=rink)
     sides = dict(zip(rink.game.seats, (played.is_left, ~played.is_left), strict=True))
@@ -193,17 +192,48 @@ class MeanReturn:
         }
 
 
-def mean_return(env: str, seed: int, returns: NDArray[np.float64], lengths: NDArray[np.int64]) -> MeanReturn:
-    """Summarise episodes.
+def evaluate_returns(
+    policy: Policy,
+    env: str | Callable[..., Any],
+    *,
+    episodes: int = 50,
+    seed: int = 0,
+    num_envs: int = 64,
+    backend: Any = None,
+    url: str | Sequence[str] | None = None,
+    **env_kwargs: Any,
+) -> MeanReturn:
+    """Play whole episodes without exploration, the same for any number at once.
+
+    Args:
+        policy: Anything with `act_batch`; every agent.
+        env: A Gymnasium id, or a callable that makes an environment.
+        episodes: How many, from 2.
+        seed: All episodes derive theirs from it.
+        num_envs: Episodes at once, at most.
+        backend: Of the fleet; by default `"kernel"` for kernels and `"serial"` for others.
+        url: Of a service that has the environment, instead.
+        **env_kwargs: Of the environment.
 
     Raises:
-        InvalidArgument: There are fewer than two, which says nothing about how sure their mean is.
+        InvalidArgument: There is no such environment, or fewer than two episodes.
     """
-    if len(returns) < 2:
-        raise InvalidArgument(f"{len(returns)} episodes, expected 2 or more: one alone does not tell how sure it is")
-    mean, reach = float(returns.mean()), Z_95 * float(returns.std(ddof=1)) / len(returns) ** 0.5
-    low, high = float(returns.min()), float(returns.max())
-    return MeanReturn(env, seed, len(returns), mean, (mean - reach, mean + reach), low, high, float(lengths.mean()))
+    if episodes < 2:
+        raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
+    make_fleet: Callable[..., Any]
+    if url is None:
+        backend = backend or ("kernel" if names_kernel(env) else "serial")
+        make_fleet = functools.partial(envfleet.make, env, backend=backend)
+    else:
+        make_fleet = functools.partial(envfleet.connect, url, str(env))
+    seating, played = Seating(episodes, num_envs), plan_episodes(episodes, seed)
+    with make_fleet(num_envs=seating.num_envs, **env_kwargs) as fleet:
+        for _ in Table(fleet, seating, played, [Seated("", policy=policy)], None).play():
+            pass
+    returns, name = played.returns, env if isinstance(env, str) else repr(env)
+    mean, reach = float(returns.mean()), Z_95 * float(returns.std(ddof=1)) / episodes**0.5
+    low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())
+    return MeanReturn(name, seed, episodes, mean, (mean - reach, mean + reach), low, high, length)
 
 
 def _score(games: Games, where: NDArray[np.bool_]) -> Score:

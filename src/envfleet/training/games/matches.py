@@ -77,7 +77,6 @@ class Games:
         is_starting: Whether the player had the first move, in games where that is dealt, bool `(G,)`.
         outcomes: 1 where the player won, -1 where the opponent did, 0 for a draw, int64 `(G,)`.
         returns: Sum of the player's rewards, float64 `(G,)`.
-        opponent_returns: Likewise the opponent's.
         lengths: Steps, int64 `(G,)`.
     """
 
@@ -86,7 +85,6 @@ class Games:
     is_starting: NDArray[np.bool_]
     outcomes: NDArray[np.int64]
     returns: NDArray[np.float64]
-    opponent_returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -142,21 +140,8 @@ def plan_episodes(episodes: int, seed: int = 0) -> Games:
 
 
 def _planned(seeds: NDArray[np.uint64], is_left: NDArray[np.bool_], is_starting: NDArray[np.bool_]) -> Games:
-    counts, sums = np.zeros((2, len(seeds)), np.int64), np.zeros((2, len(seeds)))
-    return Games(seeds, is_left, is_starting, counts[0], sums[0], sums[1], counts[1])
-
-
-def deal(game: Game, scripts: Sequence[int], is_left: bool, is_starting: bool) -> dict[str, Any] | None:
-    """Return the options with which a game is reset.
-
-    Args:
-        game: Which.
-        scripts: Of the player and the opponent: numbers of scripted players, else 0.
-        is_left: Whether the player is player one.
-        is_starting: Whether the player has the first move.
-    """
-    one, two = scripts if is_left else reversed(scripts)
-    return game.deal((one, two), 1 if is_left == is_starting else 2)
+    outcomes, lengths = np.zeros((2, len(seeds)), np.int64)
+    return Games(seeds, is_left, is_starting, outcomes, np.zeros(len(seeds)), lengths)
 
 
 class Table:
@@ -223,10 +208,14 @@ class Table:
         self._seats[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0
         for is_left, is_starting in np.unique(deals, axis=0).tolist():
             chosen = (deals == (is_left, is_starting)).all(axis=1)
-            options = None if self._game is None else deal(self._game, self._scripts, is_left, is_starting)
+            options = None if self._game is None else self._deal(self._game, is_left, is_starting)
             seeds = [int(seed) for seed in self._games.seeds[numbers[chosen]]]
             observations[rows[chosen]] = self._pack(self._fleet.reset_envs(rows[chosen], seeds, options)[0])
         return observations
+
+    def _deal(self, game: Game, is_left: bool, is_starting: bool) -> dict[str, Any] | None:
+        one, two = self._scripts if is_left else reversed(self._scripts)
+        return game.deal((one, two), 1 if is_left == is_starting else 2)
 
     def _act(self, observations: NDArray[Any]) -> None:
         for number, policy in enumerate(self._policies):
@@ -243,7 +232,6 @@ class Table:
         numbers, seats = self._seating.games[rows], self._seats[rows]
         self._games.outcomes[numbers] = np.where(seats == _ONE, winners, -winners)
         self._games.returns[numbers] = self.returns[rows, seats]
-        self._games.opponent_returns[numbers] = self.returns[rows, 1 - seats]
         self._games.lengths[numbers] = self.lengths[rows]
 
     def _checked(self, actions: NDArray[Any], game: Game) -> NDArray[Any]:

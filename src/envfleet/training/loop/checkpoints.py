@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from envfleet.agents import Agent, saving
 from envfleet.errors import InvalidArgument
 from envfleet.training.games.players import RESUME_FILE
 
 BEST = "best.pt"
-_FLEET = "fleet"
 
 
 class Checkpoints:
@@ -23,8 +18,7 @@ class Checkpoints:
 
     `checkpoints/000000250000.pt` is the agent after 250,000 transitions, `checkpoints/best.pt` the best one so far:
     weights alone, which load without executing anything (`load_agent`). `resume.pt` is the whole run at its last
-    checkpoint; it holds the sub-environments as they pickle themselves, so go on with runs of your own only. Every file
-    is replaced as a whole or not at all.
+    checkpoint; it is unpickled, so go on with runs of your own only. Every file is replaced as a whole or not at all.
 
     Args:
         folder: Of the run.
@@ -32,8 +26,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, max_kept: int) -> None:
-        self._folder, self._max_kept = folder, max_kept
-        self._agents = folder / "checkpoints"
+        self._folder, self._agents, self._max_kept = folder, folder / "checkpoints", max_kept
 
     @property
     def latest(self) -> Path | None:
@@ -60,16 +53,14 @@ class Checkpoints:
         Args:
             agent: Whose weights.
             transitions: Of the run so far.
-            state: What `load` returns; `state["arena"]["fleet"]`, if it is there, may be anything that pickles.
+            state: What `load` returns: anything that pickles.
 
         Returns:
             The agent's file.
         """
         path = self._agents / f"{transitions:012d}.pt"
         agent.save(path, "weights")
-        arena = state["arena"]
-        pickled = np.frombuffer(pickle.dumps(arena.get(_FLEET)), np.uint8)
-        saving.write(self._folder / RESUME_FILE, {**state, "arena": {**arena, _FLEET: pickled}})
+        saving.write_trusted(self._folder / RESUME_FILE, state)
         for old in self._numbered()[: -self._max_kept]:
             old.unlink()
         return path
@@ -93,14 +84,11 @@ class Checkpoints:
                 "with a smaller checkpoint_frequency"
             )
         try:
-            state = saving.read(path)
+            return saving.read(path, is_trusted=True)
         except InvalidArgument as error:
             kept = self.latest or self.best
             start = "" if kept is None else f", with agent.checkpoint_path={str(kept)!r} to keep what was learned"
-            raise InvalidArgument(f"{path} is damaged: begin a new run{start}") from error
-        pickled: torch.Tensor = state["arena"][_FLEET]
-        state["arena"][_FLEET] = pickle.loads(pickled.numpy().tobytes())
-        return state
+            raise InvalidArgument(f"{path} is damaged, or of another version: begin a new run{start}") from error
 
     def _numbered(self) -> list[Path]:
         return sorted(path for path in self._agents.glob("*.pt") if path.stem.isdigit())

@@ -1,16 +1,54 @@
-"""Where a run is in its curriculum."""
+"""Where a run is in its curriculum, and how much of its budget is spent."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from envfleet.training.config import Phase
 from envfleet.training.evaluation.intervals import wilson
+
+
+class Budget:
+    """Minutes and transitions that a run may spend.
+
+    Args:
+        max_minutes: Of this sitting; `None` for as many as it takes.
+        max_transitions: Of the whole run; likewise.
+    """
+
+    def __init__(self, max_minutes: float | None, max_transitions: int | None) -> None:
+        self._max_s = None if max_minutes is None else 60 * max_minutes
+        self._max_transitions = max_transitions
+        self._began_s = time.monotonic()
+
+    def begin(self) -> None:
+        """Time counts from now on."""
+        self._began_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since `begin`."""
+        return time.monotonic() - self._began_s
+
+    def spent(self, transitions: int) -> str | None:
+        """Return which of the two is spent, `"max_transitions"` or `"max_minutes"`; `None` if none is."""
+        if self._max_transitions is not None and transitions >= self._max_transitions:
+            return "max_transitions"
+        return "max_minutes" if self._max_s is not None and self.elapsed_s >= self._max_s else None
+
+    def share(self, transitions: int) -> float:
+        """Return how much of the one that is spent sooner is spent, from 0 to 1."""
+        shares = [0.0]
+        if self._max_transitions is not None:
+            shares.append(transitions / self._max_transitions)
+        if self._max_s is not None:
+            shares.append(self.elapsed_s / self._max_s)
+        return min(max(shares), 1.0)
 
 
 class CurriculumProgress:
@@ -29,9 +67,7 @@ class CurriculumProgress:
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.phases = tuple(phases)
-        self.index = 0
-        self.episodes = 0
-        self.transitions = 0
+        self.index = self.episodes = self.transitions = 0
         self._winners = self._window()
 
     @property
@@ -84,21 +120,6 @@ class CurriculumProgress:
         self.index += 1
         self.episodes = self.transitions = 0
         self._winners = self._window()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position, as numbers and lists."""
-        return {
-            "index": self.index,
-            "episodes": self.episodes,
-            "transitions": self.transitions,
-            "winners": list(self._winners),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the position that `state_dict` returned."""
-        self.index, self.episodes, self.transitions = state["index"], state["episodes"], state["transitions"]
-        self._winners = self._window()
-        self._winners.extend(state["winners"])
 
     def _window(self) -> collections.deque[int]:
         """Make room for the latest games that the phase looks at."""

@@ -11,32 +11,16 @@ from envfleet.envs.games import RANDOM, Game
 from envfleet.training.config import RunConfig, shares_of
 from envfleet.training.config.opponents import SCRIPT, NamedOpponent
 from envfleet.training.config.phases import Environment
-from envfleet.training.evaluation.episodes import evaluate_returns
-from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate
+from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate, evaluate_returns
+from envfleet.training.events import Examination
 from envfleet.training.games.matches import Rink
-from envfleet.training.games.players import OwnPlayer, Player, Seated, find_class
+from envfleet.training.games.players import OwnPlayer, Player, find_class, seat_player
 from envfleet.training.games.seating import Policy
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.standing import rate_learner
 
 POOL, NOBODY = "pool", "none"
 _SNAPSHOTS = 3  # that an evaluation plays against
-
-
-@dataclasses.dataclass(frozen=True)
-class Examination:
-    """How good the learner is.
-
-    Attributes:
-        results: Figures by name of the opponent; `"pool"` are some of its snapshots together.
-        score: What the best checkpoint is chosen by: the mean of win rates plus half the draws, or the mean return.
-        ratings: `rating` and `rating_sd` of `"learner"` and of those snapshots, by name; empty where nobody plays
-            against it.
-    """
-
-    results: Mapping[str, Mapping[str, float]]
-    score: float
-    ratings: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
 class Examiner:
@@ -62,15 +46,19 @@ class Examiner:
             pool: Its snapshots, which are rated on the way; they do not count for the score.
         """
         place = self._config.curriculum.phases[0].environment
-        return self._play_alone(agent, place) if self._game is None else self._play(agent, pool, place, self._game)
+        if self._game is not None:
+            return self._play(agent, pool, place, self._game)
+        episodes = max(self._config.training.eval_games, 2)
+        found = evaluate_alone(agent, place, episodes=episodes, seed=self._seed).figures()
+        return Examination(results={NOBODY: found}, score=found["mean_return"])
 
     def _play(self, agent: Agent[Any], pool: SnapshotPool, place: Environment, game: Game) -> Examination:
         training = self._config.training
         rink = Rink(game=game, settings=place.settings)
 
-        def meet(opponents: Mapping[str, Player | Seated], games: int) -> dict[str, Evaluation]:
+        def meet(opponents: Mapping[str, Player], games: int) -> dict[str, Evaluation]:
             return {
-                name: evaluate(agent, one, games=games, seed=self._seed, rink=rink, names=(None, name))
+                name: evaluate(agent, seat_player(one, name, game=game), games=games, seed=self._seed, rink=rink)
                 for name, one in opponents.items()
             }
 
@@ -87,25 +75,19 @@ class Examiner:
             name: {"rating": rating.mu, "rating_sd": rating.sigma}
             for name, rating in rate_learner(met, pool, anchors).items()
         }
-        return Examination(results, sum(scores) / len(scores), ratings)
+        return Examination(results=results, score=sum(scores) / len(scores), ratings=ratings)
 
-    def _panel(self, game: Game) -> dict[str, Player | Seated]:
+    def _panel(self, game: Game) -> dict[str, Player]:
         """Return the opponents by their types in configurations, the strongest scripted one first."""
         scripted = [*game.scripts][::-1] or [RANDOM]
         if not self._config.training.eval_weak_opponent:
             del scripted[1:]
-        panel: dict[str, Player | Seated] = {type_of(name, game): name for name in scripted}
+        panel: dict[str, Player] = {type_of(name, game): name for name in scripted}
         for phase in self._config.curriculum.phases:
             for one, _ in shares_of(phase.opponent):
                 if isinstance(one, NamedOpponent) and ":" in one.type:
-                    own = OwnPlayer(find_class(one.type), game, self._seed, **one.kwargs)
-                    panel[one.type] = Seated(one.type, policy=own)
+                    panel[one.type] = OwnPlayer(find_class(one.type), game, self._seed, **one.kwargs)
         return panel
-
-    def _play_alone(self, agent: Agent[Any], place: Environment) -> Examination:
-        episodes = max(self._config.training.eval_games, 2)
-        found = evaluate_alone(agent, place, episodes=episodes, seed=self._seed).figures()
-        return Examination({NOBODY: found}, found["mean_return"])
 
 
 def type_of(player: str, game: Game) -> str:

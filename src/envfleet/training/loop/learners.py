@@ -1,76 +1,74 @@
-"""How agents of either kind learn from the rounds of a run: from a replay buffer, or from slabs."""
+"""How agents of either kind learn from the rounds of a run: from a replay buffer, or from slabs.
+
+In each round a run calls `learn` while sub-environments step, then `take` with what came of it. The agent acts in all
+seats of an arena, so those are its sub-environments.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
-from envfleet.agents import Agent, OffPolicyAgent, Slab, SlabAgent, SlabWriter, Transitions, TransitionWriter
+from envfleet.agents import Agent, OffPolicyAgent, Slab, SlabAgent, SlabWriter, Transitions
 from envfleet.agents.off_policy import Learnt
-from envfleet.agents.saving import as_array
-from envfleet.errors import InvalidArgument, TrainingDiverged
-from envfleet.training.arena.outcomes import ArenaStep
+from envfleet.errors import TrainingDiverged
 from envfleet.training.config import RunConfig
-from envfleet.training.loop.schedule import UpdateSchedule
+
+_ROUNDING = 1e-9  # so that ten times 0.1 is one update
 
 
-class Learner(Protocol):
-    """What a run asks of either kind, in this order: `reset`, then in each round `learn` and `take`.
+class UpdateSchedule:
+    """Counts transitions and tells how many updates they are worth.
 
-    Its agent acts in all seats of an arena, so those are its sub-environments.
+    Per transition, what is learned from a transition does not depend on `num_envs`; fractions add up. Per round, a
+    round of many sub-environments is worth no more than a round of one, which is faster and learns less from each
+    transition.
+
+    Args:
+        per_transition: Updates for one transition.
+        per_round: Updates for one step of the whole fleet, instead.
+        warmup: Transitions before the first that counts.
+
+    Examples:
+        >>> schedule = UpdateSchedule(per_transition=0.5, warmup=4)
+        >>> due = []
+        >>> for _ in range(4):
+        ...     schedule.count(3)
+        ...     due.append(schedule.take())
+        >>> due
+        [0, 1, 1, 2]
     """
 
-    @property
-    def num_updates(self) -> int:
-        """Updates that the agent acts by."""
-        ...
+    def __init__(self, *, per_transition: float | None = None, per_round: float | None = None, warmup: int = 0) -> None:
+        self._rate = (per_transition or 0.0) if per_round is None else per_round
+        self._is_by_round, self._warmup = per_round is not None, warmup
+        self._seen = self._worth = self._made = 0
 
-    def reset(self, observations: NDArray[Any]) -> None:
-        """Episodes begin everywhere."""
-        ...
+    def restart(self) -> None:
+        """Begin the warm-up anew, because what was remembered is forgotten; updates that are due stay due."""
+        self._worth, self._made = 0, self._made - self._total()
+        self._seen = 0
 
-    def learn(self) -> dict[str, float]:
-        """Make the updates that are due, while sub-environments step; figures, none if there were no updates."""
-        ...
+    def count(self, transitions: int) -> None:
+        """Count one round."""
+        self._seen += transitions
+        counted = min(transitions, max(0, self._seen - self._warmup))
+        self._worth += min(counted, 1) if self._is_by_round else counted
 
-    def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
-        """Take in a step; figures of the updates that could not wait, likewise."""
-        ...
+    def take(self) -> int:
+        """Return how many updates are due; they are taken to be made."""
+        due = self._total() - self._made
+        self._made += due
+        return due
 
-    def finish(self) -> dict[str, float]:
-        """Wait for updates that are under way, and have the agent be as they leave it; their figures."""
-        ...
-
-    def cut(self) -> None:
-        """Close running episodes as if time had ended them; `reset` follows where others begin."""
-        ...
-
-    def end_phase(self) -> dict[str, float]:
-        """Close running episodes, as all sub-environments are about to be reset; learn what is due."""
-        ...
-
-    def forget(self) -> None:
-        """Forget what was remembered; learning goes on once there is enough again."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes, with the agent."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
-        ...
-
-    def close(self) -> None:
-        """End what is under way."""
-        ...
+    def _total(self) -> int:
+        return math.floor(self._worth * self._rate + _ROUNDING)
 
 
 class ReplayLearner:
@@ -84,32 +82,29 @@ class ReplayLearner:
         agent: Who learns.
         schedule: When.
         is_beside: Whether to learn beside the games, if the agent can.
+
+    Attributes:
+        num_updates: Updates that the agent acts by.
     """
 
     def __init__(self, agent: OffPolicyAgent[Any], schedule: UpdateSchedule, *, is_beside: bool = False) -> None:
         self._agent, self._schedule = agent, schedule
-        self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
         self._thread = ThreadPoolExecutor(1, "learner") if is_beside and agent.can_learn_beside else None
         self._job: Future[Learnt] | None = None
-        self._num_updates = agent.num_updates
-
-    @property
-    def num_updates(self) -> int:
-        """Updates that the agent acts by."""
-        return self._num_updates
-
-    def reset(self, observations: NDArray[Any]) -> None:
-        """Episodes begin everywhere."""
-        self._writer.reset(observations)
+        self.num_updates = agent.num_updates
 
     def learn(self) -> dict[str, float]:
-        """Make the updates that are due, or have the thread make them after the last ones, which are acted by then."""
+        """Make the updates that are due, or have the thread make them after the last ones, which are acted by then.
+
+        Returns:
+            Figures of the updates that the agent acts by from now on; none if there were none.
+        """
         count = self._schedule.take() if self._agent.is_ready else 0
         if not count:
             return {}
         if self._thread is None:
             figures = check_finite(self._agent.update(count), self._agent)
-            self._num_updates = self._agent.num_updates
+            self.num_updates = self._agent.num_updates
             return figures
         job = self._thread.submit(self._agent.learn, self._agent.prepare(count))  # before the thread runs out of work
         figures = self.finish()
@@ -117,55 +112,50 @@ class ReplayLearner:
         return figures
 
     def finish(self) -> dict[str, float]:
-        """Wait for the thread, and act by what it learned."""
+        """Wait for the thread, and act by what it learned; return its figures."""
         if self._job is None:
             return {}
         learnt, self._job = self._job.result(), None
-        self._num_updates = learnt.num_updates
+        self.num_updates = learnt.num_updates
         return check_finite(self._agent.publish(learnt), self._agent)
 
-    def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
+    def take(self, transitions: Transitions) -> dict[str, float]:
         """Remember the transitions; learning can wait until sub-environments are under way again."""
-        transitions = _transitions(self._writer, actions, step)
         self._schedule.count(len(transitions))
         self._agent.remember(transitions)
         return {}
 
     def cut(self) -> None:
-        """Close running episodes."""
+        """Close running episodes as if time had ended them."""
         self._agent.start_episodes(np.arange(self._agent.num_envs))
 
     def end_phase(self) -> dict[str, float]:
-        """Close running episodes, and make the updates that are due."""
+        """Close running episodes, as all sub-environments are about to be reset, and make the updates that are due."""
         self.cut()
         return self.learn() or self.finish()
 
     def forget(self) -> None:
-        """Empty the buffer."""
+        """Empty the buffer; learning goes on once there is enough again."""
         self._agent.replay.clear()
         self._schedule.restart()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes, once the thread is done."""
-        learnt = None if self._job is None else self._job.result()
+        learnt = None if self._job is None else self._job.result()  # until then the agent changes
         return {
             "agent": self._agent.state_dict("all"),
-            "writer": self._writer.state_dict(),
-            "schedule": self._schedule.state_dict(),
-            "num_updates": self._num_updates,
-            "learnt": None if learnt is None else list(learnt),
+            "schedule": copy.copy(self._schedule),
+            "num_updates": self.num_updates,
+            "learnt": learnt,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another was."""
         self._agent.load_state_dict(state["agent"])
-        self._writer.load_state_dict(state["writer"])
-        self._schedule.load_state_dict(state["schedule"])
-        self._num_updates = state["num_updates"]
+        self._schedule, self.num_updates = state["schedule"], state["num_updates"]
         if state["learnt"] is not None:
-            figures, num_updates, acting = state["learnt"]
             self._job = Future()
-            self._job.set_result(Learnt(figures, num_updates, as_array(acting)))
+            self._job.set_result(state["learnt"])
 
     def close(self) -> None:
         """Wait for the thread, and end it."""
@@ -184,78 +174,56 @@ class SlabLearner:
     """
 
     def __init__(self, agent: SlabAgent[Any], num_steps: int) -> None:
-        self._agent, self._num_steps = agent, num_steps
-        self._writer = TransitionWriter(agent.num_envs, AutoresetMode.SAME_STEP)
-        self._slabs: SlabWriter | None = None
-        self._current: NDArray[Any] = np.zeros(0)
+        space: Any = agent.action_space
+        self._agent, self._slabs = agent, SlabWriter(num_steps, agent.num_envs, agent.packing.space, space)
 
     @property
     def num_updates(self) -> int:
         """Updates that the agent made."""
         return self._agent.num_updates
 
-    def reset(self, observations: NDArray[Any]) -> None:
-        """Episodes begin everywhere."""
-        self._writer.reset(observations)
-        self._current = np.array(observations)
-        if self._slabs is None:
-            space: Any = self._agent.action_space
-            self._slabs = SlabWriter(self._num_steps, self._agent.num_envs, self._current[0], space)
-
     def learn(self) -> dict[str, float]:
         """Nothing: an update would change the policy in the middle of a slab."""
         return {}
 
-    def take(self, actions: NDArray[Any], step: ArenaStep) -> dict[str, float]:
+    def take(self, transitions: Transitions) -> dict[str, float]:
         """Add the step to the slab, and learn from it once it is full."""
-        if self._slabs is None:
-            raise InvalidArgument("take() before the first reset(): call reset(observations) first")
-        happened = _transitions(self._writer, actions, step)
-        self._slabs.add(self._current, actions, (step.rewards, step.terminated, step.truncated), happened)
-        self._current = np.array(step.observations)
-        return self._update(self._slabs) if self._slabs.is_full else {}
+        self._slabs.add(transitions)
+        return self._update() if self._slabs.is_full else {}
 
-    def _update(self, slabs: SlabWriter) -> dict[str, float]:
-        return check_finite(self._agent.update(_without_idle(slabs.take(self._current))), self._agent)
+    def _update(self) -> dict[str, float]:
+        return check_finite(self._agent.update(_without_idle(self._slabs.take())), self._agent)
 
     def finish(self) -> dict[str, float]:
         """Nothing is under way."""
         return {}
 
     def cut(self) -> None:
-        """Close running episodes."""
-        if self._slabs is not None:
-            self._slabs.cut(self._current)
+        """Close running episodes as if time had ended them."""
+        self._slabs.cut()
 
     def end_phase(self) -> dict[str, float]:
         """Close running episodes, and learn from the part of a slab that there is."""
-        if self._slabs is None or not len(self._slabs):
-            return {}
         self.cut()
-        return self._update(self._slabs)
+        return self._update() if len(self._slabs) else {}
 
     def forget(self) -> None:
         """Nothing is remembered."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {
-            "agent": self._agent.state_dict("all"),
-            "writer": self._writer.state_dict(),
-            "slabs": None if self._slabs is None else self._slabs.state_dict(),
-            "current": self._current.copy(),
-        }
+        return {"agent": self._agent.state_dict("all"), "slabs": copy.deepcopy(self._slabs)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was, after `reset`."""
+        """Go on where another was."""
         self._agent.load_state_dict(state["agent"])
-        self._writer.load_state_dict(state["writer"])
-        if self._slabs is not None and state["slabs"] is not None:
-            self._slabs.load_state_dict(state["slabs"])
-        self._current = as_array(state["current"])
+        self._slabs = state["slabs"]
 
     def close(self) -> None:
         """Nothing is under way."""
+
+
+Learner = ReplayLearner | SlabLearner
 
 
 def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
@@ -263,16 +231,13 @@ def make_learner(agent: Agent[Any], config: RunConfig) -> Learner:
     training = config.training
     if isinstance(agent, SlabAgent):
         return SlabLearner(agent, training.rollout_steps)
-    if not isinstance(agent, OffPolicyAgent):
-        raise InvalidArgument(
-            f"{agent!r} has neither a replay buffer nor slabs: derive its class from OffPolicyAgent or SlabAgent"
-        )
+    learning: Any = agent  # from a replay buffer: `find_agent` takes no third kind
     schedule = UpdateSchedule(
         per_transition=training.updates_per_step,
         per_round=training.updates_per_round,
-        warmup=max(training.warmup_steps, agent.config.batch_size),
+        warmup=max(training.warmup_steps, learning.config.batch_size),
     )
-    return ReplayLearner(agent, schedule, is_beside=training.learn_beside)
+    return ReplayLearner(learning, schedule, is_beside=training.learn_beside)
 
 
 def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, float]:
@@ -289,22 +254,6 @@ def check_finite(figures: dict[str, float], agent: Agent[Any]) -> dict[str, floa
             "environment's rewards"
         )
     return figures
-
-
-def _transitions(writer: TransitionWriter, actions: NDArray[Any], step: ArenaStep) -> Transitions:
-    """Return those of the learner's seats; the writer goes on in all of them, as any may be the learner's next."""
-    happened = writer.step(
-        actions,
-        step.observations,
-        step.rewards,
-        step.terminated,
-        step.truncated,
-        step.infos,
-        final_observations=step.final_observations,
-    )
-    if len(step.seats) == len(happened):
-        return happened
-    return Transitions(**{name: column[step.seats] for name, column in vars(happened).items()})
 
 
 def _without_idle(slab: Slab) -> Slab:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from envfleet.training.events import Results
-from envfleet.training.loop.examining import Examination
+from envfleet.agents.descent import Means
+from envfleet.training.events import Examination, Results
 
 _LATEST = 100  # episodes
 
@@ -26,7 +25,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.transitions = self.episodes = 0
-        self._figures: dict[str, list[float]] = {}  # sum and count
+        self._figures = Means()
         self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
         self._has_games = False
         self._best: float | None = None
@@ -35,15 +34,11 @@ class Tally:
 
     def add_figures(self, figures: Mapping[str, float]) -> None:
         """Add what one call of an agent's `update` returned."""
-        for name, value in figures.items():
-            sums = self._figures.setdefault(name, [0.0, 0.0])
-            sums[0] += value
-            sums[1] += 1
+        self._figures.add(figures)
 
     def take_figures(self) -> dict[str, float]:
         """Means of all since the last time."""
-        figures = {name: total / count for name, (total, count) in self._figures.items()}
-        self._figures = {}
+        figures, self._figures = self._figures.result(), Means()
         return figures
 
     def add_episodes(self, results: Results) -> None:
@@ -72,24 +67,3 @@ class Tally:
         if is_best:
             self._best = found.score
         return is_best
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
-        return {
-            "transitions": self.transitions,
-            "episodes": self.episodes,
-            "figures": {name: list(sums) for name, sums in self._figures.items()},
-            "latest": [list(episode) for episode in self._latest],
-            "best": self._best,
-            "examination": None if self.examination is None else dict(vars(self.examination)),
-            "examined_at": self.examined_at,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
-        self.transitions, self.episodes = state["transitions"], state["episodes"]
-        self._figures = {name: list(sums) for name, sums in state["figures"].items()}
-        self._latest = collections.deque(map(tuple, state["latest"]), maxlen=_LATEST)
-        self._best, self.examined_at = state["best"], state["examined_at"]
-        found = state["examination"]
-        self.examination = None if found is None else Examination(**found)

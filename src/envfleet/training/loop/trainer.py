@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +17,14 @@ from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage
 from envfleet.training.arena.stopwatch import Stopwatch
-from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.config import RunConfig
 from envfleet.training.events import (
     Began,
     Ended,
     Episodes,
     Evaluated,
     Event,
+    Examination,
     Learned,
     Observer,
     Observers,
@@ -33,10 +34,9 @@ from envfleet.training.events import (
     Saved,
     Times,
 )
-from envfleet.training.loop.budget import Budget
 from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.curriculum import CurriculumProgress
-from envfleet.training.loop.examining import Examination, Examiner
+from envfleet.training.loop.curriculum import Budget, CurriculumProgress
+from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.loop.tally import Tally
 from envfleet.training.opponents.pool import SnapshotPool
@@ -84,8 +84,7 @@ class Trainer:
         self.config, self.options = config, options or RunOptions()
         self._name, self._folder = name, folder
         self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
-        root = np.random.SeedSequence(config.seed)
-        for_envs, for_agent, for_opponents, for_examiner = root.spawn(4)
+        for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
         self._stage = Stage(
@@ -106,7 +105,7 @@ class Trainer:
         self._observers = Observers(observers)
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
-        self._first_transitions, self._next_progress_s = 0, 0.0
+        self._next_progress_s = 0.0
 
     # ------------------------------------------------------------------ the loop
 
@@ -152,12 +151,12 @@ class Trainer:
         watch.lap("update")
         step = arena.recv()
         watch.lap("env")
-        self.tally.add_figures(self._learner.take(actions, step))
+        self.tally.add_figures(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
         _check_finite(step.observations, arena.num_envs)
         before = self.transitions
-        self._count(len(step.seats), step.results)
+        self._count(len(step.transitions), step.results)
         self._do_what_is_due(before)
 
     def _act(self, arena: Arena) -> NDArray[Any]:
@@ -209,7 +208,6 @@ class Trainer:
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._watch.speed(self.transitions)
-        self._first_transitions = self.transitions
         arena, phases = self._stage.arena, self._curriculum.phases
         self._tell(
             Began,
@@ -227,7 +225,6 @@ class Trainer:
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
-        self._learner.reset(self._observations)
         self._tell(PhaseBegan)
 
     def _end_phase(self) -> None:
@@ -283,7 +280,7 @@ class Trainer:
         curriculum = self._curriculum
         event = kind(
             transitions=self.transitions,
-            episodes=self.episodes,
+            episodes=self.tally.episodes,
             updates=self._learner.num_updates,
             phase=curriculum.phase_index,
             phase_name=curriculum.phase.name,
@@ -314,11 +311,11 @@ class Trainer:
         return {
             "config": self.config.model_dump_json(),
             "num_envs": self._stage.arena.num_envs,
-            "curriculum": self._curriculum.state_dict(),
+            "curriculum": copy.deepcopy(self._curriculum),
             "learner": self._learner.state_dict(),
             "pool": self._pool.state_dict(),
             "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
-            "tally": self.tally.state_dict(),
+            "tally": copy.deepcopy(self.tally),
             "observers": self._observers.state_dict(),
         }
 
@@ -328,25 +325,21 @@ class Trainer:
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.
         """
-        is_same = parse_config(json.loads(state["config"])) == parse_config(self.config.model_dump(mode="json"))
-        if not is_same or state["num_envs"] != self._stage.arena.num_envs:
+        if (state["config"], state["num_envs"]) != (self.config.model_dump_json(), self._stage.arena.num_envs):
             raise InvalidArgument(
                 f"the run to go on with had another configuration, or num_envs={state['num_envs']} where this one has "
                 f"{self._stage.arena.num_envs}: go on with what it began with"
             )
-        self._curriculum.load_state_dict(state["curriculum"])
+        self._curriculum, self.tally = state["curriculum"], state["tally"]
         self._pool.load_state_dict(state["pool"])
-        self.tally.load_state_dict(state["tally"])
         self._observers.load_state_dict(state["observers"])
         self._has_begun = True
         if not self._curriculum.is_finished:
             phase, arena = self._curriculum.phase, state["arena"]
             self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
-            self._learner.reset(self._observations)
         self._learner.load_state_dict(state["learner"])
         if not self._curriculum.is_finished and not self._stage.arena.has_states:  # new episodes have begun
             self._learner.cut()
-            self._learner.reset(self._observations)
 
     def close(self) -> None:
         """Close the sub-environments and the observers, and end the thread that learns."""
@@ -363,20 +356,9 @@ class Trainer:
         return self.tally.transitions
 
     @property
-    def episodes(self) -> int:
-        """Ended so far, likewise."""
-        return self.tally.episodes
-
-    @property
     def times(self) -> Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
-
-    @property
-    def steps_per_s(self) -> float:
-        """Transitions per second of this sitting, without evaluations and checkpoints."""
-        seconds = self.times.training
-        return (self.transitions - self._first_transitions) / seconds if seconds else 0.0
 
 
 def _int_of(seed: np.random.SeedSequence) -> int:

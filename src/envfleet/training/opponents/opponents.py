@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,8 +12,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent
-from envfleet.agents.saving import as_array
-from envfleet.errors import InvalidArgument
 from envfleet.training.games.players import OwnPlayer
 
 
@@ -102,7 +100,7 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Group:
+class Group:
     """The rows that one network acts for."""
 
     player: Player
@@ -119,8 +117,7 @@ class Opponents:
     """The opponents of N sub-environments.
 
     An opponent is drawn when an episode begins, and stays until it ends. Networks act once per step for all rows they
-    have; those that nobody plays against are let go of, the longest unused first, once there are more than
-    `max_loaded`.
+    have; those that nobody plays against are let go of once there are more than `max_loaded`.
 
     Args:
         num_envs: N.
@@ -133,6 +130,7 @@ class Opponents:
     Attributes:
         scripts: What plays inside each sub-environment, int64 `(N,)`.
         own_rows: Where nobody acts, because the learner does; int64, ascending.
+        groups: The rows of each network, which acts by `act`.
     """
 
     def __init__(
@@ -151,27 +149,19 @@ class Opponents:
         self._known: list[tuple[int, Opponent]] = [(0, _NOBODY)]  # number of the entry, and who of its source
         self._numbers = {self._known[0]: 0}
         self._who = np.zeros(num_envs, np.int64)  # places in `_known`
-        self._players: OrderedDict[_Place, Player] = OrderedDict()
-        self._groups: list[_Group] = []
+        self._players: dict[_Place, Player] = {}
+        self.groups: list[Group] = []
         self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
 
     # ------------------------------------------------------------------ drawing
 
     def cast(self, entries: Sequence[Entry]) -> None:
-        """Draw from other entries from now on; `draw` for all rows is to follow.
-
-        Raises:
-            InvalidArgument: There are none, or their weights do not add up to more than 0.
-        """
+        """Draw from other entries from now on, at least one; `draw` for all rows is to follow."""
         weights = np.array([entry.weight for entry in entries])
-        if not len(weights) or weights.min() < 0 or not weights.sum() > 0:
-            raise InvalidArgument(
-                f"opponents with weights {weights.tolist()}, expected one or more, none below 0 and not all 0"
-            )
         self._entries, self._shares = tuple(entries), weights / weights.sum()
         self._players.clear()
         self._know([(0, _NOBODY)])
-        self._who[:], self.scripts[:], self.own_rows, self._groups = 0, 0, np.zeros(0, np.int64), []
+        self._who[:], self.scripts[:], self.own_rows, self.groups = 0, 0, np.zeros(0, np.int64), []
 
     def _know(self, known: list[tuple[int, Opponent]]) -> None:
         self._known, self._numbers = known, {identity: number for number, identity in enumerate(known)}
@@ -191,8 +181,7 @@ class Opponents:
             places = np.flatnonzero(chosen == entry)
             drawn = self._entries[entry].source.draw(len(places), self._rng)
             who[places] = [self._number(entry, opponent) for opponent in drawn]
-        is_same = np.array_equal(self._who[rows], who)
-        if is_same:
+        if np.array_equal(self._who[rows], who):
             return False
         before = self.scripts[rows]
         self._who[rows] = who
@@ -208,23 +197,21 @@ class Opponents:
 
     def _group(self) -> None:
         """Find the rows of every network, and let go of networks that are too many."""
-        places: set[_Place] = set()
+        places: list[_Place] = []
         own: list[int] = []
-        self._groups = []
+        self.groups = []
         for number in np.unique(self._who).tolist():
             entry, opponent = self._known[number]
             if self._spares_learner and self._entries[entry].is_learner:
                 own.append(number)
             elif opponent.key is not None:
                 place = entry, opponent.key
-                places.add(place)
+                places.append(place)
                 rows = np.flatnonzero(self._who == number)
-                self._groups.append(_Group(self._player(place), self._entries[entry].is_deterministic, rows))
+                self.groups.append(Group(self._player(place), self._entries[entry].is_deterministic, rows))
         self.own_rows = np.flatnonzero(np.isin(self._who, own)) if own else np.zeros(0, np.int64)
-        for place in [place for place in self._players if place not in places]:
-            if len(self._players) <= self._max_loaded:
-                break
-            del self._players[place]
+        if len(self._players) > self._max_loaded:
+            self._players = {place: self._players[place] for place in places}
         for entry_of in self._entries:
             entry_of.source.retain({key for _, key in self._players})
 
@@ -232,15 +219,9 @@ class Opponents:
         if place not in self._players:
             seed = int(self._rng.integers(2**32))
             self._players[place] = self._entries[place[0]].source.load(place[1], seed)
-        self._players.move_to_end(place)
         return self._players[place]
 
     # ------------------------------------------------------------------ playing
-
-    @property
-    def has_networks(self) -> bool:
-        """Return whether any opponent acts by `act`."""
-        return bool(self._groups)
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions of all networks, `(N, …)`; 0 where there is none.
@@ -249,7 +230,7 @@ class Opponents:
             observations: As the opponents see the game, `(N, …)`.
         """
         actions = np.zeros((len(self._who), *(self._action_space.shape or ())), self._action_space.dtype)
-        for group in self._groups:
+        for group in self.groups:
             rows = group.rows
             actions[rows] = group.player.act_batch(observations[rows], group.is_deterministic, env_indices=rows)
         return actions
@@ -276,13 +257,10 @@ class Opponents:
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
         return {
-            "rng": self._rng.bit_generator.state,
-            "known": [[entry, *dataclasses.astuple(opponent)] for entry, opponent in self._known],
+            "rng": copy.deepcopy(self._rng),
+            "known": list(self._known),
             "who": self._who.copy(),
-            "players": [
-                {"entry": entry, "key": key, "random": player.random.state_dict()}
-                for (entry, key), player in self._players.items()
-            ],
+            "players": [(place, player.random.state_dict()) for place, player in self._players.items()],
             "sources": [entry.source.state_dict() for entry in self._entries],
         }
 
@@ -290,16 +268,12 @@ class Opponents:
         """Go on where others were, after `cast` with equal entries."""
         for entry, source_state in zip(self._entries, state["sources"], strict=True):
             entry.source.load_state_dict(source_state)
-        self._know([(entry, Opponent(*opponent)) for entry, *opponent in state["known"]])
-        self._who[:] = as_array(state["who"])
+        self._know(list(state["known"]))
+        self._who[:] = state["who"]
         self.scripts[:] = [self._known[number][1].script for number in self._who.tolist()]
         self._players.clear()
-        for saved in state["players"]:
-            player = self._entries[saved["entry"]].source.load(saved["key"], 0)
-            player.random.load_state_dict(saved["random"])
-            self._players[saved["entry"], saved["key"]] = player
-        order = list(self._players)
+        for (entry, key), random in state["players"]:
+            self._players[entry, key] = self._entries[entry].source.load(key, 0)
+            self._players[entry, key].random.load_state_dict(random)
         self._group()
-        for place in order:
-            self._players.move_to_end(place)
-        self._rng.bit_generator.state = state["rng"]
+        self._rng = copy.deepcopy(state["rng"])

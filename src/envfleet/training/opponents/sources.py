@@ -23,10 +23,8 @@ from envfleet.training.config.opponents import (
     SnapshotOpponent,
 )
 from envfleet.training.games.players import RESUME_FILE, OwnPlayer, find_class, seat_player
-from envfleet.training.opponents.copies import as_player
-from envfleet.training.opponents.matchmaking import chances, move_rate
 from envfleet.training.opponents.opponents import Always, Entry, Opponent, Source
-from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.opponents.pool import SnapshotPool, as_player, chances, move_rate
 
 _MYSELF = "self"
 
@@ -146,7 +144,7 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
 
 def _place_of(opponent: Single) -> str | None:
     """Return the file or folder that an opponent comes from, `None` if it comes from none."""
-    return getattr(opponent, "folder", None) or getattr(opponent, "file", None)
+    return getattr(opponent, "folder", None) or getattr(opponent, "checkpoint", None)
 
 
 def entries_of(

@@ -1,16 +1,27 @@
-"""What there is to see of a run, or of several next to each other: a panel has a curve per run."""
+"""Figures of a run, or of several next to each other: a panel has a curve per run."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from envfleet.errors import InvalidArgument
 from envfleet.training.opponents.standing import LEARNER, anchors_among
-from envfleet.training.records.drawing import COLOURS, binned, draw_band, label_transitions, mark_phases, new_figure
-from envfleet.training.records.history import RunHistory
+from envfleet.training.records.drawing import (
+    COLOURS,
+    binned,
+    draw_band,
+    label_transitions,
+    mark_phases,
+    new_figure,
+    save_figure,
+    style,
+)
+from envfleet.training.records.tables import RunHistory, read_history
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +38,39 @@ _SECONDS = {
     "update_s": "learning",
     "evaluation_s": "evaluation",
 }
+
+
+def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list[Path]:
+    """Draw the figures of runs; several runs are drawn into the same ones.
+
+    Args:
+        runs: Folders of runs.
+        out: Folder for the figures; `None` for `plots` in that of the only run.
+
+    Returns:
+        The files: returns, win rates, evaluations, losses, speed; those that there is something to draw for.
+
+    Raises:
+        InvalidArgument: There is no run, one is none, or there are several and no `out`.
+        MissingDependency: matplotlib is not installed.
+    """
+    if not runs:
+        raise InvalidArgument("no run to plot: pass one or more folders of runs")
+    if out is None and len(runs) > 1:
+        raise InvalidArgument(f"{len(runs)} runs to compare, but no folder for the figures: pass one as `out` (--out)")
+    histories = [read_history(run) for run in runs]
+    folder = Path(runs[0]) / "plots" if out is None else Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures: dict[str, Callable[[Histories], Figure | None]] = {
+        "returns": draw_returns,
+        "win_rate": draw_win_rates,
+        "evaluations": draw_evaluations,
+        "losses": draw_losses,
+        "speed": draw_speed,
+    }
+    with style():
+        drawn = {name: draw(histories) for name, draw in figures.items()}
+        return [save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None]
 
 
 def draw_returns(histories: Histories) -> Figure | None:

@@ -95,16 +95,6 @@ class RunFolder:
             )
         return folder
 
-    @contextlib.contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Keep others from writing here meanwhile; this ends with the process, however that ends.
-
-        Raises:
-            InvalidArgument: Somebody else does.
-        """
-        with reserve(self.environment, f"the run in {self.path}"):
-            yield
-
     def read_config(self) -> RunConfig:
         """Return the configuration that the run began with.
 

@@ -68,7 +68,7 @@ class ProgressBar(Observer):
     def _show(self, event: Progress) -> None:
         if self._began_at_share is None:
             self._began_at_share = event.run_share
-        line = ", ".join([self._head(event), *(f"{name} {value}" for name, value in self._figures(event).items())])
+        line = ", ".join([self._head(event), *self._figures(event)])
         if self._live is not None:
             bar = Bar(total=1.0, completed=event.run_share, width=40)
             self._live.update(Group(bar, Text(line), Text(self._evaluation, style="dim")))
@@ -82,19 +82,15 @@ class ProgressBar(Observer):
         left = f", {_duration(event.elapsed_s * (1.0 - event.run_share) / done)} left" if done > 0.002 else ""
         return f"{event.run_share:.0%} in {_duration(event.elapsed_s)}{left}"
 
-    def _figures(self, event: Progress) -> dict[str, str]:
+    def _figures(self, event: Progress) -> list[str]:
         number = f" {event.phase + 1}/{self._num_phases}" if self._num_phases > 1 else ""
-        figures = {
-            "phase": f"{event.phase_name}{number}",
-            "transitions": f"{event.transitions:,}",
-            "steps/s": f"{event.steps_per_s:,.0f}",
-            "episodes": f"{event.episodes:,}",
-        }
+        figures = [f"phase {event.phase_name}{number}", f"transitions {event.transitions:,}"]
+        figures += [f"steps/s {event.steps_per_s:,.0f}", f"episodes {event.episodes:,}"]
         if "return" in event.latest:
-            figures["return"] = f"{event.latest['return']:.2f}"
+            figures.append(f"return {event.latest['return']:.2f}")
         if "win_rate" in event.latest:
-            figures["won"] = f"{event.latest['win_rate']:.0%}"
-        return figures | ({"loss": self._loss} if self._loss else {})
+            figures.append(f"won {event.latest['win_rate']:.0%}")
+        return figures + ([f"loss {self._loss}"] if self._loss else [])
 
     def close(self) -> None:
         """Take the bar away."""

@@ -1,16 +1,21 @@
-"""The CSV files of a run."""
+"""The CSV files of a run: they only grow, so that they survive a kill, and are read for plots."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from envfleet.errors import InvalidArgument
+from envfleet.files import naming
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Progress
-from envfleet.training.records.files import Table
 from envfleet.training.records.folder import RunFolder
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -34,6 +39,78 @@ TABLES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Columns of each table and their types; its file is the attribute of `RunFolder` of the same name."""
 _SPEED_EVERY_S = 2.0
+
+
+_FLUSH_EVERY_S = 1.0
+_FLUSH_BYTES = 1 << 16
+
+
+class Table:
+    """A CSV file that rows are added to, about once per second.
+
+    Where the disk is full, what could not be written waits for the next flush.
+
+    Args:
+        path: The file; it is made if need be, and what it holds stays until `cut`.
+        columns: Their names, the first line.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path = path
+        self._columns = tuple(columns)
+        self._file = path.open("ab", buffering=0)
+        self._waiting = bytearray()
+        self._next_flush_s = 0.0
+
+    def cut(self, size_bytes: int) -> None:
+        """Forget all behind the first bytes of the file, and rows that are not written yet.
+
+        Raises:
+            InvalidArgument: The file is shorter.
+        """
+        self._waiting.clear()
+        found = os.fstat(self._file.fileno()).st_size
+        if found < size_bytes:
+            raise InvalidArgument(
+                f"{self.path} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: put the "
+                "file back that belongs to it, or begin a new run"
+            )
+        self._file.truncate(size_bytes)
+        if not size_bytes:
+            self.add([self._columns])
+
+    def add(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows, each with a value per column; floats are written with six digits."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([_shown(value) for value in row] for row in rows)
+        self._waiting += text.getvalue().encode()
+        if len(self._waiting) > _FLUSH_BYTES or time.monotonic() > self._next_flush_s:
+            self._flush()
+
+    def _flush(self) -> None:
+        with naming(self.path):
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]
+        self._next_flush_s = time.monotonic() + _FLUSH_EVERY_S
+
+    def sync(self) -> int:
+        """Write what waits down to the disk.
+
+        Returns:
+            Bytes in the file.
+        """
+        self._flush()
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Write what waits and let go of the file."""
+        with self._file:
+            self._flush()
+
+
+def _shown(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 class TableWriter:
@@ -86,6 +163,59 @@ class TableWriter:
         """Write what waits and let go of the files."""
         for table in self._tables.values():
             table.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class RunHistory:
+    """The tables of a run, as polars data frames with the columns of its CSV files.
+
+    Attributes:
+        name: Of the run.
+        episodes: A row per episode.
+        updates: A row per figure of an update.
+        evaluations: A row per figure, opponent and evaluation.
+        speed: A row every few seconds.
+    """
+
+    name: str
+    episodes: pl.DataFrame
+    updates: pl.DataFrame
+    evaluations: pl.DataFrame
+    speed: pl.DataFrame
+
+    @property
+    def phases(self) -> list[tuple[str, int]]:
+        """Name of each phase that an episode ended in, and the transitions where it began.
+
+        That is the last of which the phases before it tell something: losses are told when a phase ends.
+        """
+        told = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates, self.speed)])
+        names = self.episodes.group_by("phase", maintain_order=True).agg(pl.col("phase_name").first())
+        begun = [
+            told.filter(pl.col("phase") < phase).select(pl.col("transitions").max().fill_null(0)).item()
+            for phase in names["phase"]
+        ]
+        return list(zip(names["phase_name"].to_list(), begun, strict=True))
+
+
+def read_history(path: str | Path) -> RunHistory:
+    """Read what a run has written so far, also while it runs or after it was killed.
+
+    Raises:
+        InvalidArgument: It is no folder of a run.
+    """
+    folder = RunFolder.open(path)
+    tables = {name: _read(getattr(folder, name), schema) for name, schema in TABLES.items()}
+    return RunHistory(folder.path.resolve().name, **tables)
+
+
+def _read(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the whole lines of a file."""
+    content = path.read_bytes() if path.is_file() else b""
+    content = content[: content.rfind(b"\n") + 1]
+    if content.count(b"\n", 0, 4096) < 2:
+        return pl.DataFrame(schema=schema)
+    return pl.read_csv(io.BytesIO(content), schema=schema)
 
 
 def _episode_rows(event: Episodes) -> list[tuple[Any, ...]]:

@@ -32,30 +32,27 @@ class TensorBoardWriter(Observer):
     def on_event(self, event: Event) -> None:
         """Write scalars."""
         with naming(self._folder):
-            self._take(event)
+            match event:
+                case Began():
+                    from torch.utils.tensorboard import SummaryWriter
 
-    def _take(self, event: Event) -> None:
-        match event:
-            case Began():
-                from torch.utils.tensorboard import SummaryWriter
-
-                # What an interrupted run wrote after the checkpoint is hidden.
-                self._writer = SummaryWriter(str(self._folder), purge_step=event.transitions + 1)
-            case Learned():
-                self._add({f"learning/{name}": value for name, value in event.figures.items()}, event.transitions)
-            case Evaluated():
-                scalars = {
-                    f"evaluation_{opponent}/{name}": value
-                    for opponent, figures in event.results.items()
-                    for name, value in figures.items()
-                }
-                rating = event.ratings.get(LEARNER, {})
-                scalars |= {f"evaluation/{name}": value for name, value in rating.items()}
-                self._add(scalars, event.transitions)
-            case Progress() if time.monotonic() >= self._next_speed:
-                self._next_speed = time.monotonic() + _PROGRESS_EVERY_S
-                means = {f"episodes/{name}": mean for name, mean in event.latest.items()}
-                self._add(means | {"speed/steps_per_s": event.steps_per_s}, event.transitions)
+                    # What an interrupted run wrote after the checkpoint is hidden.
+                    self._writer = SummaryWriter(str(self._folder), purge_step=event.transitions + 1)
+                case Learned():
+                    self._add({f"learning/{name}": value for name, value in event.figures.items()}, event.transitions)
+                case Evaluated():
+                    scalars = {
+                        f"evaluation_{opponent}/{name}": value
+                        for opponent, figures in event.results.items()
+                        for name, value in figures.items()
+                    }
+                    rating = event.ratings.get(LEARNER, {})
+                    scalars |= {f"evaluation/{name}": value for name, value in rating.items()}
+                    self._add(scalars, event.transitions)
+                case Progress() if time.monotonic() >= self._next_speed:
+                    self._next_speed = time.monotonic() + _PROGRESS_EVERY_S
+                    means = {f"episodes/{name}": mean for name, mean in event.latest.items()}
+                    self._add(means | {"speed/steps_per_s": event.steps_per_s}, event.transitions)
 
     def _add(self, scalars: Mapping[str, float], transitions: int) -> None:
         if self._writer is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envfleet.envs.games import known_game
+from envfleet.training.arena.arena import Arena
 
 GAME = known_game("hockey")
 SHAPING_TERMS = tuple(name for name, *_ in GAME.terms.values())
@@ -48,3 +49,16 @@ class Rally(gymnasium.Env[Any, Any]):
         return {
             "winner": winner, "mode": self.mode, "script": self.player_two, "reward_two": now + 0.5, **acted, **terms,
         }  # fmt: skip
+
+
+def record_infos(arena: Arena) -> list[dict[str, Any]]:
+    """Return a list that gets the infos of every step that the arena takes from now on."""
+    recv, infos = arena.fleet.recv, list[dict[str, Any]]()
+
+    def spy() -> Any:
+        results = recv()
+        infos.append(results[4])
+        return results
+
+    arena.fleet.recv = spy  # type: ignore[method-assign, assignment]
+    return infos

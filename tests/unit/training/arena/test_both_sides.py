@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import GAME, SHAPING_TERMS, Rally
+from tests.unit.training.arena.rally import GAME, SHAPING_TERMS, Rally, record_infos
 
 import envfleet
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
@@ -19,11 +19,9 @@ from envfleet.envs.hockey.constants import TIME_LIMIT_STEPS, Mode
 from envfleet.envs.hockey.game import Game, SavedGame
 from envfleet.envs.hockey.rules import Start
 from envfleet.envs.hockey.views import inform, observe_both
-from envfleet.training.arena.arena import Arena
-from envfleet.training.arena.outcomes import ArenaStep
+from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
-from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner
-from envfleet.training.loop.schedule import UpdateSchedule
+from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
 from envfleet.training.opponents.opponents import Always, Entry, Opponent
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself
@@ -73,14 +71,13 @@ def rounds(
 ) -> Iterator[tuple[tuple[str, ...], NDArray[Any], ArenaStep]]:
     """Play from a reset on, as the loop does; opponents by name, actions, and what came of them."""
     observations = arena.reset(seed=3)
-    learner.reset(observations)
     for _ in range(count):
         actions = np.full((arena.num_seats, *arena.single_action_space.shape), 9.0, np.float32)
         actions[arena.seats] = agent.act_batch(observations[arena.seats], env_indices=arena.seats)
         names = arena._opponents.names(np.arange(NUM_ENVS))
         arena.send(actions)
         step = arena.recv()
-        learner.take(actions, step)
+        learner.take(step.transitions)
         observations = step.observations
         yield names, actions, step
 
@@ -107,7 +104,7 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
             assert seen[[NUM_ENVS, 0]] == pytest.approx(observe_both(turned.world, True), abs=2e-3)
             info = inform(turned.world, 0, TIME_LIMIT_STEPS[Mode.NORMAL])
             reward = info["reward_closeness_to_puck"] + sum(weight * info[name] for name, weight in weights.items())
-            assert step.rewards[NUM_ENVS] == pytest.approx(reward, abs=2e-3)
+            assert step.transitions.rewards[NUM_ENVS] == pytest.approx(reward, abs=2e-3)
             catches += int(info["reward_touch_puck"])
     assert catches
 
@@ -122,14 +119,13 @@ def test_rewards_and_last_observations_of_player_two_are_its_own_even_where_an_e
             phase_of(reward_shaping=shaping, reward_bonus=bonus), (Entry(myself(agent), is_learner=True),)
         )
         for *_, step in rounds(arena, agent, ReplayLearner(agent, UpdateSchedule(per_transition=0)), 60):
-            ended = step.terminated | step.truncated
-            arrived = np.where(ended[:, None], step.final_observations, step.observations)
-            episode, time, player = arrived.T
+            happened = step.transitions
+            episode, time, player = happened.next_observations.T
             assert (player == np.repeat([1, 2], NUM_ENVS)).all()
             now, is_two = 10 * episode + time, player == 2
-            won = step.terminated & (time % 3 == np.where(is_two, 2, 0))
+            won = happened.terminated & (time % 3 == np.where(is_two, 2, 0))
             expected = np.where(is_two, now + 0.5 - 2 * now, 1 + now) + 1000 * won
-            assert step.rewards.tolist() == expected.tolist()
+            assert happened.rewards.tolist() == expected.tolist()
             has_won.append(won)
     assert np.any(has_won, axis=0).reshape(2, NUM_ENVS).any(axis=1).all()
 
@@ -147,12 +143,12 @@ def test_nothing_is_learned_from_seats_of_others_and_no_transition_joins_two_epi
 
         agent.remember = spy  # type: ignore[method-assign]
         learner = ReplayLearner(agent, UpdateSchedule(per_transition=0))
+        infos = record_infos(arena)
         for _ in range(2):
             arena.begin_phase(phase_of(), mixed(agent))
             for names, actions, step in rounds(arena, agent, learner, 100):
-                is_own = np.isin(np.arange(NUM_ENVS, arena.num_seats), step.seats)
-                assert (given_to_player_two(step) == actions[NUM_ENVS:, 0]).tolist() == is_own.tolist()
-                assert (remembered[-1].env_indices == step.seats).all()
+                is_own = np.isin(np.arange(NUM_ENVS, arena.num_seats), step.transitions.env_indices)
+                assert (given_to_player_two(infos[-1]) == actions[NUM_ENVS:, 0]).tolist() == is_own.tolist()
                 whose |= {(name.rstrip("0123456789"), own) for name, own in zip(names, is_own.tolist(), strict=True)}
             learner.end_phase()
         columns = agent.replay.state_dict()["columns"]
@@ -179,7 +175,7 @@ def test_slabs_hold_what_the_policy_did_in_its_own_seats_and_advantages_stay_wit
         arena.begin_phase(phase_of(), mixed(agent))
         learner = SlabLearner(agent, 25)
         for _, actions, step in rounds(arena, agent, learner, 110):
-            acted.append(actions[step.seats])
+            acted.append(actions[step.transitions.env_indices])
         learner.end_phase()
     assert [len(slab.rewards) for slab in slabs] == [25, 25, 25, 25, 10]
     assert (np.concatenate([slab.actions[~slab.is_reset] for slab in slabs]) == np.concatenate(acted)).all()
@@ -210,8 +206,8 @@ def check_advantages(agent: PPO, slab: Slab) -> None:
         assert found[step, row] == pytest.approx(expected, abs=1e-4)
 
 
-def given_to_player_two(step: ArenaStep) -> NDArray[Any]:
+def given_to_player_two(infos: dict[str, Any]) -> NDArray[Any]:
     """The first number of the action that reached player two of every sub-environment, `(N,)`."""
-    ended = (step.terminated | step.truncated)[:NUM_ENVS]
-    last = step.infos.get("final_info", step.infos)["two"]
-    return np.where(ended, last, step.infos["two"]).astype(np.float32)
+    ended = infos.get("_final_info", np.zeros(NUM_ENVS, np.bool_))
+    last = infos.get("final_info", infos)["two"]
+    return np.where(ended, last, infos["two"]).astype(np.float32)

@@ -78,7 +78,7 @@ def test_a_game_is_the_one_that_is_played_by_hand() -> None:
         mine = 0 if games.is_left[number] else 1
         assert games.lengths[number] == steps
         assert games.outcomes[number] == (info["winner"] if mine == 0 else -info["winner"])
-        assert (games.returns[number], games.opponent_returns[number]) == (returns[mine], returns[1 - mine])
+        assert games.returns[number] == returns[mine]
 
 
 @pytest.mark.parametrize("mode", ["NORMAL", "TRAIN_DEFENSE"])

@@ -47,19 +47,6 @@ def test_a_phase_ends_early_once_the_lower_bound_is_above_the_win_rate() -> None
     assert curriculum.is_phase_over  # 88: 0.802
 
 
-def test_a_position_is_taken_up_again() -> None:
-    phases = [phase("a", episodes=1), phase("b", episodes=9, promote_at={"win_rate": 0.1, "games": 4})]
-    first, second = CurriculumProgress(phases), CurriculumProgress(phases)
-    first.count(5, [1])
-    first.advance()
-    first.count(7, [1, 1, 1])
-    second.load_state_dict(first.state_dict())
-    assert second.state_dict() == first.state_dict()
-    assert not second.is_phase_over
-    second.count(1, [1])
-    assert second.is_phase_over
-
-
 @pytest.mark.parametrize(("wins", "games"), [(3, 7), (90, 100), (190, 200), (1, 20_000)])
 def test_bounds_lie_as_far_from_the_share_as_their_own_deviation_allows(wins: int, games: int) -> None:
     for bound, side in zip(wilson(wins, games), (1, -1), strict=True):

@@ -113,12 +113,13 @@ def test_acting_follows_one_set_of_updates_later() -> None:
     rows = np.ones((3, 3), np.float32)
     with trainer_of("SAC") as trainer:
         trainer.begin()
-        agent, learner, acted = trainer.agent, trainer._learner, list[Any]()
+        learner: Any = trainer._learner
+        agent, acted = trainer.agent, list[Any]()
         while len(acted) < 3:
             before = agent.num_updates
             trainer.round()
             if agent.num_updates > before:
-                learner._job.result()  # type: ignore[attr-defined]
+                learner._job.result()
                 acted.append(agent.act_batch(rows, deterministic=True))
         assert not np.array_equal(acted[0], acted[1])
         learned = agent.state_dict("weights")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envfleet.errors import InvalidArgument
-from envfleet.training.loop.schedule import UpdateSchedule
+from envfleet.training.loop.learners import UpdateSchedule
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 8, 24])
@@ -35,19 +34,3 @@ def test_a_restart_warms_up_again_and_keeps_what_was_due() -> None:
     assert schedule.take() == 0
     schedule.count(3)
     assert schedule.take() == 3
-
-
-def test_a_saved_schedule_goes_on() -> None:
-    first, second = (UpdateSchedule(per_transition=0.3) for _ in range(2))
-    first.count(7)
-    first.take()
-    second.load_state_dict(first.state_dict())
-    for schedule in (first, second):
-        schedule.count(3)
-    assert first.take() == second.take() == 1
-
-
-def test_both_or_none_of_the_ways_to_count_are_refused() -> None:
-    for per_transition, per_round in ((None, None), (1.0, 1.0), (-1.0, None)):
-        with pytest.raises(InvalidArgument, match="pass one of the two"):
-            UpdateSchedule(per_transition=per_transition, per_round=per_round)

@@ -45,13 +45,12 @@ def weights_of(trainer: Trainer) -> list[torch.Tensor]:
     ("opponent", "more", "transitions"),
     [
         (MYSELF, {}, 4),
-        ({**MYSELF, "checkpoint": "latest"}, {}, 4),
         ({**MYSELF, "deterministic": True}, {}, 2),
         (MYSELF, {"learn_from_both_sides": False}, 2),
         ({"type": "snapshots"}, {}, 2),
         ({"type": "basic_strong"}, {}, 2),
     ],
-    ids=["itself", "latest", "deterministic", "one-side", "snapshots", "scripted"],
+    ids=["itself", "deterministic", "one-side", "snapshots", "scripted"],
 )
 def test_a_round_of_two_games_counts_what_is_learned_from(
     opponent: dict[str, Any], more: dict[str, Any], transitions: int

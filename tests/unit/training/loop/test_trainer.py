@@ -19,7 +19,7 @@ from envfleet.errors import InvalidArgument, ObservationError, SubEnvError, Trai
 from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
-from envfleet.training.loop.learners import ReplayLearner, SlabLearner
+from envfleet.training.loop.learners import SlabLearner
 from envfleet.training.loop.stopping import stop_requests
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -169,7 +169,7 @@ def test_phases_follow_one_another_and_a_buffer_is_cleared_or_kept_as_they_say()
     episodes = watcher.of(Episodes)
     assert sum(len(event) for event in episodes if event.phase == 1) >= 6
     assert [event.episodes for event in episodes] == np.cumsum([len(event) for event in episodes]).tolist()
-    assert episodes[-1].episodes == trainer.episodes
+    assert episodes[-1].episodes == trainer.tally.episodes
     assert isinstance(trainer.agent, DDDQN)
     assert len(trainer.agent.replay) == 80
     kinds = [type(event) for event in watcher.events]
@@ -189,7 +189,7 @@ def test_ppo_learns_from_slabs_and_from_what_is_left_of_one() -> None:
     trainer = trained(config_of({"transitions": 200}, agent="PPO", rollout_steps=32), 4, watcher)
     assert isinstance(trainer.agent, PPO)
     assert trainer.agent.num_transitions == trainer.transitions == 200
-    assert sum(len(event) for event in watcher.of(Episodes)) == trainer.episodes > 0
+    assert sum(len(event) for event in watcher.of(Episodes)) == trainer.tally.episodes > 0
 
 
 def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
@@ -264,21 +264,19 @@ def test_who_goes_on_with_new_episodes_joins_none_of_them_to_an_old_one(agent: s
         second._stage.arena.has_states = False
         second.load_state_dict(state)
         learner = second._learner
-        assert isinstance(learner, ReplayLearner | SlabLearner)
-        step = learner._writer.step
+        take = learner.take
 
-        def spy(*given: Any, **more: Any) -> Transitions:
-            happened.append(step(*given, **more))
-            return happened[-1]
+        def spy(transitions: Transitions) -> dict[str, float]:
+            happened.append(transitions)
+            return take(transitions)
 
-        learner._writer.step = spy  # type: ignore[method-assign]
+        learner.take = spy  # type: ignore[method-assign]
         for _ in range(3):
             acted_on = second._observations
             second.round()
             assert (happened[-1].observations == acted_on).all()
         if isinstance(learner, SlabLearner):
-            assert learner._slabs is not None
-            slab = learner._slabs.take(acted_on)
+            slab = learner._slabs.take()
             assert slab.truncated[8].all()
             assert (slab.observations[9:12] == [transitions.observations for transitions in happened]).all()
 

@@ -15,9 +15,8 @@ from gymnasium import spaces
 from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
 from envfleet.errors import InvalidArgument
 from envfleet.training import train
-from envfleet.training.opponents.copies import as_player
 from envfleet.training.opponents.opponents import Entry, Opponents
-from envfleet.training.opponents.pool import SnapshotPool
+from envfleet.training.opponents.pool import SnapshotPool, as_player
 from envfleet.training.opponents.sources import Files, Snapshots, myself
 
 SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -134,7 +133,7 @@ def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -
     assert again.names(ALL) == opponents.names(ALL)
     assert (again.act(LOOK) == opponents.act(LOOK)).all()
     opponents.draw(ALL)
-    assert "snapshot_000000001" not in pool.state_dict()["snapshots"][0].values()
+    assert "snapshot_000000001" not in pool.state_dict()
 
 
 def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:

@@ -24,6 +24,7 @@ from tensorboard.backend.event_processing import event_accumulator  # type: igno
 from tests.unit.training.records import played
 
 from envfleet import training
+from envfleet.agents import saving
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import read_config
 from envfleet.training.events import Episodes, Event, Learned, Progress
@@ -32,13 +33,11 @@ from envfleet.training.records import (
     RunFolder,
     plot_runs,
     read_history,
-    records_of,
 )
 from envfleet.training.records import folder as folder_module
 from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
-from envfleet.training.records.files import Table
-from envfleet.training.records.folder import config_hash
-from envfleet.training.records.tables import TableWriter
+from envfleet.training.records.folder import config_hash, reserve
+from envfleet.training.records.tables import Table, TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
@@ -64,9 +63,10 @@ def close(observers: list[Any]) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """The folder of a whole run."""
     folder = make_folder(tmp_path_factory.mktemp("runs"))
-    observers = records_of(folder)
+    observers = [TableWriter(folder), TensorBoardWriter(folder)]
     tell(observers, played.begin(folder.path), *played.rounds(), played.end())
     close(observers)
+    plot_runs([folder.path])
     return folder
 
 
@@ -113,7 +113,8 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
     for content in (b'{"options": ', b"3"):
         (folder.path / name).write_bytes(content)
         with pytest.raises(
-            InvalidArgument, match=rf"{name} (cannot be read \(.*: put the file back|is damaged: begin a new run$)"
+            InvalidArgument,
+            match=rf"{name} (cannot be read \(.*: put the file back|is damaged, or of another version: begin a new)",
         ):
             training.resume(folder.path, verbose=False)
 
@@ -126,17 +127,27 @@ def test_a_damaged_run_names_what_is_left_of_it(tmp_path: Path) -> None:
         training.resume(folder.path, verbose=False)
 
 
+def test_a_run_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    saving.write(folder.path / "resume.pt", {"num_envs": 1})
+    with pytest.raises(InvalidArgument, match=r"resume\.pt is damaged, or of another version"):
+        training.resume(folder.path, verbose=False)
+
+
 def test_one_process_at_a_time_writes_into_a_run(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
-    with folder.reserved(), pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"):
+    with (
+        reserve(folder.environment, "the run"),
+        pytest.raises(InvalidArgument, match="is under way in another process: wait for its end"),
+    ):
         training.resume(folder.path, verbose=False)
-    with folder.reserved():
+    with reserve(folder.environment, "the run"):
         pass
 
 
 def test_runs_are_reserved_on_nfs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", fcntl.lockf)  # what Linux makes of it there
-    with make_folder(tmp_path).reserved():
+    with reserve(make_folder(tmp_path).environment, "the run"):
         pass
 
 
@@ -145,7 +156,7 @@ def test_runs_go_on_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))  # as Lustre does, mounted without flock
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with make_folder(tmp_path).reserved():
+    with reserve(make_folder(tmp_path).environment, "the run"):
         pass
 
 
@@ -155,7 +166,7 @@ def test_the_folder_of_a_run_that_cannot_begin_is_removed_once_nothing_holds_it(
     removed: list[Path] = []
 
     def remove(path: Path) -> None:
-        with RunFolder(path).reserved():  # NFS removes no folder with a file in it that is open
+        with reserve(RunFolder(path).environment, "the run"):  # NFS removes no folder with a file in it that is open
             removed.append(path)
 
     monkeypatch.setattr("shutil.rmtree", remove)

@@ -89,6 +89,8 @@ def _opponent(opponent: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
         found["type"] = "snapshots"
     if found.get("type") not in ("self_play", "snapshots"):  # where it was ignored
         found.pop("deterministic", None)
+    if found.get("checkpoint") == "latest":
+        del found["checkpoint"]
     if "opponents" in found:
         found["opponents"] = [_opponent(one, left_out) for one in found["opponents"]]
     return found
