@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from envfleet.kernels.buffers import Buffer, BufferPlan, RecordBuffers
 from envfleet.kernels.jitting import can_be_repeated, reads_argument
 from envfleet.kernels.kernel import choice_limits
 
-NEXT_STEP, SAME_STEP, DISABLED = 0, 1, 2
+MODES = {mode: number for number, mode in enumerate(AutoresetMode)}
+SAME_STEP = MODES[AutoresetMode.SAME_STEP]
 
 
 class Source:

@@ -8,13 +8,14 @@ a launch takes a few plain integers, whatever the kernel, and threads look up no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from envfleet.kernels.buffers import Buffer, BufferPlan
-from envfleet.kernels.cuda.memory import SHARED_ROWS, Layout
+from envfleet.kernels.cuda.memory import Layout, room_for
 from envfleet.kernels.source import SAME_STEP, Source, deeper, indent
 
 MAX_COPIED_BYTES = 1024
@@ -36,6 +37,7 @@ class Layouts:
     Args:
         plan: The buffers.
         has_own_params: Every sub-environment has parameters of its own.
+        has_finals: With what `SAME_STEP` alone has.
 
     Attributes:
         kept: What makes up a saved state.
@@ -45,7 +47,7 @@ class Layouts:
         copied: `"state"`, `"params"` and `"out"`, where functions of a row get a copy in the thread's own memory.
     """
 
-    def __init__(self, plan: BufferPlan, *, has_own_params: bool) -> None:
+    def __init__(self, plan: BufferPlan, *, has_own_params: bool, has_finals: bool = True) -> None:
         observations, finals = plan.outputs[0], plan.finals[0]
         is_copied = {
             "state": _is_small(plan.state.dtype),
@@ -56,7 +58,8 @@ class Layouts:
         images = () if is_copied["out"] else (observations.name, finals.name)
         self.kept = Layout(plan.kept, packed=() if is_copied["state"] else (plan.state.prefix,))
         self.params = Layout(plan.params.buffers, packed=() if is_copied["params"] else (plan.params.prefix,))
-        self.out = Layout((*plan.outputs, plan.ended, *plan.finals), packed=(plan.ended.name, *images))
+        results = (*plan.outputs, plan.ended, *(plan.finals if has_finals else ()))
+        self.out = Layout(results, packed=(plan.ended.name, *images))
 
 
 def _is_small(dtype: np.dtype[Any], size: int = 1) -> bool:
@@ -74,7 +77,7 @@ class CudaTarget:
     def __init__(self, source: Source, layouts: Layouts) -> None:
         self._source, self._plan, self._layouts = source, source.plan, layouts
         plan = source.plan
-        room = "room" if source.has_own_params else str(SHARED_ROWS)
+        room = "room" if source.has_own_params else str(room_for(1))
         self._kept = self._arrays(self._layouts.kept, plan.kept, "kept")
         self._params = self._arrays(layouts.params, plan.params.buffers, "params_at", room)
         self._shown = self._arrays(self._layouts.out, (*plan.outputs[:1], *plan.outputs[4:]), "out")
@@ -93,7 +96,8 @@ class CudaTarget:
         """Make arrays over the buffers that lie at address `base`, in memory for so many `rows`."""
         lines = []
         for name in (buffer.name for buffer in buffers):
-            place, length = layout.address(name, rows), layout.span_elements(name)
+            place = layout.address(name, rows)
+            length = math.prod(layout.shape(name)) if name in layout.packed else 1
             lines.append(f"{name} = array_{name}({base} + {place}, {rows} * {length})")
         return lines
 
