@@ -17,7 +17,7 @@ from envfleet.kernels.cpu_target import FIRST_ADDRESS, LIMIT, MODE, NOW, NUM_ROW
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
-from envfleet.kernels.program import Program, compile_kernel
+from envfleet.kernels.program import compile_kernel
 from envfleet.kernels.source import MODES
 from envfleet.kernels.threads import Crew, count_threads
 from envfleet.options import Options
@@ -49,20 +49,6 @@ class Ended(NamedTuple):
         return self.words.view(ENDED_DTYPE)[:, 0]
 
 
-class Fused(NamedTuple):
-    """What runs many steps of a batch in one compiled call.
-
-    Attributes:
-        program: The compiled code.
-        table: A copy of the table of addresses, in which those of the outputs are to be replaced.
-        crew: The threads.
-    """
-
-    program: Program
-    table: NDArray[np.int64]
-    crew: Crew
-
-
 class CpuBatch(BatchBase):
     """Kernel environments in this process's memory, stepped by compiled code.
 
@@ -72,6 +58,10 @@ class CpuBatch(BatchBase):
         options: Of the fleet; they decide whether a step returns the episodes that ended in it.
         params: Values by name, each for all or `(num_envs, …)`.
         limit: Steps after which an episode is truncated; `None` for never.
+
+    Attributes:
+        program: The compiled code for the present parameters.
+        crew: The threads.
 
     Raises:
         KernelError: The kernel cannot be compiled.
@@ -97,7 +87,7 @@ class CpuBatch(BatchBase):
         self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, limit or NO_LIMIT, MODES[options.autoreset_mode]
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self.num_threads = count_threads(num_envs, options.workers)
-        self._crew = Crew(self.num_threads, num_envs)
+        self.crew = Crew(self.num_threads, num_envs)
         self._build()
 
     def _build(self) -> None:
@@ -124,7 +114,7 @@ class CpuBatch(BatchBase):
 
         pool = OutputPool(make_set, copy=self._copy)
         # All at once, as the code and its tables belong to one block, which whatever interrupts this must not free.
-        self._has_own_params, self._params_block, self._program, self._pool = has_own_params, block, program, pool
+        self._has_own_params, self._params_block, self.program, self._pool = has_own_params, block, program, pool
 
     def _write_params(self, names: Iterable[str]) -> None:
         self._fill(self._params_block, names)
@@ -152,15 +142,15 @@ class CpuBatch(BatchBase):
         """
         out = self._pool.take()
         out.table[NOW] = time.perf_counter_ns()
-        self._program.reset(out.table, rows, seeds, is_seeded)
+        self.program.reset(out.table, rows, seeds, is_seeded)
         if len(rows) < self.num_envs:
-            self._program.observe(out.table, 0, self.num_envs)
+            self.program.observe(out.table, 0, self.num_envs)
         return out.arrays
 
     def observe(self) -> tuple[NDArray[Any], ...]:
         """Return the arrays of `OutputSet`, of which observations and infos mean something."""
         out = self._pool.take()
-        self._program.observe(out.table, 0, self.num_envs)
+        self.program.observe(out.table, 0, self.num_envs)
         return out.arrays
 
     def step(self, actions: Any, now: int) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
@@ -187,16 +177,16 @@ class CpuBatch(BatchBase):
         table, arrays = self._pool.take()
         table[NOW] = now
         if self.num_threads == 1:
-            count = self._program.step(table, actions)
+            count = self.program.step(table, actions)
             if count < 0:
                 refuse_action(self.spec, actions, -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
-        wrong = self._program.check(actions)
+        wrong = self.program.check(actions)
         if wrong < 0:
             refuse_action(self.spec, actions, -1 - wrong)
-        step_range = self._program.step_range
-        counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
-        places = [(start, count) for (start, _), count in zip(self._crew.spans, counts, strict=True)]
+        step_range = self.program.step_range
+        counts = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
+        places = [(start, count) for (start, _), count in zip(self.crew.spans, counts, strict=True)]
         return arrays, self._gather(places, now) if any(counts) and self._gathers_ended else None
 
     def step_rows(
@@ -216,7 +206,7 @@ class CpuBatch(BatchBase):
             InvalidArgument: As `step`.
         """
         actions = convert_actions(self.spec, actions, (len(rows),))
-        wrong = self._program.check(actions)
+        wrong = self.program.check(actions)
         if wrong < 0:
             refuse_action(self.spec, actions, -1 - wrong)
         whole = np.zeros(self._action_shape, self._action_dtype)
@@ -226,14 +216,14 @@ class CpuBatch(BatchBase):
         places = []
         for run in np.split(ordered := np.sort(rows), np.flatnonzero(np.diff(ordered) > 1) + 1):
             start, stop = int(run[0]), int(run[-1]) + 1
-            places.append((start, self._program.step_range(table, whole, start, stop)))
+            places.append((start, self.program.step_range(table, whole, start, stop)))
         return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
 
-    def fused(self) -> Fused:
-        """Return what a rollout needs."""
+    def new_table(self) -> NDArray[np.int64]:
+        """Return a copy of the table of addresses, in which those of the outputs are to be replaced."""
         table = self._pool.take().table.copy()
         table[NOW] = time.perf_counter_ns()
-        return Fused(self._program, table, self._crew)
+        return table
 
     def _gather(self, places: list[tuple[int, int]], now: int) -> Ended:
         """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
@@ -266,7 +256,7 @@ class CpuBatch(BatchBase):
 
     def close(self) -> None:
         """End the threads."""
-        self._crew.close()
+        self.crew.close()
 
 
 KernelBatch: TypeAlias = "CpuBatch | CudaBatch"
