@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -107,7 +107,7 @@ class CpuBatch(BatchBase):
         forms = [((self.num_envs, *out.shape), out.dtype) for out in plan.outputs]
 
         def make_set() -> OutputSet:
-            arrays = tuple(np.empty(shape, dtype) for shape, dtype in forms)
+            arrays = [np.empty(shape, dtype) for shape, dtype in forms]
             own = table.copy()
             own[first : first + len(arrays)] = [array.ctypes.data for array in arrays]
             return OutputSet(own, arrays)
@@ -129,7 +129,7 @@ class CpuBatch(BatchBase):
 
     def reset(
         self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], is_seeded: NDArray[np.bool_]
-    ) -> tuple[NDArray[Any], ...]:
+    ) -> Sequence[NDArray[Any]]:
         """Begin new episodes in some rows.
 
         Args:
@@ -141,19 +141,19 @@ class CpuBatch(BatchBase):
             The arrays of `OutputSet` for all rows; of those only observations and infos mean something.
         """
         out = self._pool.take()
-        out.table[NOW] = time.perf_counter_ns()
-        self.program.reset(out.table, rows, seeds, is_seeded)
+        out.place[NOW] = time.perf_counter_ns()
+        self.program.reset(out.place, rows, seeds, is_seeded)
         if len(rows) < self.num_envs:
-            self.program.observe(out.table, 0, self.num_envs)
+            self.program.observe(out.place, 0, self.num_envs)
         return out.arrays
 
-    def observe(self) -> tuple[NDArray[Any], ...]:
+    def observe(self) -> Sequence[NDArray[Any]]:
         """Return the arrays of `OutputSet`, of which observations and infos mean something."""
         out = self._pool.take()
-        self.program.observe(out.table, 0, self.num_envs)
+        self.program.observe(out.place, 0, self.num_envs)
         return out.arrays
 
-    def step(self, actions: Any, now: int) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+    def step(self, actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
         """Step every row once.
 
         Args:
@@ -189,9 +189,7 @@ class CpuBatch(BatchBase):
         places = [(start, count) for (start, _), count in zip(self.crew.spans, counts, strict=True)]
         return arrays, self._gather(places, now) if any(counts) and self._gathers_ended else None
 
-    def step_rows(
-        self, rows: NDArray[np.int64], actions: Any, now: int
-    ) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+    def step_rows(self, rows: NDArray[np.int64], actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
         """Step some rows once, in this thread.
 
         Args:
@@ -221,7 +219,7 @@ class CpuBatch(BatchBase):
 
     def new_table(self) -> NDArray[np.int64]:
         """Return a copy of the table of addresses, in which those of the outputs are to be replaced."""
-        table = self._pool.take().table.copy()
+        table: NDArray[np.int64] = self._pool.take().place.copy()
         table[NOW] = time.perf_counter_ns()
         return table
 

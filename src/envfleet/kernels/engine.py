@@ -1,4 +1,4 @@
-"""The engine of kernels: one batch of compiled code on the CPU or a CUDA device."""
+"""The engine of kernels: one batch of compiled code on the CPU or a CUDA device; how it, and a fleet of it, is made."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexEr
 from envfleet.fleet import engine as seam
 from envfleet.fleet.checks import Seeds
 from envfleet.fleet.episodes import EpisodeStatus
+from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
 from envfleet.fleet.rollout import Rollout, check_rollout, is_batched, map_arrays, step_rollout
@@ -23,12 +24,14 @@ from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch import make_batch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.infos import KernelInfos
-from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
 from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit, read_params, read_seeds
 from envfleet.kernels.rng import to_generator
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.rollout import run_rollout
-from envfleet.options import Options
+from envfleet.options import Options, read_options
+
+_OPTIONS = ("autoreset_mode", "copy", "debug", "device", "final_infos", "record_episodes", "seed", "workers")
 
 
 class KernelEngine(seam.Engine):
@@ -313,3 +316,35 @@ class KernelEngine(seam.Engine):
 def _to_values(values: NDArray[Any]) -> tuple[Any, ...]:
     """Return one Python number, or array, per sub-environment."""
     return tuple(values.tolist()) if values.ndim == 1 else tuple(values.copy())
+
+
+def make_engine(
+    kernel: type[Kernel] | str, num_envs: int, options: Options, max_episode_steps: int | None, **kwargs: Any
+) -> KernelEngine:
+    """Make the engine of a kernel.
+
+    Args:
+        kernel: The kernel, or `"module:Name"` of it.
+        num_envs: How many sub-environments.
+        options: Of the fleet.
+        max_episode_steps: The time limit.
+        **kwargs: `env_spec`, `render_mode`, and parameters of the kernel.
+    """
+    given = {name: kwargs.pop(name) for name in ("env_spec", "render_mode") if name in kwargs}
+    chosen, params = choose_kernel(kernel, kwargs)
+    return KernelEngine(read_kernel(chosen), num_envs, options, max_episode_steps, **given, **params)
+
+
+def make_vector(
+    kernel: type[Kernel] | str, num_envs: int, max_episode_steps: int | None = None, **kwargs: Any
+) -> Fleet:
+    """Make a fleet of a kernel; what `gymnasium.make_vec` calls for registered ones.
+
+    Args:
+        kernel: The kernel, or `"module:Name"` of it.
+        num_envs: How many sub-environments.
+        max_episode_steps: The time limit.
+        **kwargs: Options of `envfleet.make` that kernels have; all others are parameters of the kernel.
+    """
+    options = read_options(backend="kernel", **{name: kwargs.pop(name) for name in _OPTIONS if name in kwargs})
+    return Fleet(make_engine(kernel, num_envs, options, max_episode_steps, **kwargs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -16,32 +16,17 @@ from envfleet.kernels.batch_base import BatchBase
 from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
-from envfleet.kernels.cuda.memory import COUNT_BYTES, Layout, Piece
+from envfleet.kernels.cuda.memory import Layout, Piece
 from envfleet.kernels.cuda.program import compile_for_cuda
 from envfleet.kernels.cuda.target import Layouts
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec, choice_limits
-from envfleet.kernels.outputs import OutputPool
+from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compiling
 from envfleet.kernels.source import MODES
 from envfleet.options import Options
 
 MAX_BLOCK_THREADS = 128
-
-
-class DeviceSet(NamedTuple):
-    """One set of results on the device, which an `OutputPool` hands out.
-
-    Attributes:
-        piece: Its memory.
-        count: That of the number of ended episodes.
-        arrays: Observations, rewards, terminated, truncated, and infos; then the ended episodes and, in `SAME_STEP`,
-            the final observations and infos.
-    """
-
-    piece: Piece
-    count: Any
-    arrays: list[DeviceArray]
 
 
 class DeviceEnded:
@@ -127,9 +112,9 @@ class CudaBatch(BatchBase):
         for name, value in spec.state.defaults.items():
             self.write(name, value)
 
-        def make_set() -> DeviceSet:
+        def make_set() -> OutputSet:
             piece = Piece(self._stream, layouts.out, num_envs)
-            return DeviceSet(piece, piece.data[:COUNT_BYTES], [piece.array(name) for name in layouts.out.buffers])
+            return OutputSet(piece, [piece.array(name) for name in piece])
 
         self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last = self._pool.take()
@@ -156,7 +141,7 @@ class CudaBatch(BatchBase):
         self._launch_observe = target.launcher(self._program.observe, *self._grid, stream)
         launch_reset = target.launcher(self._program.reset, 1, 1, stream)
         with compiling(self.spec, "CUDA"), target.translating():
-            out = place = self._last.piece.address
+            out = place = self._last.place.address
             launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
             self._launch_observe(self._kept.address, out, 0, self._room)
             self._launch_step(self._last, self._actions_home_at, 0, num_rows=0)
@@ -189,7 +174,7 @@ class CudaBatch(BatchBase):
         launch(
             self._kept.address,
             self._params_piece.address,
-            out.piece.address,
+            out.place.address,
             addresses["rows"],
             addresses["seeds"],
             addresses["flags"],
@@ -207,10 +192,10 @@ class CudaBatch(BatchBase):
         self._observe_to(out)
         return self._hand(out)
 
-    def _observe_to(self, out: DeviceSet) -> None:
-        self._launch_observe(self._kept.address, out.piece.address, self.num_envs, self._room)
+    def _observe_to(self, out: OutputSet) -> None:
+        self._launch_observe(self._kept.address, out.place.address, self.num_envs, self._room)
 
-    def _hand(self, out: DeviceSet) -> tuple[DeviceArray, ...]:
+    def _hand(self, out: OutputSet) -> tuple[DeviceArray, ...]:
         return tuple(out.arrays[: len(self._plan.outputs)])
 
     def step(self, actions: Any, now: int) -> tuple[tuple[DeviceArray, ...], DeviceEnded]:
@@ -238,7 +223,7 @@ class CudaBatch(BatchBase):
         self._last = out
         ended = tuple(out.arrays[len(self._plan.outputs) :])
         return self._hand(out), DeviceEnded(
-            lambda: self._count_ended(out.count), ended, self.spec.kernel.info_fields, now
+            lambda: self._count_ended(out.place.count), ended, self.spec.kernel.info_fields, now
         )
 
     def _take_host(self, actions: Any) -> NDArray[Any]:
@@ -269,12 +254,12 @@ class CudaBatch(BatchBase):
         self._stream.follow(interface.get("stream"))
         return int(interface["data"][0])
 
-    def _launch_step(self, out: DeviceSet, actions_at: int, now: int, *, num_rows: int) -> None:
-        self._clear(out.count, self._stream.of_numba)
+    def _launch_step(self, out: OutputSet, actions_at: int, now: int, *, num_rows: int) -> None:
+        self._clear(out.place.count, self._stream.of_numba)
         self._launch(
             self._kept.address,
             self._params_piece.address,
-            out.piece.address,
+            out.place.address,
             actions_at,
             self._faults_at,
             num_rows,
@@ -304,7 +289,8 @@ class CudaBatch(BatchBase):
     @property
     def final_observations(self) -> DeviceArray:
         """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
-        return self._last.arrays[len(self._plan.outputs) + 1]
+        array: DeviceArray = self._last.arrays[len(self._plan.outputs) + 1]
+        return array
 
     def kept(self, name: str) -> NDArray[Any]:
         """Return what is kept of every row, such as `"awaiting"` and `"elapsed"`; a copy on the host."""

@@ -93,6 +93,7 @@ class Piece(Mapping[str, NDArray[Any]]):
         data: The memory, a device array of uint8.
         address: Where it begins.
         room: Rows there is room for.
+        count: The part of its header that is the number of ended episodes.
 
     Raises:
         OutOfMemory: The device has not enough.
@@ -111,7 +112,7 @@ class Piece(Mapping[str, NDArray[Any]]):
                 f"{num_rows} sub-environments need {size_bytes / 1e9:.2f} GB of device memory in one piece, which "
                 "there is not: make fewer"
             ) from error
-        self.address = cuda_target().address_of(self.data)
+        self.address, self.count = cuda_target().address_of(self.data), self.data[:COUNT_BYTES]
 
     def bytes_of(self, name: str) -> Any:
         """Return the device array of uint8 that holds a buffer."""

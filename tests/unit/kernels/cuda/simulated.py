@@ -152,7 +152,7 @@ def test_addresses_stay_so_that_a_step_can_be_captured() -> None:
     assert len(addresses) == len(set(launched)) == 1
     # What a graph replays: a count cleared, a launch with the same numbers. Results are found where they were.
     expected = cpu.step(np.zeros((N, 2), np.int64))
-    batch._clear(batch._last.count, 0)
+    batch._clear(batch._last.place.count, 0)
     launch(*launched[0], 0)
     for one, other in zip(expected[:4], found[:4], strict=True):
         assert_same(one, other)
