@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envfleet.kernels.machine_code import MachineCode
 
 _FRAMEWORK = (
-    *("machine_code.py", "numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
+    *("machine_code.py", "numba_cpu.py", "fields.py", "explaining.py", "jitting.py"),
     *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
 )
 

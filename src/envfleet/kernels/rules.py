@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from envfleet.errors import KernelError
-from envfleet.kernels.assignments import OF_ARRAY, OF_PARAMETER
 from envfleet.kernels.explaining import describe_line, explain
+from envfleet.kernels.fields import OF_ARRAY, OF_PARAMETER
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.numba_private import NumbaError, UnsupportedBytecodeError, ir, run_frontend
 from envfleet.kernels.plain import EXPECTED_RESULTS

@@ -17,8 +17,7 @@ from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
 from envfleet.kernels.cuda.memory import Layout, Piece
-from envfleet.kernels.cuda.program import compile_for_cuda
-from envfleet.kernels.cuda.target import Layouts
+from envfleet.kernels.cuda.target import Layouts, compile_for_cuda
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec, choice_limits
 from envfleet.kernels.outputs import OutputPool, OutputSet

@@ -1,4 +1,4 @@
-"""Device code around a kernel's functions: one thread has one sub-environment.
+"""Device code around a kernel's functions, one thread for one sub-environment; how it is made ready.
 
 A step is one launch: check the action, step, count and record what ended, reset what is due, observe.
 
@@ -8,14 +8,20 @@ a launch takes a few plain integers, whatever the kernel, and threads look up no
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import math
+import types
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from envfleet.kernels.buffers import Buffer, BufferPlan
-from envfleet.kernels.cuda.memory import Layout, room_for
+from envfleet.kernels.cuda.availability import cuda_target
+from envfleet.kernels.cuda.memory import Layout, room_for, word_of
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
 from envfleet.kernels.source import SAME_STEP, Source, deeper, indent
 
 MAX_COPIED_BYTES = 1024
@@ -180,3 +186,52 @@ def observe(kept, out, n, room):
         return
 {indent([*state, *self._shown, *source.load(plan.state), *source.show()])}
 """
+
+
+def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> types.ModuleType:
+    """Prepare a kernel for the device; it is compiled, or loaded from the cache on disk, when first launched.
+
+    The module has its entry points, which take plain integers, most of them addresses:
+
+    - `step(kept, params_at, out, actions_at, faults, n, room, limit, mode, now)`
+    - `reset(kept, params_at, out, rows_at, seeds_at, flags_at, count, room, now)`
+    - `observe(kept, out, n, room)`
+
+    Args:
+        spec: The kernel.
+        has_own_params: Every sub-environment has parameters of its own.
+
+    Raises:
+        KernelError: It raises if run as plain Python, or breaks a rule.
+    """
+    return _compile(spec, has_own_params, fingerprint_of(spec))
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> types.ModuleType:
+    truncates = check_functions(spec)
+    plan, target = BufferPlan(spec), cuda_target()
+    layouts = Layouts(plan, has_own_params=has_own_params)
+    source = Source(plan, has_own_params=has_own_params, truncates=truncates, copied=layouts.copied)
+    cuda_code = CudaTarget(source, layouts)
+    text = cuda_code.text()
+    module = load_module(spec, text, "device", importlib.metadata.version("numba-cuda"))
+    arrays = cuda_code.elements() | {
+        "actions": spec.action.dtype,
+        "counts": np.dtype(np.int64),
+        "seeds": np.dtype(np.uint64),
+        "flags": np.dtype(np.uint8),
+    }
+    names = vars(module)
+    names.update(loop_names(plan, target, target.make_function))
+    for name in spec.kernel.info_fields:
+        names[f"info_row_{name}"] = target.interleaved_row_view(spec.state.dtype[name].shape)
+    for records in (plan.state, plan.params):
+        length = records.dtype.itemsize // word_of(records.dtype).itemsize
+        names[f"read_{records.variable}"] = target.row_copy(length, is_read=True)
+        names[f"write_{records.variable}"] = target.row_copy(length, is_read=False)
+    names["new_out"] = target.new_array(spec.observation.shape, spec.observation.dtype)
+    names["write_out"] = target.row_copy(spec.observation.size, is_read=False)
+    names.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
+    names["nan"] = float("nan")
+    return module

@@ -19,7 +19,7 @@ import envfleet
 from envfleet.envs.classic.cartpole import CartPole
 from envfleet.envs.classic.pendulum import Pendulum
 from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
-from envfleet.kernels.cuda import program, target
+from envfleet.kernels.cuda import target
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import is_simulated
 from envfleet.kernels.kernel import Kernel
@@ -300,7 +300,7 @@ def test_small_rows_lie_side_by_side() -> None:
 
 def test_large_rows_lie_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "MAX_COPIED_BYTES", 5)  # as if those of this kernel were large
-    program._compile.cache_clear()
+    target._compile.cache_clear()
     cpu, cuda = make_pair(Deck, bonus=np.arange(N, dtype=float))
     assert_same(cpu.reset(seed=0)[0], cuda.reset(seed=0)[0])
     for _ in range(12):
@@ -310,7 +310,7 @@ def test_large_rows_lie_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> 
         for one, other in zip(expected, found, strict=True):
             assert_same(one, other)
     assert_same(cpu.set_state(saved := cuda.get_state()), cuda.set_state(saved))
-    program._compile.cache_clear()
+    target._compile.cache_clear()
 
 
 class Lucky(CartPole):
