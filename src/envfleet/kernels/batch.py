@@ -107,7 +107,7 @@ class CpuBatch(BatchBase):
         forms = [((self.num_envs, *out.shape), out.dtype) for out in plan.outputs]
 
         def make_set() -> OutputSet:
-            arrays = [np.empty(shape, dtype) for shape, dtype in forms]
+            arrays = tuple(np.empty(shape, dtype) for shape, dtype in forms)
             own = table.copy()
             own[first : first + len(arrays)] = [array.ctypes.data for array in arrays]
             return OutputSet(own, arrays)

@@ -270,9 +270,7 @@ class KernelEngine(seam.Engine):
         if self.traits.device != "cpu":
             raise InvalidArgument(f"rollout runs on the CPU, this fleet on {self.traits.device!r}: call step in a loop")
         start_ns = time.perf_counter_ns()
-        rollout = run_rollout(
-            self._batch, policy, num_steps, autoreset_mode=self.traits.autoreset_mode, seed=seed, out=out
-        )
+        rollout = run_rollout(self._batch, policy, num_steps, autoreset_mode=mode, seed=seed, out=out)
         self._steps += num_steps
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = rollout.memory.outputs[0][-1]
