@@ -90,7 +90,7 @@ def build_kernel(blueprint: Blueprint, reason: str) -> Engine:
         InvalidArgument: The source is no kernel.
         KernelError: It cannot be compiled.
     """
-    from envfleet.kernels.vector import make_engine
+    from envfleet.kernels.engine import make_engine
 
     source, spec = blueprint.source, blueprint.kernel_spec()
     if not blueprint.is_kernel:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.kernels.batch_base import BatchBase, BatchState
+from envfleet.errors import InvalidArgument
+from envfleet.kernels.batch_base import BatchBase
 from envfleet.kernels.buffers import ENDED_DTYPE, Block
 from envfleet.kernels.cpu_target import FIRST_ADDRESS, LIMIT, MODE, NOW, NUM_ROWS
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
-from envfleet.kernels.params import merge_params
-from envfleet.kernels.program import Program, compile_kernel
-from envfleet.kernels.source import DISABLED, NEXT_STEP, SAME_STEP
+from envfleet.kernels.program import compile_kernel
+from envfleet.kernels.source import MODES
 from envfleet.kernels.threads import Crew, count_threads
 from envfleet.options import Options
 
-MODES = {
-    AutoresetMode.NEXT_STEP: NEXT_STEP,
-    AutoresetMode.SAME_STEP: SAME_STEP,
-    AutoresetMode.DISABLED: DISABLED,
-}
+if TYPE_CHECKING:
+    from envfleet.kernels.cuda.batch import CudaBatch, DeviceEnded
+
 NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -51,20 +49,6 @@ class Ended(NamedTuple):
         return self.words.view(ENDED_DTYPE)[:, 0]
 
 
-class Fused(NamedTuple):
-    """What runs many steps of a batch in one compiled call.
-
-    Attributes:
-        program: The compiled code.
-        table: A copy of the table of addresses, in which those of the outputs are to be replaced.
-        crew: The threads.
-    """
-
-    program: Program
-    table: NDArray[np.int64]
-    crew: Crew
-
-
 class CpuBatch(BatchBase):
     """Kernel environments in this process's memory, stepped by compiled code.
 
@@ -74,6 +58,10 @@ class CpuBatch(BatchBase):
         options: Of the fleet; they decide whether a step returns the episodes that ended in it.
         params: Values by name, each for all or `(num_envs, …)`.
         limit: Steps after which an episode is truncated; `None` for never.
+
+    Attributes:
+        program: The compiled code for the present parameters.
+        crew: The threads.
 
     Raises:
         KernelError: The kernel cannot be compiled.
@@ -99,7 +87,7 @@ class CpuBatch(BatchBase):
         self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, limit or NO_LIMIT, MODES[options.autoreset_mode]
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self.num_threads = count_threads(num_envs, options.workers)
-        self._crew = Crew(self.num_threads, num_envs)
+        self.crew = Crew(self.num_threads, num_envs)
         self._build()
 
     def _build(self) -> None:
@@ -107,7 +95,7 @@ class CpuBatch(BatchBase):
         plan, spec = self._plan, self.spec
         has_own_params = self._needs_own_params()
         block = Block(plan.params.buffers, self.num_envs if has_own_params else 1)
-        self._write_params(block)
+        self._fill(block, self._params)
         program = compile_kernel(spec, has_own_params, debug=self._debug)
         held = self._kept.arrays | block.arrays | {"ended": self._ended} | self._finals.arrays
         table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
@@ -126,19 +114,22 @@ class CpuBatch(BatchBase):
 
         pool = OutputPool(make_set, copy=self._copy)
         # All at once, as the code and its tables belong to one block, which whatever interrupts this must not free.
-        self._has_own_params, self._params_block, self._program, self._pool = has_own_params, block, program, pool
+        self._has_own_params, self._params_block, self.program, self._pool = has_own_params, block, program, pool
 
-    def _write_params(self, block: Block) -> None:
-        arrays = block.arrays
-        for name, values in self._params.items():
-            target = arrays[f"p_{name}"] if self._plan.params.is_split else arrays["p"][name]
-            target[...] = values
+    def _write_params(self, names: Iterable[str]) -> None:
+        self._fill(self._params_block, names)
+
+    def _fill(self, block: Block, names: Iterable[str]) -> None:
+        """Write the present values of some parameters."""
+        for name in names:
+            target = block.arrays[f"p_{name}"] if self._plan.params.is_split else block.arrays["p"][name]
+            target[...] = self._params[name]
 
     # ------------------------------------------------------------------ stepping
 
     def reset(
         self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], is_seeded: NDArray[np.bool_]
-    ) -> tuple[NDArray[Any], ...]:
+    ) -> Sequence[NDArray[Any]]:
         """Begin new episodes in some rows.
 
         Args:
@@ -150,19 +141,19 @@ class CpuBatch(BatchBase):
             The arrays of `OutputSet` for all rows; of those only observations and infos mean something.
         """
         out = self._pool.take()
-        out.table[NOW] = time.perf_counter_ns()
-        self._program.reset(out.table, rows, seeds, is_seeded)
+        out.place[NOW] = time.perf_counter_ns()
+        self.program.reset(out.place, rows, seeds, is_seeded)
         if len(rows) < self.num_envs:
-            self._program.observe(out.table, 0, self.num_envs)
+            self.program.observe(out.place, 0, self.num_envs)
         return out.arrays
 
-    def observe(self) -> tuple[NDArray[Any], ...]:
+    def observe(self) -> Sequence[NDArray[Any]]:
         """Return the arrays of `OutputSet`, of which observations and infos mean something."""
         out = self._pool.take()
-        self._program.observe(out.table, 0, self.num_envs)
+        self.program.observe(out.place, 0, self.num_envs)
         return out.arrays
 
-    def step(self, actions: Any, now: int) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+    def step(self, actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
         """Step every row once.
 
         Args:
@@ -186,21 +177,19 @@ class CpuBatch(BatchBase):
         table, arrays = self._pool.take()
         table[NOW] = now
         if self.num_threads == 1:
-            count = self._program.step(table, actions)
+            count = self.program.step(table, actions)
             if count < 0:
                 refuse_action(self.spec, actions, -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
-        wrong = self._program.check(actions)
+        wrong = self.program.check(actions)
         if wrong < 0:
             refuse_action(self.spec, actions, -1 - wrong)
-        step_range = self._program.step_range
-        counts = self._crew.run(lambda start, stop: step_range(table, actions, start, stop))
-        places = [(start, count) for (start, _), count in zip(self._crew.spans, counts, strict=True)]
+        step_range = self.program.step_range
+        counts = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
+        places = [(start, count) for (start, _), count in zip(self.crew.spans, counts, strict=True)]
         return arrays, self._gather(places, now) if any(counts) and self._gathers_ended else None
 
-    def step_rows(
-        self, rows: NDArray[np.int64], actions: Any, now: int
-    ) -> tuple[tuple[NDArray[Any], ...], Ended | None]:
+    def step_rows(self, rows: NDArray[np.int64], actions: Any, now: int) -> tuple[Sequence[NDArray[Any]], Ended | None]:
         """Step some rows once, in this thread.
 
         Args:
@@ -215,7 +204,7 @@ class CpuBatch(BatchBase):
             InvalidArgument: As `step`.
         """
         actions = convert_actions(self.spec, actions, (len(rows),))
-        wrong = self._program.check(actions)
+        wrong = self.program.check(actions)
         if wrong < 0:
             refuse_action(self.spec, actions, -1 - wrong)
         whole = np.zeros(self._action_shape, self._action_dtype)
@@ -225,14 +214,14 @@ class CpuBatch(BatchBase):
         places = []
         for run in np.split(ordered := np.sort(rows), np.flatnonzero(np.diff(ordered) > 1) + 1):
             start, stop = int(run[0]), int(run[-1]) + 1
-            places.append((start, self._program.step_range(table, whole, start, stop)))
+            places.append((start, self.program.step_range(table, whole, start, stop)))
         return arrays, self._gather(places, now) if any(count for _, count in places) and self._gathers_ended else None
 
-    def fused(self) -> Fused:
-        """Return what a rollout needs."""
-        table = self._pool.take().table.copy()
+    def new_table(self) -> NDArray[np.int64]:
+        """Return a copy of the table of addresses, in which those of the outputs are to be replaced."""
+        table: NDArray[np.int64] = self._pool.take().place.copy()
         table[NOW] = time.perf_counter_ns()
-        return Fused(self._program, table, self._crew)
+        return table
 
     def _gather(self, places: list[tuple[int, int]], now: int) -> Ended:
         """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
@@ -255,62 +244,63 @@ class CpuBatch(BatchBase):
         """Return an array of what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a view."""
         return self._kept.arrays[name]
 
-    def field(self, name: str) -> NDArray[Any]:
-        """Return a field of every row's state; a view."""
-        arrays = self._kept.arrays
-        return arrays[f"s_{name}"] if self._plan.state.is_split else arrays["s"][name]
+    def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
+        self._kept.arrays[name][slice(None) if rows is None else rows] = values
 
-    def count_awaiting(self) -> int:
-        """Return how many rows await a reset."""
-        return int(np.count_nonzero(self._kept.arrays["awaiting"]))
-
-    def write(self, name: str, values: Any) -> None:
-        """Set a field of the state.
-
-        Args:
-            name: Of the field.
-            values: One for all rows, or one each.
-        """
-        self.field(name)[...] = values
-
-    def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
-        """Change parameters, in some rows or for all.
-
-        Args:
-            values: By name, each for all of `rows` or one per row.
-            rows: Which; `None` for all.
-        """
-        before = self._params
-        self._params = merge_params(self.spec, self.num_envs, before, values, rows)
-        if self._has_own_params == self._needs_own_params():
-            self._write_params(self._params_block)
-            return
-        try:
-            self._build()
-        except BaseException:
-            self._params = before
-            raise
-
-    def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
-        """Copy everything of some rows, or of all."""
-        if rows is None:
-            copy = Block(self._plan.kept, self.num_envs)
-            copy.memory[...] = self._kept.memory
-            return BatchState(copy.arrays, self.params)
-        return BatchState({name: array[rows] for name, array in self._kept.arrays.items()}, self._params_of(rows))
-
-    def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
-        """Bring saved rows back, to the same places or others."""
-        target: Any = slice(None) if rows is None else rows
-        self._check_saved(state.params, state.arrays)
-        for name, array in self._kept.arrays.items():
-            array[target] = state.arrays[name]
-        if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
-            self.set_params(dict(state.params), rows)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a batch of kernel environments holds addresses of its memory: pickle what save() returns")
+    def _copy_kept(self) -> Mapping[str, NDArray[Any]]:
+        copy = Block(self._plan.kept, self.num_envs)
+        copy.memory[...] = self._kept.memory
+        return copy.arrays
 
     def close(self) -> None:
         """End the threads."""
-        self._crew.close()
+        self.crew.close()
+
+
+KernelBatch: TypeAlias = "CpuBatch | CudaBatch"
+"""Kernel environments, stepped together.
+
+Arrays that `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos: NumPy's on
+the CPU, else `DeviceArray`s. All others are on the host.
+"""
+EndedInStep: TypeAlias = "Ended | DeviceEnded"
+"""The episodes that ended in one step."""
+
+
+def make_batch(
+    spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None
+) -> KernelBatch:
+    """Make the batch of a fleet.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+        options: Of the fleet.
+        params: Values by name, each for all or `(num_envs, …)`.
+        limit: Steps after which an episode is truncated; `None` for never.
+
+    Raises:
+        InvalidArgument: A device that there is not, or threads or checks for CUDA.
+        KernelError: The kernel cannot be compiled.
+        OutOfMemory: There is not enough of it.
+    """
+    if options.device == "cpu" and options.stream is not None:
+        raise InvalidArgument(f"stream={options.stream} with device='cpu', which has none: add device='cuda'")
+    if options.device == "cpu":
+        return CpuBatch(spec, num_envs, options, params, limit)
+    if options.device != "cuda":
+        raise InvalidArgument(f"device={options.device!r}: pass one of 'cpu', 'cuda'")
+    if options.workers is not None:
+        raise InvalidArgument(
+            f"workers={options.workers} with device='cuda': leave it out, every sub-environment has a thread"
+        )
+    if options.debug:
+        raise InvalidArgument("debug=True with device='cuda': indices are checked on the CPU only, leave device out")
+    if spec.observation.parts or spec.action.parts:
+        raise InvalidArgument(
+            f"{spec.name} with device='cuda' has spaces of several parts, expected one array each: leave device out, "
+            "or put observations and actions into one Box"
+        )
+    from envfleet.kernels.cuda.batch import CudaBatch
+
+    return CudaBatch(spec, num_envs, options, params, limit)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.params import check_params
+from envfleet.kernels.plain import PlainRecord
+from envfleet.kernels.requests import merge_params
 from envfleet.kernels.rng import RNG_DTYPE
 
 
@@ -52,22 +53,59 @@ class BatchBase(abc.ABC):
         InvalidArgument: A parameter that does not exist, or values of a wrong shape or type.
     """
 
+    _has_own_params: bool
+    """Whether the present code is for parameters that may differ between sub-environments."""
+
     def __init__(self, spec: KernelSpec, num_envs: int, params: Mapping[str, Any]) -> None:
         self.spec, self.num_envs, self._plan = spec, num_envs, BufferPlan(spec)
-        self._params = check_params(spec, num_envs, params)
+        self._params = merge_params(spec, num_envs, {}, {**spec.params.defaults, **params})
 
     @abc.abstractmethod
     def kept(self, name: str) -> NDArray[Any]:
-        """Return what is kept of every row besides its state, such as `"awaiting"` and `"elapsed"`."""
+        """Return an array of what is kept of every row, such as `"awaiting"` and `"elapsed"`; perhaps a view."""
 
     @abc.abstractmethod
-    def field(self, name: str) -> NDArray[Any]:
-        """Return a field of every row's state."""
+    def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
+        """Set an array of what is kept, in some rows or in all."""
 
-    @property
-    def params(self) -> dict[str, NDArray[Any]]:
-        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies on the host."""
-        return {name: values.copy() for name, values in self._params.items()}
+    @abc.abstractmethod
+    def _copy_kept(self) -> Mapping[str, NDArray[Any]]:
+        """Return a copy of all arrays of what is kept, by name."""
+
+    @abc.abstractmethod
+    def _build(self) -> None:
+        """Choose the code for the present parameters, and make room for them."""
+
+    @abc.abstractmethod
+    def _write_params(self, names: Iterable[str]) -> None:
+        """Bring the present values of some parameters to where compiled code reads them."""
+
+    # ------------------------------------------------------------------ the state
+
+    def field(self, name: str) -> NDArray[Any]:
+        """Return a field of every row's state, as `kept` does."""
+        if self._plan.state.is_split:
+            return self.kept(f"s_{name}")
+        values: NDArray[Any] = self.kept("s")[name]
+        return values
+
+    def write(self, name: str, values: Any) -> None:
+        """Set a field of the state.
+
+        Args:
+            name: Of the field.
+            values: One for all rows, or one each.
+        """
+        if self._plan.state.is_split:
+            self._keep(f"s_{name}", values)
+            return
+        whole = self.kept("s")
+        whole[name] = values
+        self._keep("s", whole)
+
+    def count_awaiting(self) -> int:
+        """Return how many rows await a reset; waits for the device."""
+        return int(np.count_nonzero(self.kept("awaiting")))
 
     def rng_records(self) -> NDArray[Any]:
         """Return the generators' states, records of `RNG_DTYPE`, `(num_envs,)`."""
@@ -85,25 +123,80 @@ class BatchBase(abc.ABC):
             params[name] = values[row if len(values) > 1 else 0]
         return state, params
 
-    def _check_saved(self, params: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
-        """Check that saved parameters, and arrays of what is kept, are those of this kernel.
+    def render(self, row: int) -> Any:
+        """Return a frame of one row.
 
         Raises:
-            InvalidArgument: They are not.
+            KernelError: The kernel has no function for it.
         """
-        kept = {one.name: (one.dtype, one.shape) for one in self._plan.kept}
-        found = kept if arrays is None else {name: (one.dtype, one.shape[1:]) for name, one in arrays.items()}
-        own, saved = ({name: values.shape[1:] for name, values in one.items()} for one in (self._params, params))
-        if found != kept or own != saved:
-            names, expected = (", ".join(one) or "none" for one in (saved, own))
-            raise InvalidArgument(
-                f"the saved state has other fields than {self.spec.name}: its parameters are {names}, expected "
-                f"{expected}; pass one of the same kernel"
-            )
+        if self.spec.render is None:
+            raise KernelError(f"{self.spec.name} has no function `render(state, params)`: write one")
+        state, params = self.records(row)
+        return self.spec.render(PlainRecord(self.spec.state, state), PlainRecord(self.spec.params, params))
+
+    # ------------------------------------------------------------------ parameters
+
+    @property
+    def params(self) -> dict[str, NDArray[Any]]:
+        """Parameters by name, `(1, …)` or `(num_envs, …)`; copies on the host."""
+        return {name: values.copy() for name, values in self._params.items()}
+
+    def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
+        """Change parameters, in some rows or for all.
+
+        Args:
+            values: By name, each for all of `rows` or one per row.
+            rows: Which; `None` for all.
+        """
+        before, self._params = self._params, merge_params(self.spec, self.num_envs, self._params, values, rows)
+        if self._has_own_params == self._needs_own_params():
+            self._write_params(values)
+            return
+        try:
+            self._build()
+        except BaseException:
+            self._params = before
+            raise
 
     def _needs_own_params(self) -> bool:
         """Return whether code is due for which every row has parameters of its own."""
         return self.spec.kernel.has_own_params or any(len(values) > 1 for values in self._params.values())
 
-    def _params_of(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        return {name: values[rows] if len(values) > 1 else values.copy() for name, values in self._params.items()}
+    # ------------------------------------------------------------------ saved states
+
+    def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
+        """Copy everything of some rows, or of all."""
+        if rows is None:
+            return BatchState(self._copy_kept(), self.params)
+        params = {name: values[rows] if len(values) > 1 else values.copy() for name, values in self._params.items()}
+        return BatchState({one.name: self.kept(one.name)[rows] for one in self._plan.kept}, params)
+
+    def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
+        """Bring saved rows back, to the same places or others; they may come from another device.
+
+        Raises:
+            InvalidArgument: They are of another kernel.
+        """
+        own, saved = ({name: each.shape[1:] for name, each in one.items()} for one in (self._params, state.params))
+        if own != saved or self._forms_of(state.arrays) != {
+            one.name: (one.dtype, one.shape) for one in self._plan.kept
+        }:
+            names, expected = (", ".join(one) or "none" for one in (saved, own))
+            raise InvalidArgument(
+                f"the saved state has other fields than {self.spec.name}: its parameters are {names}, expected "
+                f"{expected}; pass one of the same kernel"
+            )
+        self._load(state.arrays, rows)
+        if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
+            self.set_params(dict(state.params), rows)
+
+    def _forms_of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Return dtype and shape of a row of each array."""
+        return {name: (one.dtype, one.shape[1:]) for name, one in arrays.items()}
+
+    def _load(self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64] | None) -> None:
+        for name, values in arrays.items():
+            self._keep(name, values, rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a batch of kernel environments holds addresses of its memory: pickle what save() returns")

@@ -65,7 +65,8 @@ class RecordBuffers:
     @staticmethod
     def of(fields: Fields, variable: str, prefix: str) -> RecordBuffers:
         """Return the buffers of a kernel's state or parameters."""
-        return RecordBuffers(variable, prefix, fields.dtype, is_split=not fields.has_arrays)
+        is_split = all(fields.dtype[name].subdtype is None for name in fields.names)
+        return RecordBuffers(variable, prefix, fields.dtype, is_split)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Where generated source and machine code are kept on disk, for all processes."""
+"""Where generated source and machine code are kept on disk, for all processes; notes on stderr of what takes long."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
 
 from envfleet.files import write_whole
-from envfleet.kernels.progress import Note
 
 CACHE_VARIABLE = "ENVFLEET_CACHE_DIR"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -84,13 +85,40 @@ def write_code(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
+def note(text: str, after_s: float = 0.3) -> Iterator[None]:
+    """Say on stderr that something takes long once it does, and at the end how long it took.
+
+    Args:
+        text: What to say.
+        after_s: How long is long.
+    """
+    is_told = threading.Event()
+
+    def tell() -> None:
+        is_told.set()
+        print(text, end="", file=sys.stderr, flush=True)  # noqa: T201  # which does nothing without a stderr
+
+    timer = threading.Timer(after_s, tell)
+    timer.daemon = True
+    started_s = time.perf_counter()
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if is_told.is_set():
+            print(f" {time.perf_counter() - started_s:.1f} s", file=sys.stderr)  # noqa: T201  # as above
+
+
+@contextlib.contextmanager
 def alone(path: Path, name: str) -> Iterator[None]:
     """Wait until no other process or thread prepares a file, and say so if it takes long."""
     with path.with_suffix(".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with Note(f"envfleet: waiting for another process, which compiles {name} ..."):
+            with note(f"envfleet: waiting for another process, which compiles {name} ..."):
                 fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:  # a file system without locks, where both compile
             pass

@@ -38,14 +38,6 @@ compiled = numba.njit(**ENTRY)
 inner = numba.njit(**INNER)
 '''
 
-_GROWN = """
-@inner
-def grown(array, used, size):
-    larger = np.empty(size, array.dtype)
-    larger[:used] = array[:used]
-    return larger
-"""
-
 
 class CpuTarget:
     """Writes the module of one kernel, or of its rollouts with a policy.
@@ -66,7 +58,7 @@ class CpuTarget:
         name = self._plan.spec.name
         if self._policy is not None:
             header = _HEADER.format(name=name, key=self._policy.key)
-            parts = [header, self._policy.text, _GROWN, self._rollout(self._policy)]
+            parts = [header, self._policy.text, self._rollout(self._policy)]
         else:
             loops = (self._advance(), self._begin(), self._renew(), self._step(), self._reset(), self._observe())
             parts = [_HEADER.format(name=name, key=""), *loops]
@@ -229,6 +221,11 @@ def observe(table, start, stop):
         plan = self._plan
         tiled = (plan.episode[0], *(plan.state.buffers if policy.reads_state else ()), plan.ended, *plan.finals)
         saved = "".join(f", saved_{buffer.name}" for buffer in plan.finals)
+        finals = [  # the next reset overwrites them there
+            f"for e in range({one.size}):\n"
+            f"    saved_{one.name}[(count + k) * {one.size} + e] = {one.name}[i * {one.size} + e]"
+            for one in plan.finals
+        ]
         shape = ", ".join(map(str, ("n", *plan.spec.action.shape)))
         action_bytes = plan.spec.action.dtype.itemsize * plan.spec.action.size
         return f"""
@@ -253,28 +250,19 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
             is_reset = numba.carray(pointer_at(slabs[1] + at), m, dtype_terminated)
             for i in range(m):
                 is_reset[i] = awaiting[i] != 0
-{indent(self._choose(policy, saved), 3)}
+{indent(self._choose(policy), 3)}
 {indent(self._point("(t + 1)", "t"), 3)}
             found = call_at(calls[1], (table, all_actions, low, low + m))
             if found == 0:
                 continue
-            if count + found > steps.size:
-                size = 2 * (count + found)
-                gathered, steps = grown(gathered, count, size), grown(steps, count, size)
-{indent(self._save("saved_{0} = grown(saved_{0}, count * {1}, size * {1})", f"if mode == {SAME_STEP}:"), 4)}
             gathered[count : count + found] = ended[:found]
             steps[count : count + found] = t
             for k in range(found if mode == {SAME_STEP} else 0):
                 i = ended[k].row - low
-{indent(self._save("saved_{0}[(count + k) * {1} + e] = {0}[i * {1} + e]", "for e in range({1}):"), 4)}
+{indent(finals, 4)}
             count += found
-    return count, gathered, steps{saved}
+    return count
 """
-
-    def _save(self, line: str, head: str) -> list[str]:
-        """Put aside what a reset replaced, as the next will overwrite it there: a line under its head, for each."""
-        forms = [(buffer.name, buffer.size) for buffer in self._plan.finals]
-        return [text for form in forms for text in (head.format(*form), "    " + line.format(*form))]
 
     def _point(self, observations_at: str, others_at: str) -> list[str]:
         """Have the kernel's code write its outputs to the slabs, observations and others at these steps."""
@@ -284,13 +272,12 @@ def rollout_range(first, calls, slabs, num_steps, seed, inputs, gathered, steps{
             lines.append(f"table[{place}] = first[{place}] + {at} * n * {buffer.dtype.itemsize * buffer.size}")
         return lines
 
-    def _choose(self, policy: PolicySource, saved: str) -> list[str]:
+    def _choose(self, policy: PolicySource) -> list[str]:
         if not policy.text:
             return []
         arguments = "m, observations, actions.reshape(actions.size), log_probs, generators, inputs, scratch"
         lines = ["log_probs = numba.carray(pointer_at(slabs[2] + 4 * at), m, np.float32)"]
         lines += [f"choose({arguments}{', s' if policy.reads_state else ''})"]
         if policy.is_checked:
-            lines += ["wrong = call_at(calls[2], (actions,))"]
-            lines += ["if wrong < 0:", f"    return wrong - at, gathered, steps{saved}"]
+            lines += ["wrong = call_at(calls[2], (actions,))", "if wrong < 0:", "    return wrong - at"]
         return lines

@@ -1,4 +1,4 @@
-"""The engine of kernels: one batch of compiled code on the CPU or a CUDA device."""
+"""The engine of kernels: one batch of compiled code on the CPU or a CUDA device; how it, and a fleet of it, is made."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexEr
 from envfleet.fleet import engine as seam
 from envfleet.fleet.checks import Seeds
 from envfleet.fleet.episodes import EpisodeStatus
+from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
 from envfleet.fleet.rollout import Rollout, check_rollout, is_batched, map_arrays, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
+from envfleet.kernels.batch import make_batch
 from envfleet.kernels.batch_base import BatchState
-from envfleet.kernels.batches import make_batch, require_cpu
 from envfleet.kernels.infos import KernelInfos
-from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.plain import PlainRecord
+from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
 from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit, read_params, read_seeds
 from envfleet.kernels.rng import to_generator
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.rollout import run_rollout
-from envfleet.options import Options
+from envfleet.options import Options, read_options
+
+_OPTIONS = ("autoreset_mode", "copy", "debug", "device", "final_infos", "record_episodes", "seed", "workers")
 
 
 class KernelEngine(seam.Engine):
@@ -242,16 +244,9 @@ class KernelEngine(seam.Engine):
         self._batch.write(name, each)
 
     def _render(self) -> Sequence[Any]:
-        render: Any = self._kernel.render
         if self.traits.render_mode is None:
             return ()
-        if render is None:
-            raise InvalidArgument(f"{self._kernel.name} has no function `render(state, params)`: write one")
-        frames = []
-        for row in range(self.traits.num_envs):
-            state, params = self._batch.records(row)
-            frames.append(render(PlainRecord(self._kernel.state, state), PlainRecord(self._kernel.params, params)))
-        return frames
+        return [self._batch.render(row) for row in range(self.traits.num_envs)]
 
     def _load(self, request: seam.SetState) -> None:
         states, rows = request.states, request.rows
@@ -268,12 +263,14 @@ class KernelEngine(seam.Engine):
 
     def rollout(self, policy: Any, num_steps: int, seed: int | None, out: Any) -> Rollout:
         """Step `num_steps` times in one compiled call, unless the policy is a callable for batches."""
-        check_rollout(self.traits.autoreset_mode, num_steps, out)
+        mode = self.traits.autoreset_mode
+        check_rollout(mode, num_steps, out)
         if is_batched(policy) or (self._kernel.action.parts and not callable(policy) and not isinstance(policy, MLP)):
             return step_rollout(self, policy, num_steps, seed, out)
+        if self.traits.device != "cpu":
+            raise InvalidArgument(f"rollout runs on the CPU, this fleet on {self.traits.device!r}: call step in a loop")
         start_ns = time.perf_counter_ns()
-        batch = require_cpu(self._batch, "rollout")
-        rollout = run_rollout(batch, policy, num_steps, autoreset_mode=self.traits.autoreset_mode, seed=seed, out=out)
+        rollout = run_rollout(self._batch, policy, num_steps, autoreset_mode=mode, seed=seed, out=out)
         self._steps += num_steps
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = rollout.memory.outputs[0][-1]
@@ -317,3 +314,35 @@ class KernelEngine(seam.Engine):
 def _to_values(values: NDArray[Any]) -> tuple[Any, ...]:
     """Return one Python number, or array, per sub-environment."""
     return tuple(values.tolist()) if values.ndim == 1 else tuple(values.copy())
+
+
+def make_engine(
+    kernel: type[Kernel] | str, num_envs: int, options: Options, max_episode_steps: int | None, **kwargs: Any
+) -> KernelEngine:
+    """Make the engine of a kernel.
+
+    Args:
+        kernel: The kernel, or `"module:Name"` of it.
+        num_envs: How many sub-environments.
+        options: Of the fleet.
+        max_episode_steps: The time limit.
+        **kwargs: `env_spec`, `render_mode`, and parameters of the kernel.
+    """
+    given = {name: kwargs.pop(name) for name in ("env_spec", "render_mode") if name in kwargs}
+    chosen, params = choose_kernel(kernel, kwargs)
+    return KernelEngine(read_kernel(chosen), num_envs, options, max_episode_steps, **given, **params)
+
+
+def make_vector(
+    kernel: type[Kernel] | str, num_envs: int, max_episode_steps: int | None = None, **kwargs: Any
+) -> Fleet:
+    """Make a fleet of a kernel; what `gymnasium.make_vec` calls for registered ones.
+
+    Args:
+        kernel: The kernel, or `"module:Name"` of it.
+        num_envs: How many sub-environments.
+        max_episode_steps: The time limit.
+        **kwargs: Options of `envfleet.make` that kernels have; all others are parameters of the kernel.
+    """
+    options = read_options(backend="kernel", **{name: kwargs.pop(name) for name in _OPTIONS if name in kwargs})
+    return Fleet(make_engine(kernel, num_envs, options, max_episode_steps, **kwargs))

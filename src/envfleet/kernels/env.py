@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,12 +12,10 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 
-from envfleet.errors import KernelError
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import batch_of_one
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
-from envfleet.kernels.plain import PlainRecord
 from envfleet.kernels.requests import check_render_mode, read_params, read_seeds
 from envfleet.kernels.rng import from_generator, to_generator
 from envfleet.options import Options
@@ -81,19 +79,14 @@ class KernelEnv(gym.Env[Any, Any]):
         observation = self._kernel.observation.unpack(arrays[0][0])
         return observation, float(arrays[1][0]), bool(arrays[2][0]), bool(arrays[3][0]), self._infos(arrays)
 
-    def _infos(self, arrays: tuple[Any, ...]) -> dict[str, Any]:
+    def _infos(self, arrays: Sequence[Any]) -> dict[str, Any]:
         columns = zip(self._kernel.kernel.info_fields, arrays[4:], strict=True)
         # Gymnasium's vector environments make columns of Python's bools and of NumPy's numbers and arrays.
         return {name: bool(col[0]) if col.ndim == 1 and col.dtype == np.bool_ else col[0] for name, col in columns}
 
     def render(self) -> Any:
         """Return the current frame, uint8 `(height, width, 3)`, if `render_mode` is `"rgb_array"`."""
-        if self.render_mode is None:
-            return None
-        if self._kernel.render is None:
-            raise KernelError(f"{self._kernel.name} has no function `render(state, params)`: write one")
-        state, params = self._batch.records(0)
-        return self._kernel.render(PlainRecord(self._kernel.state, state), PlainRecord(self._kernel.params, params))
+        return None if self.render_mode is None else self._batch.render(0)
 
     def close(self) -> None:
         """Release the memory."""

@@ -31,7 +31,9 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
         return np.ascontiguousarray(actions)
     space: Any = spec.action_space
     keys = [key for key, _ in parts]
-    found = list(actions) if isinstance(actions, Mapping) else list(range(len(actions))) if _is_tuple(actions) else None
+    found = list(actions) if isinstance(actions, Mapping) else None
+    if isinstance(actions, (tuple, list)):
+        found = list(range(len(actions)))
     if found is None or sorted(found, key=repr) != sorted(keys, key=repr):
         raise InvalidArgument(
             f"actions are a {type(actions).__name__} of {found}, expected one array for each of {keys} as in "
@@ -41,10 +43,6 @@ def convert_actions(spec: KernelSpec, actions: Any, leading: tuple[int, ...]) ->
     for name, (key, part) in zip(dtype.names or (), parts, strict=True):
         packed[name] = _convert(part, space[key], actions[key], leading, f"[{key!r}]")
     return packed
-
-
-def _is_tuple(actions: Any) -> bool:
-    return isinstance(actions, (tuple, list))
 
 
 def batch_of_one(spec: KernelSpec, action: Any) -> Any:

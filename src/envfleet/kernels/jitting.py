@@ -102,10 +102,8 @@ class FunctionTree:
 def reads_argument(function: Any, position: int) -> bool:
     """Return whether a function uses one of its positional arguments at all."""
     name = function.__code__.co_varnames[position]
-    # Closures inside the function hold the argument in a cell.
-    return name in function.__code__.co_cellvars or any(
-        (instruction.opname.startswith("LOAD_") and instruction.argval in (name, (name,)))
-        or (isinstance(instruction.argval, tuple) and name in instruction.argval)
+    return any(
+        instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)
         for instruction in dis.get_instructions(function)
     )
 

@@ -15,8 +15,8 @@ from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
 from envfleet.errors import KernelIndexError
-from envfleet.kernels.assignments import describe_typed_loss
 from envfleet.kernels.explaining import describe_line
+from envfleet.kernels.fields import describe_typed_loss
 from envfleet.kernels.jitting import FRAMEWORK, FunctionTree
 from envfleet.kernels.machine_code import DistinctArrays, Part
 from envfleet.kernels.numba_private import (
@@ -33,7 +33,7 @@ from envfleet.kernels.numba_private import (
     register_pass,
 )
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.views import add_draws, make_row_view
+from envfleet.kernels.views import add_draws, make_new_record, make_row_view
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
@@ -244,17 +244,9 @@ _put_methods_first()
 
 
 def new_record(dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: a record in the stack frame, for LLVM to turn into registers."""
+    """Return an intrinsic without arguments: see `make_new_record`."""
     record = numba.from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
-
-    @intrinsic
-    def allocate(_context: Any) -> Any:
-        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-            return cgutils.alloca_once(builder, context.get_data_type(record))
-
-        return record(), generate
-
-    return allocate
+    return make_new_record(intrinsic, cgutils.alloca_once, record)
 
 
 def row_view(shape: tuple[int, ...]) -> Any:

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple
 
 _MAX_SETS = 4
 _CAN_COUNT = getattr(sys, "_is_gil_enabled", lambda: True)()
-
-
-class _Arrays(Protocol):
-    @property
-    def arrays(self) -> Sequence[Any]: ...
-
-
-_S = TypeVar("_S", bound=_Arrays)
 
 
 class OutputSet(NamedTuple):
     """One set of results.
 
     Attributes:
-        table: For the compiled functions, with the addresses of `arrays`.
-        arrays: Observations, rewards, terminated, truncated, and infos, each `(num_envs, …)`.
+        place: Where compiled code finds `arrays`: a table of addresses, or a piece of device memory.
+        arrays: Observations, rewards, terminated, truncated, and infos, each `(num_envs, …)`; on a device then the
+            ended episodes and, in `SAME_STEP`, the final observations and infos.
     """
 
-    table: NDArray[np.int64]
-    arrays: tuple[NDArray[Any], ...]
+    place: Any
+    arrays: Sequence[Any]
 
 
-class OutputPool(Generic[_S]):
+class OutputPool:
     """Sets of result arrays, used again once nobody else holds any array of a set.
 
     A caller owns what it is given: an array is written again only if this pool has the last reference to it, and to
@@ -45,13 +35,13 @@ class OutputPool(Generic[_S]):
         num_sets: How many there are at first.
     """
 
-    def __init__(self, make: Callable[[], _S], *, copy: bool, num_sets: int = 2) -> None:
+    def __init__(self, make: Callable[[], OutputSet], *, copy: bool, num_sets: int = 2) -> None:
         self._make, self._copy = make, copy
         self._sets = [make() for _ in range(num_sets)]
         self._unheld = sum(map(sys.getrefcount, self._sets[0].arrays))
         self._turn = 0
 
-    def take(self) -> _S:
+    def take(self) -> OutputSet:
         """Return a set to write results to."""
         if not self._copy:
             self._turn = (self._turn + 1) % len(self._sets)

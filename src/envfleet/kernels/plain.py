@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import KernelError
-from envfleet.kernels.assignments import OF_ARRAY, OF_PARAMETER, describe_loss
 from envfleet.kernels.explaining import describe_line
-from envfleet.kernels.fields import Fields
+from envfleet.kernels.fields import OF_ARRAY, OF_PARAMETER, Fields, describe_loss
 from envfleet.kernels.kernel import ArraySpec, KernelSpec
 
 _REHEARSED_STEPS = 3

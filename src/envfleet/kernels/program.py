@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import sys
@@ -15,12 +16,11 @@ import numpy as np
 
 from envfleet.errors import EnvfleetError, KernelError, MissingDependency
 from envfleet.kernels.buffers import BufferPlan
-from envfleet.kernels.cache import alone, load_source, read_code, write_code
+from envfleet.kernels.cache import alone, load_source, note, read_code, write_code
 from envfleet.kernels.cpu_target import CpuTarget
 from envfleet.kernels.explaining import explain
 from envfleet.kernels.kernel import KernelSpec, choice_limits
 from envfleet.kernels.plain import rehearse
-from envfleet.kernels.progress import Note
 from envfleet.kernels.references import fingerprint
 from envfleet.kernels.source import Source
 
@@ -28,22 +28,21 @@ if TYPE_CHECKING:
     from envfleet.kernels.machine_code import MachineCode
 
 _FRAMEWORK = (
-    *("machine_code.py", "numba_cpu.py", "assignments.py", "explaining.py", "jitting.py"),
+    *("machine_code.py", "numba_cpu.py", "fields.py", "explaining.py", "jitting.py"),
     *("references.py", "views.py", "rng.py", "ziggurat.py", "rollouts/vectors.py", "cuda/numba_cuda.py"),
 )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """A kernel's entry points, compiled for the CPU; made by `compile_kernel`.
 
     They take exactly what is said here, C-contiguous and unchecked.
 
-    Args:
-        plan: The kernel's buffers.
-        code: The compiled loops.
-        debug: Whether the kernel's functions check their indices.
-
     Attributes:
+        plan: The kernel's buffers.
+        debug: Whether the kernel's functions check their indices.
+        addresses: Of the machine code, by name, for compiled code that calls it.
         step: `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended,
             or `-1 - row` of an action that cannot be, in which case nothing was stepped.
         step_range: `step_range(table, actions, start, stop) -> count`: the same for some rows, unchecked.
@@ -51,18 +50,16 @@ class Program:
         reset: `reset(table, rows, seeds, is_seeded)`: begin episodes in rows (int64), with seeds (uint64) where
             `is_seeded` (bool).
         observe: `observe(table, start, stop)`: write observations and infos anew.
-        addresses: Of the machine code, by name, for compiled code that calls it.
     """
 
-    def __init__(self, plan: BufferPlan, code: MachineCode, *, debug: bool) -> None:
-        self.plan = plan
-        self.debug = debug
-        self.addresses = code.addresses
-        self.step: Callable[..., int] = code.functions["step"]
-        self.step_range: Callable[..., int] = code.functions["step_range"]
-        self.check: Callable[..., int] = code.functions["check"]
-        self.reset: Callable[..., int] = code.functions["reset"]
-        self.observe: Callable[..., int] = code.functions["observe"]
+    plan: BufferPlan
+    debug: bool
+    addresses: dict[str, int]
+    step: Callable[..., int]
+    step_range: Callable[..., int]
+    check: Callable[..., int]
+    reset: Callable[..., None]
+    observe: Callable[..., None]
 
 
 def compile_kernel(spec: KernelSpec, has_own_params: bool, *, debug: bool = False) -> Program:
@@ -128,7 +125,7 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
     module = load_module(spec, text, "loops", machine_code.describe_machine(), debug=debug)
     target = "the CPU, checking indices" if debug else "the CPU"
     code = ready_code(spec, module, samples, lambda: loop_names(plan, numba_cpu, make_function), target)
-    return Program(plan, code, debug=debug)
+    return Program(plan, debug, code.addresses, **code.functions)
 
 
 def ready_code(
@@ -236,7 +233,7 @@ def compiling(spec: KernelSpec, target: str) -> Iterator[None]:
         KernelError: From numba's own error.
     """
     try:
-        with Note(f"envfleet: compiling {spec.name} for {target} (once, then cached) ..."):
+        with note(f"envfleet: compiling {spec.name} for {target} (once, then cached) ..."):
             yield
     except (EnvfleetError, MemoryError, OSError):
         raise

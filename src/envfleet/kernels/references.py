@@ -21,7 +21,7 @@ OUTLINED = "is_outlined"
 """Attribute of functions that are called rather than inlined."""
 
 _NUMBA_TYPES = "numba.core.types."
-_SCALARS = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
+_SCALARS = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType, slice)
 _OF_CODE = (
     *("co_code", "co_exceptiontable", "co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount"),
     *("co_names", "co_varnames", "co_freevars", "co_cellvars"),
@@ -119,7 +119,7 @@ def _walk(functions: Iterable[Any]) -> Iterator[tuple[str, Any, int | None, int]
         path, value = waiting.pop()
         number = numbers.get(id(value))
         parts = [] if number is not None else list(_parts(path, value))
-        if isinstance(value, (types.FunctionType, list, dict)):
+        if isinstance(value, types.FunctionType):
             numbers.setdefault(id(value), len(numbers))
         yield path, value, number, len(parts)
         waiting += reversed(parts)
@@ -129,19 +129,16 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Values that a value holds, each with its path."""
     if isinstance(value, types.CodeType):
         yield from ((path, constant) for constant in value.co_consts)
-    elif isinstance(value, (tuple, list)):
+    elif isinstance(value, tuple):
         names = getattr(value, "_fields", None) or range(len(value))
         yield from ((f"{path}[{name!r}]", item) for name, item in zip(names, value, strict=True))
-    elif isinstance(value, (set, frozenset)):
+    elif isinstance(value, frozenset):  # that a set of constants is, in code
         yield from ((path, item) for item in sorted(value, key=repr))
-    elif isinstance(value, dict):
-        yield from ((path, key) for key in value)
-        yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, types.FunctionType) and not is_of_library(value):
-        code, defaults = value.__code__, value.__defaults__ or ()
+        code, defaults = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
         where = f"{code.co_filename}:{code.co_firstlineno}, in {value.__name__}: it uses "
         yield path, code
-        yield from ((f"{where}a default", default) for default in (*defaults, value.__kwdefaults__))
+        yield from ((f"{where}a default", default) for default in defaults)
         yield from ((where + name, held) for name, held in references(value).items())
     else:
         yield from ((f"{path}.{name}", getattr(value, name)) for name in _members(value))
@@ -151,10 +148,6 @@ def _members(value: Any) -> tuple[str, ...]:
     """Attributes that make up a value of another kind."""
     if isinstance(value, enum.Enum):
         return ("value",)
-    if isinstance(value, functools.partial):
-        return "func", "args", "keywords"
-    if isinstance(value, slice):
-        return "start", "stop", "step"
     is_wrapper = hasattr(value, "__wrapped__") and not isinstance(value, type) and not is_of_library(value)
     return ("__wrapped__",) if is_wrapper else ()
 
@@ -176,8 +169,8 @@ def _label(path: str, value: Any) -> bytes:
     elif is_of_library(value) and hasattr(value, "__name__"):
         own = getattr(value, "__module__", ""), value.__name__
     elif isinstance(value, types.FunctionType):
-        own = OUTLINED in vars(value), *references(value)
-    elif isinstance(value, (tuple, list, dict, set, frozenset)) or _members(value):
+        own = OUTLINED in vars(value), *references(value), *(value.__kwdefaults__ or ())
+    elif isinstance(value, (tuple, frozenset)) or _members(value):
         own = getattr(value, "_fields", None) or getattr(value, "name", None)
     else:
         raise KernelError(

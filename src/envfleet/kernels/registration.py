@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from envfleet.kernels.kernel import Kernel
 
 _ENTRY_POINT = "envfleet.kernels.env:KernelEnv"
-_VECTOR_ENTRY_POINT = "envfleet.kernels.vector:make_vector"
+_VECTOR_ENTRY_POINT = "envfleet.kernels.engine:make_vector"
 _TWINS: dict[str, str] = {}  # an environment's id -> that of the kernel that equals it
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_options, check_seeds, check_whole
+from envfleet.kernels.kernel import KernelSpec
 
 _TOO_LARGE = 2**64
 
@@ -80,3 +81,73 @@ def read_params(options: Any) -> Mapping[str, Any]:
     params = (options or {}).get("params")
     check_options(params, name="options['params']")
     return params or {}
+
+
+def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return parameters by name, each `(1, …)` for all or `(num_envs, …)`.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+        values: What is given: one value for all, or one per sub-environment.
+
+    Raises:
+        InvalidArgument: A name that is no parameter, values of a wrong shape or type, or that the kernel cannot use.
+    """
+    unknown = sorted(set(values) - set(spec.params.names))
+    if unknown:
+        known = ", ".join(spec.params.names) or "none"
+        raise InvalidArgument(f"{spec.name} has no parameter {unknown[0]!r}; its parameters are: {known}")
+    checked = {name: _check_param(spec, num_envs, name, value) for name, value in values.items()}
+    spec.kernel.check_params(checked)
+    return checked
+
+
+def merge_params(
+    spec: KernelSpec,
+    num_envs: int,
+    present: Mapping[str, NDArray[Any]],
+    values: Mapping[str, Any],
+    rows: NDArray[np.int64] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Return the present parameters with some of them changed, in some rows or for all.
+
+    Args:
+        spec: The kernel.
+        num_envs: How many sub-environments.
+        present: What `check_params` returned.
+        values: By name, each for all of `rows` or one per row.
+        rows: Which; `None` for all.
+
+    Raises:
+        InvalidArgument: As in `check_params`.
+    """
+    if rows is None:
+        return {**present, **check_params(spec, num_envs, values)}
+    merged = dict(present)
+    for name, changed in check_params(spec, len(rows), values).items():
+        whole = np.broadcast_to(merged[name], (num_envs, *merged[name].shape[1:])).copy()
+        whole[rows] = changed
+        merged[name] = whole
+    return merged
+
+
+def _check_param(spec: KernelSpec, num_envs: int, name: str, value: Any) -> NDArray[Any]:
+    dtype, shape = spec.params.dtype[name].base, spec.params.dtype[name].shape
+    try:
+        array = np.asarray(value)
+        converted = array.astype(dtype, casting="unsafe" if array.dtype.kind in "iub" else "same_kind")
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{name}={value!r}: pass {dtype} or an array of it") from error
+    if converted.dtype.kind == "f" and np.isnan(converted).any():
+        raise InvalidArgument(f"{name}={value!r} has a NaN, expected numbers: {spec.name} would calculate with it")
+    if array.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise InvalidArgument(f"{name}={value!r} does not fit into {dtype}: pass a smaller number")
+    if converted.shape == shape:
+        return converted.reshape(1, *shape)
+    if converted.shape in ((num_envs, *shape), (1, *shape)):
+        return converted.copy()
+    raise InvalidArgument(
+        f"{name} has shape {converted.shape}, expected {shape} for all sub-environments or {(num_envs, *shape)}: "
+        "pass one value, or one per sub-environment"
+    )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,17 +36,6 @@ RNG_DTYPE: Final = np.dtype(
     align=True,
 )
 """One PCG64: 128 bits of state, 128 bits of increment, and the half of a draw that is kept for the next 32-bit draw."""
-
-
-class RngState(Protocol):
-    """Whatever has the fields of `RNG_DTYPE` as attributes."""
-
-    state_hi: Any
-    state_lo: Any
-    inc_hi: Any
-    inc_lo: Any
-    uinteger: Any
-    has_uint32: Any
 
 
 _MASK_32 = np.uint64(0xFFFFFFFF)
@@ -76,7 +65,7 @@ def _mixed(left: np.uint64, right: np.uint64) -> np.uint64:
     return word ^ (word >> _16)
 
 
-def seed(rng: RngState, value: np.uint64) -> None:
+def seed(rng: Any, value: np.uint64) -> None:
     """Put `rng` where `np.random.default_rng(value)` starts, which is `gymnasium.utils.seeding.np_random(value)`.
 
     Args:
@@ -121,7 +110,7 @@ def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
     return a_hi * b_hi + (middle >> _32) + ((a_lo * b_hi + (middle & _MASK_32)) >> _32)
 
 
-def _advance(rng: RngState) -> None:
+def _advance(rng: Any) -> None:
     hi, lo = rng.state_hi, rng.state_lo
     new_lo = lo * _PCG_LO + rng.inc_lo
     carry = _ONE if new_lo < rng.inc_lo else _ZERO
@@ -129,7 +118,7 @@ def _advance(rng: RngState) -> None:
     rng.state_lo = new_lo
 
 
-def next_uint64(rng: RngState) -> np.uint64:
+def next_uint64(rng: Any) -> np.uint64:
     """Draw 64 random bits, as `PCG64.random_raw`."""
     _advance(rng)
     word = rng.state_hi ^ rng.state_lo
@@ -137,7 +126,7 @@ def next_uint64(rng: RngState) -> np.uint64:
     return (word >> turn) | (word << ((_64 - turn) & _63))  # type: ignore[no-any-return]
 
 
-def next_uint32(rng: RngState) -> np.uint64:
+def next_uint32(rng: Any) -> np.uint64:
     """Draw 32 random bits, as a uint64; every other call takes the upper half that the call before it left."""
     if rng.has_uint32 != 0:
         rng.has_uint32 = np.uint32(0)
@@ -148,17 +137,17 @@ def next_uint32(rng: RngState) -> np.uint64:
     return word & _MASK_32
 
 
-def random(rng: RngState) -> float:
+def random(rng: Any) -> float:
     """Draw a float64 from [0, 1), as `Generator.random()`."""
     return (next_uint64(rng) >> _11) * _UNIT_53
 
 
-def uniform(rng: RngState, low: float = 0.0, high: float = 1.0) -> float:
+def uniform(rng: Any, low: float = 0.0, high: float = 1.0) -> float:
     """Draw a float64 from [low, high), as `Generator.uniform(low, high)`; the bounds are not checked."""
     return low + (high - low) * random(rng)
 
 
-def integers(rng: RngState, low: int, high: int | None = None) -> np.int64:
+def integers(rng: Any, low: int, high: int | None = None) -> np.int64:
     """Draw an int64 from low to high - 1, or from 0 to low - 1, as `Generator.integers(low, high)`.
 
     Args:
@@ -171,7 +160,7 @@ def integers(rng: RngState, low: int, high: int | None = None) -> np.int64:
     return _integers(rng, np.int64(low), np.int64(high))
 
 
-def _integers(rng: RngState, low: np.int64, high: np.int64) -> np.int64:
+def _integers(rng: Any, low: np.int64, high: np.int64) -> np.int64:
     offset = np.uint64(low)
     span = np.uint64(high) - offset
     if span == _ONE:
@@ -183,7 +172,7 @@ def _integers(rng: RngState, low: np.int64, high: np.int64) -> np.int64:
     return np.int64(offset + _below_64(rng, span))
 
 
-def _below_32(rng: RngState, span: np.uint64) -> np.uint64:
+def _below_32(rng: Any, span: np.uint64) -> np.uint64:
     product = next_uint32(rng) * span
     if (product & _MASK_32) < span:
         threshold = (_MASK_32 + _ONE - span) % span
@@ -192,7 +181,7 @@ def _below_32(rng: RngState, span: np.uint64) -> np.uint64:
     return product >> _32
 
 
-def _below_64(rng: RngState, span: np.uint64) -> np.uint64:
+def _below_64(rng: Any, span: np.uint64) -> np.uint64:
     word = next_uint64(rng)
     if word * span < span:
         threshold = (_ZERO - span) % span
@@ -201,7 +190,7 @@ def _below_64(rng: RngState, span: np.uint64) -> np.uint64:
     return _high_product(word, span)
 
 
-def standard_normal(rng: RngState) -> float:
+def standard_normal(rng: Any) -> float:
     """Draw a float64 from the standard normal distribution, as `Generator.standard_normal()`.
 
     One draw in a hundred asks `exp` or `log1p`. Where these are not the C library that NumPy was built with (CUDA), a
@@ -223,7 +212,7 @@ def standard_normal(rng: RngState) -> float:
             return float(value)
 
 
-def _tail(rng: RngState, is_negative: bool) -> float:
+def _tail(rng: Any, is_negative: bool) -> float:
     while True:
         beyond = -_EDGE_INVERSE * math.log1p(-random(rng))
         height = -math.log1p(-random(rng))
@@ -231,12 +220,12 @@ def _tail(rng: RngState, is_negative: bool) -> float:
             return -(EDGE + beyond) if is_negative else EDGE + beyond
 
 
-def normal(rng: RngState, loc: float = 0.0, scale: float = 1.0) -> float:
+def normal(rng: Any, loc: float = 0.0, scale: float = 1.0) -> float:
     """Draw a float64 with mean `loc` and standard deviation `scale`, as `Generator.normal(loc, scale)`."""
     return loc + scale * standard_normal(rng)
 
 
-def choice(rng: RngState, a: Any, p: Any = None) -> Any:
+def choice(rng: Any, a: Any, p: Any = None) -> Any:
     """Draw an element of an array or tuple, as `Generator.choice(a, p=p)`.
 
     Args:
@@ -247,14 +236,14 @@ def choice(rng: RngState, a: Any, p: Any = None) -> Any:
     return a[choice_below(rng, len(a), p)]
 
 
-def choice_below(rng: RngState, a: int, p: Any = None) -> np.int64:
+def choice_below(rng: Any, a: int, p: Any = None) -> np.int64:
     """Draw an int64 from 0 to a - 1, as `Generator.choice(a, p=p)`."""
     if p is None:
         return _integers(rng, np.int64(0), np.int64(a))
     return _weighted_place(rng, p)
 
 
-def _weighted_place(rng: RngState, p: Any) -> np.int64:
+def _weighted_place(rng: Any, p: Any) -> np.int64:
     total = 0.0
     for share in p:
         total += share
@@ -266,7 +255,7 @@ def _weighted_place(rng: RngState, p: Any) -> np.int64:
     return np.int64(len(p) - 1)
 
 
-def _up_to(rng: RngState, last: np.uint64) -> np.int64:
+def _up_to(rng: Any, last: np.uint64) -> np.int64:
     mask = last  # then all bits below its highest
     for shift in (_1, _2, _4, _8, _16):
         mask |= mask >> shift
@@ -276,7 +265,7 @@ def _up_to(rng: RngState, last: np.uint64) -> np.int64:
     return np.int64(word)
 
 
-def shuffle(rng: RngState, x: Any) -> None:
+def shuffle(rng: Any, x: Any) -> None:
     """Shuffle an array along its first axis, as `Generator.shuffle(x)`."""
     flat, row_size = x.flat, x.size // max(len(x), 1)
     for last in range(len(x) - 1, 0, -1):
@@ -286,14 +275,14 @@ def shuffle(rng: RngState, x: Any) -> None:
             flat[here], flat[there] = flat[there], flat[here]
 
 
-def permutation(rng: RngState, x: Any) -> Any:
+def permutation(rng: Any, x: Any) -> Any:
     """Return a copy of an array, shuffled, as `Generator.permutation(x)`; not on CUDA, which makes no arrays."""
     shuffled = x.copy()
     shuffle(rng, shuffled)
     return shuffled
 
 
-def permutation_below(rng: RngState, x: int) -> Any:
+def permutation_below(rng: Any, x: int) -> Any:
     """Return the numbers below `x`, shuffled, as `Generator.permutation(x)`; not on CUDA."""
     shuffled = np.arange(x)
     shuffle(rng, shuffled)

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from envfleet.errors import KernelError
-from envfleet.kernels.assignments import OF_ARRAY, OF_PARAMETER
 from envfleet.kernels.explaining import describe_line, explain
+from envfleet.kernels.fields import OF_ARRAY, OF_PARAMETER
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.numba_private import NumbaError, UnsupportedBytecodeError, ir, run_frontend
 from envfleet.kernels.plain import EXPECTED_RESULTS
@@ -47,9 +47,9 @@ def check_rules(spec: KernelSpec) -> None:
     Raises:
         KernelError: One breaks a rule; names the line and what to write.
     """
-    walk = _Walk(spec)
+    seen: set[tuple[Any, ...]] = set()
     for name, kinds in _ARGUMENTS.items():
-        walk.enter(getattr(spec, name), kinds)
+        _Frame(spec, getattr(spec, name), kinds, seen).check()
 
 
 def check_policy_rules(spec: KernelSpec, act: Any) -> None:
@@ -58,48 +58,30 @@ def check_policy_rules(spec: KernelSpec, act: Any) -> None:
     Raises:
         KernelError: It breaks a rule; names the line and what to write.
     """
-    _Walk(spec).enter(act, ("observation", "out", "rng") if spec.action.shape else ("observation", "rng"))
-
-
-class _Walk:
-    """Follows state, parameters, action and generator through functions.
-
-    Args:
-        spec: The kernel.
-    """
-
-    def __init__(self, spec: KernelSpec) -> None:
-        self._spec = spec
-        self._seen: set[tuple[Any, ...]] = set()
-        self._stack: list[Any] = []
-
-    def enter(self, function: Any, kinds: tuple[str | None, ...]) -> None:
-        """Check one function whose arguments are of some kinds."""
-        function = getattr(function, "py_func", function)
-        if (function, kinds) in self._seen:
-            return
-        self._seen.add((function, kinds))
-        self._stack.append(function)
-        try:
-            code = run_frontend(function)
-        except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
-            raise KernelError(explain(self._spec, error)) from error
-        frame = _Frame(self, self._spec, function, kinds)
-        for label in sorted(code.blocks):
-            for statement in code.blocks[label].body:
-                frame.visit(statement)
-        self._stack.pop()
-
-    def is_active(self, function: Any) -> bool:
-        """Return whether a function is among those that led here."""
-        return function in self._stack
+    _Frame(spec, act, ("observation", "out", "rng") if spec.action.shape else ("observation", "rng"), set()).check()
 
 
 class _Frame:
-    """One function as it is walked through: what each of its variables is."""
+    """One function as it is walked through: what each of its variables is.
 
-    def __init__(self, walk: _Walk, spec: KernelSpec, function: Any, kinds: tuple[str | None, ...]) -> None:
-        self._walk, self._spec, self._function, self._arguments = walk, spec, function, kinds
+    Args:
+        spec: The kernel.
+        function: The function.
+        kinds: What its arguments are, such as `"state"`.
+        seen: Functions that were checked, each with its kinds.
+        callers: The functions that led here.
+    """
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        function: Any,
+        kinds: tuple[str | None, ...],
+        seen: set[tuple[Any, ...]],
+        callers: tuple[Any, ...] = (),
+    ) -> None:
+        self._spec, self._function, self._arguments, self._seen = spec, function, kinds, seen
+        self._stack = (*callers, function)
         self._kinds: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         self._tuples: dict[str, list[Any]] = {}
@@ -107,7 +89,20 @@ class _Frame:
         self._is_step = function is spec.step
         self._num_results: int | None = None  # that a return before this one gives
 
-    def visit(self, statement: Any) -> None:
+    def check(self) -> None:
+        """Check the function and all it calls, unless that was done."""
+        if (self._function, self._arguments) in self._seen:
+            return
+        self._seen.add((self._function, self._arguments))
+        try:
+            code = run_frontend(self._function)
+        except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
+            raise KernelError(explain(self._spec, error)) from error
+        for label in sorted(code.blocks):
+            for statement in code.blocks[label].body:
+                self._visit(statement)
+
+    def _visit(self, statement: Any) -> None:
         """Check one statement of numba's intermediate form."""
         if isinstance(statement, ir.Assign):
             self._assign(statement.target.name, statement.value, statement.loc)
@@ -246,7 +241,7 @@ class _Frame:
                 self._fail(loc, _NO_CLASS.format(name=one.__name__))
         if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] in _KNOWN_MODULES:
             return
-        if self._walk.is_active(function):
+        if function in self._stack:
             self._fail(loc, f"calls {function.__name__}, which calls itself: write a loop")
         try:
             given = inspect.signature(function).bind(*value.args, **dict(value.kws))
@@ -254,7 +249,7 @@ class _Frame:
             self._fail(loc, f"calls {function.__name__} wrongly: {error}")
         names = list(inspect.signature(function).parameters)
         kinds = (self._kinds.get(getattr(given.arguments.get(name), "name", "")) for name in names)
-        self._walk.enter(function, tuple(kinds))
+        _Frame(self._spec, function, tuple(kinds), self._seen, self._stack).check()
 
     def _check_value(self, name: str, value: Any, loc: Any) -> None:
         """Check that compiled code can hold a value from outside the function."""

@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from envfleet.kernels.buffers import Buffer, BufferPlan, RecordBuffers
 from envfleet.kernels.jitting import can_be_repeated, reads_argument
 from envfleet.kernels.kernel import choice_limits
 
-NEXT_STEP, SAME_STEP, DISABLED = 0, 1, 2
+MODES = {mode: number for number, mode in enumerate(AutoresetMode)}
+SAME_STEP = MODES[AutoresetMode.SAME_STEP]
 
 
 class Source:
@@ -156,7 +158,9 @@ class Source:
         spec = self.plan.spec
         space: Any = spec.action_space
         if not spec.action.parts:
-            return _is_outside("flat[k]", *action_bounds(space, spec.action.size))
+            bounds = zip(("action_low", "action_high"), choice_limits(space) or (), strict=False)
+            texts = (f"{name}[k % {spec.action.size}]" if len({*one}) > 1 else one[0] for name, one in bounds)
+            return _is_outside("flat[k]", *texts)
         tests = []
         for name, (key, part) in zip(spec.action.dtype.names or (), spec.action.parts, strict=True):
             limits = choice_limits(space[key])
@@ -164,18 +168,6 @@ class Source:
                 element = f"flat[k][{name!r}]{list(index) if part.shape else ''}"
                 tests.append(_is_outside(element, *(() if limits is None else (bound[number] for bound in limits))))
         return " or ".join(tests)
-
-
-def action_bounds(space: Any, size: int) -> tuple[Any, ...]:
-    """Return code for the bounds of element `k`: the first and the one after the last; nothing for a Box."""
-    limits = choice_limits(space)
-    if limits is None:
-        return ()
-    names = ("action_low", "action_high")
-    return tuple(
-        bound[0] if len(set(bound.tolist())) == 1 else f"{name}[k % {size}]"
-        for name, bound in zip(names, limits, strict=True)
-    )
 
 
 def _is_outside(element: str, *bounds: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,20 +35,43 @@ def make_row_view(intrinsic: Any, types: Any, shape: tuple[int, ...], *, is_inte
             steps = [constant(item_bytes * int(np.prod(shape[axis + 1 :]))) for axis in range(len(shape))]
             strides = [builder.mul(step, source.nitems) for step in steps] if is_interleaved else steps
             first = args[1] if is_interleaved else builder.mul(args[1], constant(size))
-            target = context.make_array(result)(context, builder)
-            context.populate_array(
-                target,
-                data=builder.gep(source.data, [first]),
-                shape=[constant(length) for length in shape],
-                strides=strides,
-                itemsize=constant(item_bytes),
-                meminfo=None,
-            )
-            return target._getvalue()  # noqa: SLF001  # numba's own way
+            data, lengths = builder.gep(source.data, [first]), [constant(length) for length in shape]
+            return make_array(context, builder, result, data, lengths, strides, constant(item_bytes))
 
         return result(flat, types.intp), generate
 
     return view
+
+
+def make_array(
+    context: Any, builder: Any, kind: Any, data: Any, shape: Sequence[Any], strides: Sequence[Any], item_bytes: Any
+) -> Any:
+    """Generate an array of a type over memory; all numbers are values of the code."""
+    array = context.make_array(kind)(context, builder)
+    context.populate_array(array, data=data, shape=shape, strides=strides, itemsize=item_bytes, meminfo=None)
+    return array._getvalue()  # noqa: SLF001  # numba's own way
+
+
+def make_new_record(intrinsic: Any, allocate_once: Any, record: Any, alignment: int | None = None) -> Any:
+    """Make an intrinsic without arguments: a record on the stack, for the compiler to turn into registers.
+
+    Args:
+        intrinsic: The target's decorator.
+        allocate_once: The target's function for memory on the stack.
+        record: The target's type of the record.
+        alignment: Of the memory, in bytes, if not the target's.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]  # numba's
+    def allocate(_context: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+            memory = allocate_once(builder, context.get_data_type(record))
+            memory.align = alignment
+            return memory
+
+        return record(), generate
+
+    return allocate
 
 
 def add_draws(extending: Any, types: Any, generator: Any, make_function: Any, **options: Any) -> None:

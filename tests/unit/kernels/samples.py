@@ -15,6 +15,11 @@ from envfleet.kernels import Kernel, array
 _KICKS = np.array([0.5, -1.0, 0.25, 2.0])
 
 
+def policy_generator(seed: int, env_index: int) -> np.random.Generator:
+    """What a rollout's policy draws from for one sub-environment."""
+    return np.random.default_rng([seed, env_index + 1])
+
+
 def bounce(x: float, limit: float) -> float:
     """A helper in the kernel's own module that calls another."""
     return limit - overshoot(x, limit) if x > limit else x

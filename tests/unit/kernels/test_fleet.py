@@ -375,9 +375,9 @@ def test_a_kernel_with_own_params_is_compiled_once() -> None:
     for kernel in (Walker, PatientWalker):
         with envfleet.make(kernel, 4, backend="kernel", goal=3.0) as fleet:
             batch: Any = cast("KernelEngine", fleet.engine)._batch
-            program = batch._program
+            program = batch.program
             fleet.set_attr("goal", [3.0, 4.0, 5.0, 6.0])
-            is_same[kernel] = batch._program is program
+            is_same[kernel] = batch.program is program
             fleet.reset(seed=0)
             observations[kernel] = [fleet.step(ones(fleet))[0].tolist() for _ in range(20)]
     assert is_same == {Walker: False, PatientWalker: True}

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
+from tests.unit.kernels.samples import policy_generator
 
 import envfleet
 from envfleet.errors import KernelError
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.env import KernelEnv
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policies import policy_generator
 
 
 class Corridor(Kernel):

@@ -97,10 +97,6 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "functions": (add, subtract),
     "functions in a tuple": ((add, add), (add, subtract)),
     "compiled functions in a tuple": ((numba.njit(add),), (numba.njit(subtract),)),
-    "functions in a list of a dict": ({"a": [add]}, {"a": [subtract]}),
-    "keys of a dict": ({"a": 1}, {"b": 1}),
-    "functions in a partial": (functools.partial(add, 1.0), functools.partial(subtract, 1.0)),
-    "arguments of a partial": (functools.partial(add, 1.0), functools.partial(add, 2.0)),
     "functions in a default": (with_default(add), with_default(subtract)),
     "functions in a default of a keyword": (with_keyword_default(add), with_keyword_default(subtract)),
     "functions in a closure": (holder_of(add), holder_of(subtract)),
@@ -143,10 +139,8 @@ def test_only_what_is_named_counts() -> None:
 
 def test_functions_that_come_back_to_themselves_end() -> None:
     endless = module("def even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n != 0 and even(n - 1)")
-    names: list[Any] = [endless.even]
-    names.append(names)
-    assert {one.__name__ for one in reachable(holder_of(names))} == {"hold", "even", "odd"}
-    assert fingerprint([holder_of(names)]) == fingerprint([holder_of(names)])
+    assert {one.__name__ for one in reachable(holder_of(endless.even))} == {"hold", "even", "odd"}
+    assert fingerprint([holder_of(endless.even)]) == fingerprint([holder_of(endless.even)])
 
 
 def test_places_count_where_they_are_asked_for() -> None:
@@ -187,7 +181,9 @@ REFUSED: Sequence[tuple[Any, str]] = [
     ((1.0, Thing()), r"it uses value\[1\], a Thing"),
     (pair("one", "two")._replace(one=Thing()), r"it uses value\['one'\], a Thing"),
     (with_default(Thing()), "it uses a default, a Thing"),
-    (functools.partial(add, Thing()), r"it uses value\.args\[0\], a Thing"),
+    (functools.partial(add, 1.0), "it uses value, a partial"),
+    ([add], "it uses value, a list"),
+    ({"a": 1.0}, "it uses value, a dict"),
     (np.array([Thing()]), "it uses value, a ndarray"),
     (Thing, "it uses value, a type"),
     (geometry, "it uses value, a module"),

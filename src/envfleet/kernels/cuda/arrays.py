@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, is_simulated
-from envfleet.kernels.cuda.dlpack import CPU, CUDA, make_capsule
-from envfleet.kernels.cuda.memory import to_rows
+from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda
 
 
 class DeviceArray:
     """An array on the device.
 
-    Other libraries take it without a copy: `torch.as_tensor(array, device="cuda")`, `torch.from_dlpack(array)`,
-    `cupy.asarray(array)`. `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on the
-    fleet's stream, by default CUDA's, as torch does if not told otherwise; there the order of calls is the order of
-    work.
+    Other libraries take it without a copy: `torch.as_tensor(array, device="cuda")`, `cupy.asarray(array)`.
+    `array.numpy()` and `numpy.asarray(array)` copy it to the host. Kernels run on the fleet's stream, by default
+    CUDA's, as torch does if not told otherwise; there the order of calls is the order of work.
 
     If the rows are small (up to 1 KiB), the first elements of all lie side by side, then the second ones, and so on, as
     threads write them. Strides say so, which torch and CuPy understand; for a library that does not, copy it there:
@@ -31,9 +28,14 @@ class DeviceArray:
         dtype: Its dtype.
         stream: On which it is written.
         room: Rows there is room for, if elements are interleaved; else `None`.
+
+    Attributes:
+        shape: As given.
+        dtype: As given.
+        strides: Bytes from one entry to the next, along each axis.
     """
 
-    __slots__ = ("__weakref__", "_data", "_room", "_stream", "dtype", "shape")
+    __slots__ = ("__weakref__", "_data", "_stream", "dtype", "shape", "strides")
 
     def __init__(
         self,
@@ -43,31 +45,11 @@ class DeviceArray:
         stream: Stream = Stream(0),  # noqa: B008  # frozen
         room: int | None = None,
     ) -> None:
-        self._data, self._stream, self._room = data, stream, room
-        self.shape, self.dtype = shape, dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.size * self.dtype.itemsize
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Bytes from one entry to the next, along each axis."""
-        lengths = self.shape[1:]
-        first, others = (math.prod(lengths), 1) if self._room is None else (1, self._room)
+        self._data, self._stream, self.shape, self.dtype = data, stream, shape, dtype
+        lengths = shape[1:]
+        first, others = (math.prod(lengths), 1) if room is None else (1, room)
         steps = (first, *(others * math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))))
-        return tuple(step * self.dtype.itemsize for step in steps)
+        self.strides = tuple(step * dtype.itemsize for step in steps)
 
     @property
     def address(self) -> int:
@@ -82,45 +64,15 @@ class DeviceArray:
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.address, False),
-            "strides": self.strides if self.ndim > 1 else None,
+            "strides": self.strides,
             "version": 3,
             "stream": self._stream.number,
         }
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's name of the device: its type and number."""
-        return (CPU, 0) if is_simulated() else (CUDA, int(import_cuda().get_current_device().id))
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """Return a DLPack capsule; work on another stream than the fleet's waits until this array is ready.
-
-        Args:
-            stream: The consumer's.
-            max_version: The newest version that the consumer knows.
-            dl_device: Where it wants the array: `None` or here.
-            copy: Not true: it shares this array's memory.
-        """
-        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
-            raise BufferError(
-                "an array on a CUDA device is lent as it is: leave out copy and dl_device, and copy it then"
-            )
-        if stream not in {None, -1} and (stream or Stream(0).number) != self._stream.number:
-            import_cuda().synchronize()
-        strides = tuple(stride // self.dtype.itemsize for stride in self.strides)
-        return make_capsule(self, self.address, self.shape, strides, self.dtype, self.__dlpack_device__())
-
     def numpy(self) -> NDArray[Any]:
         """Copy it to the host, which waits until it is ready."""
         elements = self._data.copy_to_host(stream=self._stream.of_numba).view(self.dtype)
-        rows = to_rows(elements, math.prod(self.shape[1:]), len(self), is_packed=self._room is None)
-        return rows.reshape(self.shape)
+        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(elements, self.shape, self.strides))
 
     def head(self, count: int) -> NDArray[Any]:
         """Copy its first entries to the host, `(count,)`, if it has one axis."""
@@ -144,10 +96,9 @@ class DeviceArray:
         taken = cuda.to_device(np.arange(len(self), dtype=np.int64)[rows], stream=stream)
         shape, size = (len(rows), *self.shape[1:]), math.prod(self.shape[1:])
         data = cuda.device_array(len(rows) * size * self.dtype.itemsize, np.uint8)
-        step = self.dtype.itemsize * (self._room or 1)
         addresses = target.address_of(data), self.address, target.address_of(taken)
         launch = target.launcher(gather, -(-len(rows) * size // BLOCK_THREADS), BLOCK_THREADS, stream)
-        launch(*addresses, len(rows), size, self.dtype.itemsize, self.strides[0], step)
+        launch(*addresses, len(rows), size, self.dtype.itemsize, self.strides[0], self.strides[-1])
         return DeviceArray(data, shape, self.dtype, self._stream)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

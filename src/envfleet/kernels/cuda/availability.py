@@ -36,7 +36,7 @@ def cuda_target() -> types.ModuleType:
     return importlib.import_module("envfleet.kernels.cuda.numba_cuda")
 
 
-_LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__ and DLPack
+_LEGACY_STREAM = 1  # CUDA's default stream in the words of __cuda_array_interface__
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,61 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch import MODES, NO_LIMIT
-from envfleet.kernels.batch_base import BatchBase, BatchState
-from envfleet.kernels.buffers import Buffer
-from envfleet.kernels.cuda.actions import Actions
+from envfleet.kernels.batch import NO_LIMIT
+from envfleet.kernels.batch_base import BatchBase
+from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
-from envfleet.kernels.cuda.ended import DeviceEnded
-from envfleet.kernels.cuda.memory import SHARED_ROWS, Layout, Piece, SavedBuffers, room_for
-from envfleet.kernels.cuda.outputs import DeviceSet
-from envfleet.kernels.cuda.program import compile_for_cuda
-from envfleet.kernels.cuda.target import Layouts
-from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.outputs import OutputPool
-from envfleet.kernels.params import merge_params
+from envfleet.kernels.cuda.memory import Layout, Piece
+from envfleet.kernels.cuda.target import Layouts, compile_for_cuda
+from envfleet.kernels.host_actions import convert_actions, refuse_action
+from envfleet.kernels.kernel import KernelSpec, choice_limits
+from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compiling
+from envfleet.kernels.source import MODES
 from envfleet.options import Options
 
 MAX_BLOCK_THREADS = 128
+
+
+class DeviceEnded:
+    """What `Ended` tells of a step, on the device until somebody looks.
+
+    Args:
+        count: Fetches the number of episodes.
+        arrays: The step's ended episodes and, in `SAME_STEP`, final observations and infos; while they are held, no
+            other step writes them.
+        names: Of the infos.
+        now: When the step was taken, in nanoseconds.
+    """
+
+    def __init__(
+        self, count: Callable[[], int], arrays: tuple[DeviceArray, ...], names: tuple[str, ...], now: int
+    ) -> None:
+        self._count, self._arrays, self._names = count, arrays, names
+        self._episodes: NDArray[Any] | None = None
+        self.now = now
+
+    @property
+    def episodes(self) -> NDArray[Any]:
+        """Records of `ENDED_DTYPE` by ascending row, `(episodes,)`."""
+        if self._episodes is None:
+            count = self._count()
+            episodes = self._arrays[0].head(count) if count else np.zeros(0, ENDED_DTYPE)
+            self._episodes = episodes[np.argsort(episodes["row"])]
+        return self._episodes
+
+    @property
+    def observations(self) -> NDArray[Any] | None:
+        """The last ones, which a reset replaced (`SAME_STEP`), on the host; else `None`."""
+        return self._arrays[1].numpy()[self.episodes["row"]] if len(self._arrays) > 1 else None
+
+    @property
+    def infos(self) -> dict[str, NDArray[Any]]:
+        """Likewise, by name."""
+        rows = self.episodes["row"]
+        columns = zip(self._names, self._arrays[2:], strict=False)  # none but in SAME_STEP
+        return {name: array.numpy()[rows] for name, array in columns}
 
 
 class CudaBatch(BatchBase):
@@ -61,30 +97,31 @@ class CudaBatch(BatchBase):
         self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
     ) -> None:
         require_cuda()
-        cuda = import_cuda()
+        cuda, target = import_cuda(), cuda_target()
         super().__init__(spec, num_envs, params)
-        plan = self._plan
-        self._layouts = Layouts(plan, has_own_params=self._needs_own_params())
-        self._room = room_for(num_envs)
         self._limit, self._mode = limit or NO_LIMIT, MODES[options.autoreset_mode]
-        self._has_finals = options.autoreset_mode is AutoresetMode.SAME_STEP
         threads = min(MAX_BLOCK_THREADS, num_envs)
         self._grid = -(-num_envs // threads), threads
-        self._stream = Stream(options.stream or 0)
-        self._kept = Piece(self._stream, self._layouts.kept, num_envs, self._room, is_zero=True)
+        self._stream, self._clear = Stream(options.stream or 0), target.clear
+        has_finals = options.autoreset_mode is AutoresetMode.SAME_STEP
+        layouts = Layouts(self._plan, has_own_params=self._needs_own_params(), has_finals=has_finals)
+        self._kept = Piece(self._stream, layouts.kept, num_envs)
+        self._room = self._kept.room
+        self._clear(self._kept.data, self._stream.of_numba)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
-        make_set = functools.partial(
-            DeviceSet, plan, self._layouts.out, self._stream, num_envs, has_finals=self._has_finals
-        )
+
+        def make_set() -> OutputSet:
+            piece = Piece(self._stream, layouts.out, num_envs)
+            return OutputSet(piece, [piece.array(name) for name in piece])
+
         self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
-        self._last: DeviceSet = self._pool.take()
+        self._last = self._pool.take()
         self._faults = cuda.mapped_array(1, dtype=np.int64)  # memory of the host that the device writes
         self._faults[0] = 0
-        self._faults_at = cuda_target().address_of(self._faults)
-        self._actions = Actions(spec, num_envs, self._stream)
+        self._faults_at = target.address_of(self._faults)
         self._actions_home = cuda.device_array((num_envs, *spec.action.shape), spec.action.dtype)
-        self._actions_home_at = cuda_target().address_of(self._actions_home)
+        self._actions_home_at = target.address_of(self._actions_home)
         self._requests = Layout(
             [Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))]
         )
@@ -92,20 +129,18 @@ class CudaBatch(BatchBase):
 
     def _build(self) -> None:
         """Choose the code for the present parameters, bring them to the device, and compile now."""
-        plan = self._plan
-        self._has_own_params = self._needs_own_params()
-        rows, room = (self.num_envs, self._room) if self._has_own_params else (1, SHARED_ROWS)
-        piece = Piece(self._stream, Layouts(plan, has_own_params=self._has_own_params).params, rows, room)
-        self._params_piece = piece
+        has_own_params = self._needs_own_params()
+        layout = Layouts(self._plan, has_own_params=has_own_params).params
+        piece = Piece(self._stream, layout, self.num_envs if has_own_params else 1)
+        self._has_own_params, self._params_piece = has_own_params, piece
         self._write_params(self._params)
-        self._program = compile_for_cuda(self.spec, self._has_own_params)
+        self._program = compile_for_cuda(self.spec, has_own_params)
         target, stream = cuda_target(), self._stream.of_numba
-        self._clear = target.clear
         self._launch = target.launcher(self._program.step, *self._grid, stream)
         self._launch_observe = target.launcher(self._program.observe, *self._grid, stream)
         launch_reset = target.launcher(self._program.reset, 1, 1, stream)
         with compiling(self.spec, "CUDA"), target.translating():
-            out = place = self._last.piece.address
+            out = place = self._last.place.address
             launch_reset(self._kept.address, piece.address, out, place, place, place, 0, self._room, 0)
             self._launch_observe(self._kept.address, out, 0, self._room)
             self._launch_step(self._last, self._actions_home_at, 0, num_rows=0)
@@ -128,17 +163,17 @@ class CudaBatch(BatchBase):
         """
         self._check_faults()
         count = len(rows)
-        piece = Piece(self._stream, self._requests, count, room_for(count))
+        piece = Piece(self._stream, self._requests, count)
         for name, values in (("seeds", seeds), ("rows", rows), ("flags", is_seeded)):
             piece.write(name, values)
-        addresses = {name: piece.address + piece.layout.span(name, piece.room).start for name in piece.layout.buffers}
+        addresses = {name: piece.address + piece.layout.span(name, piece.room).start for name in piece}
         out = self._pool.take()
         threads = min(MAX_BLOCK_THREADS, count)
         launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads, self._stream.of_numba)
         launch(
             self._kept.address,
             self._params_piece.address,
-            out.piece.address,
+            out.place.address,
             addresses["rows"],
             addresses["seeds"],
             addresses["flags"],
@@ -156,17 +191,18 @@ class CudaBatch(BatchBase):
         self._observe_to(out)
         return self._hand(out)
 
-    def _observe_to(self, out: DeviceSet) -> None:
-        self._launch_observe(self._kept.address, out.piece.address, self.num_envs, self._room)
+    def _observe_to(self, out: OutputSet) -> None:
+        self._launch_observe(self._kept.address, out.place.address, self.num_envs, self._room)
 
-    def _hand(self, out: DeviceSet) -> tuple[DeviceArray, ...]:
+    def _hand(self, out: OutputSet) -> tuple[DeviceArray, ...]:
         return tuple(out.arrays[: len(self._plan.outputs)])
 
     def step(self, actions: Any, now: int) -> tuple[tuple[DeviceArray, ...], DeviceEnded]:
         """Step every row once.
 
         Args:
-            actions: `(num_envs, …)`: of the action space's dtype on the device, or what can be made that on the host.
+            actions: `(num_envs, …)`: of the action space's dtype on the device (`__cuda_array_interface__`), or what
+                can be made that on the host.
             now: `time.perf_counter_ns()`.
 
         Returns:
@@ -177,26 +213,52 @@ class CudaBatch(BatchBase):
                 step had such a one on the device.
         """
         self._check_faults()
-        taken = self._actions.take(actions)
-        if isinstance(taken, tuple):
-            address, keeper = taken
-        else:
-            self._actions_home.copy_to_device(taken, stream=self._stream.of_numba)
-            address, keeper = self._actions_home_at, None
+        interface = getattr(actions, "__cuda_array_interface__", None)
+        if interface is None:
+            self._actions_home.copy_to_device(self._take_host(actions), stream=self._stream.of_numba)
+        address = self._actions_home_at if interface is None else self._take_device(interface)
         out = self._pool.take()
         self._launch_step(out, address, now, num_rows=self.num_envs)
-        del keeper  # memory that is freed now is not given to others before the launch is through
         self._last = out
         ended = tuple(out.arrays[len(self._plan.outputs) :])
-        count = functools.partial(self._count_ended, out.count)
-        return self._hand(out), DeviceEnded(count, ended, self.spec.kernel.info_fields, now)
+        return self._hand(out), DeviceEnded(
+            lambda: self._count_ended(out.place.count), ended, self.spec.kernel.info_fields, now
+        )
 
-    def _launch_step(self, out: DeviceSet, actions_at: int, now: int, *, num_rows: int) -> None:
-        self._clear(out.count, self._stream.of_numba)
+    def _take_host(self, actions: Any) -> NDArray[Any]:
+        """Check actions of the host."""
+        array, limits = convert_actions(self.spec, actions, (self.num_envs,)), choice_limits(self.spec.action_space)
+        if limits is None:
+            wrong = np.isnan(array)
+        else:
+            low, high = (bound.reshape(self.spec.action.shape) for bound in limits)
+            wrong = (array < low) | (array >= high)
+        if wrong.any():
+            refuse_action(self.spec, array, int(np.argmax(wrong.reshape(len(array), -1).any(axis=1))))
+        return array
+
+    def _take_device(self, interface: dict[str, Any]) -> int:
+        """Check the form of actions of the device; returns their address."""
+        home = self._actions_home
+        shape, dtype, strides = tuple(interface["shape"]), np.dtype(interface["typestr"]), interface.get("strides")
+        if shape != home.shape:
+            raise InvalidArgument(f"actions have shape {shape}, expected {home.shape}: one action per sub-environment")
+        if dtype != home.dtype:
+            raise InvalidArgument(
+                f"actions on the device have dtype {dtype}, expected {home.dtype}: convert them there, as with "
+                f"torch's actions.to(torch.{home.dtype})"
+            )
+        if strides is not None and tuple(strides) != tuple(home.strides):
+            raise InvalidArgument("actions on the device are not contiguous: pass actions.contiguous()")
+        self._stream.follow(interface.get("stream"))
+        return int(interface["data"][0])
+
+    def _launch_step(self, out: OutputSet, actions_at: int, now: int, *, num_rows: int) -> None:
+        self._clear(out.place.count, self._stream.of_numba)
         self._launch(
             self._kept.address,
             self._params_piece.address,
-            out.piece.address,
+            out.place.address,
             actions_at,
             self._faults_at,
             num_rows,
@@ -226,54 +288,41 @@ class CudaBatch(BatchBase):
     @property
     def final_observations(self) -> DeviceArray:
         """The last observation of each episode that ended in the last step (`SAME_STEP`), `(num_envs, …)`."""
-        return self._last.arrays[len(self._plan.outputs) + 1]
-
-    def count_awaiting(self) -> int:
-        """Return how many rows await a reset; waits for the device."""
-        return int(np.count_nonzero(self.kept("awaiting")))
+        array: DeviceArray = self._last.arrays[len(self._plan.outputs) + 1]
+        return array
 
     def kept(self, name: str) -> NDArray[Any]:
-        """Return what is kept of every row besides its state: `"awaiting"`, `"elapsed"`, …; a copy on the host."""
+        """Return what is kept of every row, such as `"awaiting"` and `"elapsed"`; a copy on the host."""
         self._check_faults()
-        return self._kept.read(name)
+        return self._kept[name]
 
-    def field(self, name: str) -> NDArray[Any]:
-        """Return a field of every row's state; a copy on the host."""
-        self._check_faults()
-        if self._plan.state.is_split:
-            return self._kept.read(f"s_{name}")
-        values: NDArray[Any] = self._kept.read("s")[name]
-        return values
-
-    def write(self, name: str, values: Any) -> None:
-        """Set a field of the state.
-
-        Args:
-            name: Of the field.
-            values: One for all rows, or one each.
-        """
-        if self._plan.state.is_split:
-            self._kept.write(f"s_{name}", np.broadcast_to(values, self.num_envs))
+    def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
+        if rows is None:
+            self._kept.write(name, np.broadcast_to(values, (self.num_envs, *self._kept.layout.buffers[name].shape)))
             return
-        whole = self._kept.read("s")
-        whole[name] = values
-        self._kept.write("s", whole)
+        whole = self._kept[name]
+        whole[rows] = values
+        self._kept.write(name, whole)
 
-    def set_params(self, values: Mapping[str, Any], rows: NDArray[np.int64] | None = None) -> None:
-        """Change parameters, in some rows or for all.
+    def _copy_kept(self) -> Piece:
+        """Return a copy that stays on the device until it is looked at."""
+        self._check_faults()
+        copy = Piece(self._stream, self._kept.layout, self.num_envs)
+        copy.copy_from(self._kept)
+        return copy
 
-        Args:
-            values: By name, each for all of `rows` or one per row.
-            rows: Which; `None` for all.
-        """
-        self._params = merge_params(self.spec, self.num_envs, self._params, values, rows)
-        if self._has_own_params == self._needs_own_params():
-            self._write_params(values)
+    def _forms_of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        if isinstance(arrays, Piece):  # of which a look would be a copy
+            return {name: (buffer.dtype, buffer.shape) for name, buffer in arrays.layout.buffers.items()}
+        return super()._forms_of(arrays)
+
+    def _load(self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64] | None) -> None:
+        if isinstance(arrays, Piece) and rows is None:
+            self._kept.copy_from(arrays)
         else:
-            self._build()
+            super()._load(arrays, rows)
 
     def _write_params(self, names: Iterable[str]) -> None:
-        """Bring these parameters, of which the host has a copy, to the device."""
         piece, params = self._params_piece, self._plan.params
         if params.is_split:
             for name in names:
@@ -283,37 +332,6 @@ class CudaBatch(BatchBase):
         for name, values in self._params.items():
             block[name] = values
         piece.write(params.prefix, block)
-
-    def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
-        """Copy everything of some rows to the host; or of all, in one copy that stays on the device until looked at."""
-        self._check_faults()
-        if rows is None:
-            return BatchState(SavedBuffers(self._kept.twin()), self.params)
-        return BatchState(
-            {name: self._kept.read(name)[rows] for name in self._layouts.kept.buffers}, self._params_of(rows)
-        )
-
-    def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
-        """Bring saved rows back, to the same places or others; they may come from another device."""
-        arrays = state.arrays
-        if rows is None and isinstance(arrays, SavedBuffers) and self._is_of_this_form(arrays.piece):
-            self._check_saved(state.params)
-            self._kept.copy_from(arrays.piece)
-        else:
-            arrays = dict(arrays)
-            self._check_saved(state.params, arrays)
-            for name in arrays:
-                whole = self._kept.read(name)
-                whole[slice(None) if rows is None else rows] = arrays[name]
-                self._kept.write(name, whole)
-        if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
-            self.set_params(dict(state.params), rows)
-
-    def _is_of_this_form(self, piece: Piece) -> bool:
-        return piece.layout.buffers == self._layouts.kept.buffers and piece.num_rows == self.num_envs
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a batch of kernel environments holds memory of a device: pickle what save() returns")
 
     def close(self) -> None:
         """There is nothing to end: the memory goes with the last array that anybody holds."""

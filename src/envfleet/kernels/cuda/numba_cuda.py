@@ -18,10 +18,10 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
-from envfleet.kernels.assignments import describe_typed_loss
+from envfleet.kernels.fields import describe_typed_loss
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.views import add_draws, make_row_view
+from envfleet.kernels.views import add_draws, make_array, make_new_record, make_row_view
 
 _RECORD_ALIGNMENT = 16  # bytes; LLVM gives memory of unnamed bytes none, and devices refuse unaligned access
 _MOST_UNROLLED = 32  # elements
@@ -36,19 +36,9 @@ add_draws(extending, types, from_dtype(RNG_DTYPE), make_function)
 
 
 def new_record(dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: a record of the thread's own, for the compiler to turn into registers."""
+    """Return an intrinsic without arguments: see `make_new_record`."""
     record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
-
-    @intrinsic
-    def allocate(_context: Any) -> Any:
-        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-            memory = cgutils.alloca_once(builder, context.get_data_type(record))
-            memory.align = _RECORD_ALIGNMENT
-            return memory
-
-        return record(), generate
-
-    return allocate
+    return make_new_record(intrinsic, cgutils.alloca_once, record, _RECORD_ALIGNMENT)
 
 
 def array_at(dtype: np.dtype[Any]) -> Any:
@@ -64,16 +54,8 @@ def array_at(dtype: np.dtype[Any]) -> Any:
             length = context.cast(builder, args[1], signature.args[1], types.intp)
             # By way of the global address space, so that loads and stores need not find out which one it is.
             place = builder.inttoptr(args[0], data_type.as_pointer(nvvm.ADDRSPACE_GLOBAL))
-            target = context.make_array(result)(context, builder)
-            context.populate_array(
-                target,
-                data=builder.addrspacecast(place, data_type.as_pointer()),
-                shape=[length],
-                strides=[item_bytes],
-                itemsize=item_bytes,
-                meminfo=None,
-            )
-            return target._getvalue()  # noqa: SLF001  # numba's own way
+            data = builder.addrspacecast(place, data_type.as_pointer())
+            return make_array(context, builder, result, data, [length], [item_bytes], item_bytes)
 
         return result(types.int64, types.int64), generate
 
@@ -98,35 +80,22 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     @intrinsic
     def allocate(_context: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+            def constant(value: int) -> Any:
+                return context.get_constant(types.intp, value)
+
             kind = context.get_data_type(result.dtype)
-            memory = cgutils.alloca_once(builder, kind, size=context.get_constant(types.intp, math.prod(shape)))
-            target = context.make_array(result)(context, builder)
-            context.populate_array(
-                target,
-                data=memory,
-                shape=[context.get_constant(types.intp, length) for length in shape],
-                strides=[context.get_constant(types.intp, stride) for stride in strides],
-                itemsize=context.get_constant(types.intp, dtype.itemsize),
-                meminfo=None,
-            )
-            return target._getvalue()  # noqa: SLF001  # numba's own way
+            memory = cgutils.alloca_once(builder, kind, size=constant(math.prod(shape)))
+            lengths, steps = [constant(length) for length in shape], [constant(stride) for stride in strides]
+            return make_array(context, builder, result, memory, lengths, steps, constant(dtype.itemsize))
 
         return result(), generate
 
     return allocate
 
 
-def read_row(length: int) -> Any:
-    """Return an intrinsic `(elements, row, own)` that copies an interleaved row to the thread's own memory."""
-    return _row_copy(length, is_read=True)
+def row_copy(length: int, *, is_read: bool) -> Any:
+    """Return an intrinsic `(elements, row, own)` that copies an interleaved row to the thread's own memory, or back."""
 
-
-def write_row(length: int) -> Any:
-    """Return an intrinsic `(elements, row, own)` that copies it back."""
-    return _row_copy(length, is_read=False)
-
-
-def _row_copy(length: int, *, is_read: bool) -> Any:
     @intrinsic
     def copy(_context: Any, elements: Any, row: Any, own: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Device code around a kernel's functions: one thread has one sub-environment.
+"""Device code around a kernel's functions, one thread for one sub-environment; how it is made ready.
 
 A step is one launch: check the action, step, count and record what ended, reset what is due, observe.
 
@@ -8,13 +8,20 @@ a launch takes a few plain integers, whatever the kernel, and threads look up no
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import math
+import types
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from envfleet.kernels.buffers import Buffer, BufferPlan
-from envfleet.kernels.cuda.memory import SHARED_ROWS, Layout
+from envfleet.kernels.cuda.availability import cuda_target
+from envfleet.kernels.cuda.memory import Layout, room_for, word_of
+from envfleet.kernels.kernel import KernelSpec
+from envfleet.kernels.program import check_functions, fingerprint_of, load_module, loop_names
 from envfleet.kernels.source import SAME_STEP, Source, deeper, indent
 
 MAX_COPIED_BYTES = 1024
@@ -36,6 +43,7 @@ class Layouts:
     Args:
         plan: The buffers.
         has_own_params: Every sub-environment has parameters of its own.
+        has_finals: With what `SAME_STEP` alone has.
 
     Attributes:
         kept: What makes up a saved state.
@@ -45,7 +53,7 @@ class Layouts:
         copied: `"state"`, `"params"` and `"out"`, where functions of a row get a copy in the thread's own memory.
     """
 
-    def __init__(self, plan: BufferPlan, *, has_own_params: bool) -> None:
+    def __init__(self, plan: BufferPlan, *, has_own_params: bool, has_finals: bool = True) -> None:
         observations, finals = plan.outputs[0], plan.finals[0]
         is_copied = {
             "state": _is_small(plan.state.dtype),
@@ -56,7 +64,8 @@ class Layouts:
         images = () if is_copied["out"] else (observations.name, finals.name)
         self.kept = Layout(plan.kept, packed=() if is_copied["state"] else (plan.state.prefix,))
         self.params = Layout(plan.params.buffers, packed=() if is_copied["params"] else (plan.params.prefix,))
-        self.out = Layout((*plan.outputs, plan.ended, *plan.finals), packed=(plan.ended.name, *images))
+        results = (*plan.outputs, plan.ended, *(plan.finals if has_finals else ()))
+        self.out = Layout(results, packed=(plan.ended.name, *images))
 
 
 def _is_small(dtype: np.dtype[Any], size: int = 1) -> bool:
@@ -74,7 +83,7 @@ class CudaTarget:
     def __init__(self, source: Source, layouts: Layouts) -> None:
         self._source, self._plan, self._layouts = source, source.plan, layouts
         plan = source.plan
-        room = "room" if source.has_own_params else str(SHARED_ROWS)
+        room = "room" if source.has_own_params else str(room_for(1))
         self._kept = self._arrays(self._layouts.kept, plan.kept, "kept")
         self._params = self._arrays(layouts.params, plan.params.buffers, "params_at", room)
         self._shown = self._arrays(self._layouts.out, (*plan.outputs[:1], *plan.outputs[4:]), "out")
@@ -93,7 +102,8 @@ class CudaTarget:
         """Make arrays over the buffers that lie at address `base`, in memory for so many `rows`."""
         lines = []
         for name in (buffer.name for buffer in buffers):
-            place, length = layout.address(name, rows), layout.span_elements(name)
+            place = layout.address(name, rows)
+            length = math.prod(layout.shape(name)) if name in layout.packed else 1
             lines.append(f"{name} = array_{name}({base} + {place}, {rows} * {length})")
         return lines
 
@@ -176,3 +186,52 @@ def observe(kept, out, n, room):
         return
 {indent([*state, *self._shown, *source.load(plan.state), *source.show()])}
 """
+
+
+def compile_for_cuda(spec: KernelSpec, has_own_params: bool) -> types.ModuleType:
+    """Prepare a kernel for the device; it is compiled, or loaded from the cache on disk, when first launched.
+
+    The module has its entry points, which take plain integers, most of them addresses:
+
+    - `step(kept, params_at, out, actions_at, faults, n, room, limit, mode, now)`
+    - `reset(kept, params_at, out, rows_at, seeds_at, flags_at, count, room, now)`
+    - `observe(kept, out, n, room)`
+
+    Args:
+        spec: The kernel.
+        has_own_params: Every sub-environment has parameters of its own.
+
+    Raises:
+        KernelError: It raises if run as plain Python, or breaks a rule.
+    """
+    return _compile(spec, has_own_params, fingerprint_of(spec))
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> types.ModuleType:
+    truncates = check_functions(spec)
+    plan, target = BufferPlan(spec), cuda_target()
+    layouts = Layouts(plan, has_own_params=has_own_params)
+    source = Source(plan, has_own_params=has_own_params, truncates=truncates, copied=layouts.copied)
+    cuda_code = CudaTarget(source, layouts)
+    text = cuda_code.text()
+    module = load_module(spec, text, "device", importlib.metadata.version("numba-cuda"))
+    arrays = cuda_code.elements() | {
+        "actions": spec.action.dtype,
+        "counts": np.dtype(np.int64),
+        "seeds": np.dtype(np.uint64),
+        "flags": np.dtype(np.uint8),
+    }
+    names = vars(module)
+    names.update(loop_names(plan, target, target.make_function))
+    for name in spec.kernel.info_fields:
+        names[f"info_row_{name}"] = target.interleaved_row_view(spec.state.dtype[name].shape)
+    for records in (plan.state, plan.params):
+        length = records.dtype.itemsize // word_of(records.dtype).itemsize
+        names[f"read_{records.variable}"] = target.row_copy(length, is_read=True)
+        names[f"write_{records.variable}"] = target.row_copy(length, is_read=False)
+    names["new_out"] = target.new_array(spec.observation.shape, spec.observation.dtype)
+    names["write_out"] = target.row_copy(spec.observation.size, is_read=False)
+    names.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
+    names["nan"] = float("nan")
+    return module

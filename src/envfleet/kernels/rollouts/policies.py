@@ -171,7 +171,7 @@ def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
 
 
 Act = Callable[..., Any]
-RolloutPolicy = MLP | Act | Literal["random"] | None
+RolloutPolicy = MLP | Act | Literal["random"]
 
 
 def check_random(spec: KernelSpec) -> None:
@@ -227,16 +227,3 @@ def _choose(spec: KernelSpec, act: Act, observation: Any, fill: int) -> Any:
     action = np.full(spec.action.shape, fill, spec.action.dtype)
     act(observation, action, rng)
     return action
-
-
-def policy_generator(seed: int, env_index: int) -> np.random.Generator:
-    """Return the generator a rollout's policy draws from for one sub-environment.
-
-    Sub-environments themselves are seeded with one word, `seed + i`; the second word, which is not 0, keeps the two
-    apart.
-
-    Args:
-        seed: Of the rollout, below 2**32.
-        env_index: Of the sub-environment.
-    """
-    return np.random.default_rng([seed, env_index + 1])

@@ -8,19 +8,17 @@ policy's numbers and scratch memory, both float32. Networks go through blocks of
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import math
-import types
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from envfleet.kernels.kernel import KernelSpec, choice_limits
 from envfleet.kernels.references import fingerprint
-from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy, check_act, check_random
+from envfleet.kernels.rollouts.policies import MLP, Act, RolloutPolicy, check_act, check_random
 
 BLOCK_ROWS = 64
 """Rows of a block; a short one goes through the network as a whole, as what fills it up is never read."""
@@ -41,9 +39,8 @@ class PolicySource:
 
     Attributes:
         text: Source of `choose`, empty if actions are given.
-        key: Hash of what `text` refers to.
-        functions: Plain functions it refers to, to be compiled.
-        constants: Arrays it refers to.
+        key: Hash of `act`.
+        act: The user's function, which `text` calls.
         scratch_size: Float32 numbers of scratch memory.
         is_drawing: Needs generators.
         is_checked: May choose what is not in the action space.
@@ -52,8 +49,7 @@ class PolicySource:
 
     text: str
     key: str = ""
-    functions: Mapping[str, types.FunctionType] = dataclasses.field(default_factory=dict, compare=False)
-    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    act: Act | None = dataclasses.field(default=None, compare=False)
     scratch_size: int = 0
     is_drawing: bool = False
     is_checked: bool = False
@@ -76,23 +72,28 @@ def policy_source(spec: KernelSpec, policy: RolloutPolicy, *, debug: bool = Fals
         InvalidArgument: It does not fit the kernel's spaces.
         KernelError: A user's function cannot be run.
     """
-    if policy is None or (isinstance(policy, str) and policy == "random"):
+    if isinstance(policy, str) and policy == "random":
         check_random(spec)
         return _allowed(spec) if "action_mask" in spec.kernel.info_fields else _random(spec)
     if isinstance(policy, MLP):
         policy.check(spec)
-        return _network(spec, policy)
+        text, size = _network_text(spec, policy), _scratch_size(policy.sizes)
+        return PolicySource(text, scratch_size=size, is_drawing=policy.is_stochastic, is_checked=True)
     check_act(spec, policy)
     return _function(spec, policy, debug)
 
 
 def _random(spec: KernelSpec) -> PolicySource:
-    space, size, limits = spec.action_space, spec.action.size, choice_limits(spec.action_space)
-    low, high = _bounds(space) if limits is None else limits
+    space: Any = spec.action_space
+    size, limits = spec.action.size, choice_limits(space)
+    low, high = (space.low.ravel(), space.high.ravel()) if limits is None else limits
     if limits is None and spec.action.dtype.kind != "f":
         low, high = low.astype(np.int64), high.astype(np.int64) + 1
     draw = "uniform" if low.dtype.kind == "f" else "integers"
     text = f"""
+{_bounds(low, high)}
+
+
 @inner
 def choose(m, observations, actions, log_probs, generators, inputs, scratch):
     for i in range(m):
@@ -100,7 +101,7 @@ def choose(m, observations, actions, log_probs, generators, inputs, scratch):
         for k in range({size}):
             actions[i * {size} + k] = rng.{draw}(choice_low[k], choice_high[k])
 """
-    return PolicySource(text, _hash(low, high), constants={"choice_low": low, "choice_high": high}, is_drawing=True)
+    return PolicySource(text, is_drawing=True)
 
 
 def _allowed(spec: KernelSpec) -> PolicySource:
@@ -125,23 +126,9 @@ def choose(m, observations, actions, log_probs, generators, inputs, scratch, sta
     return PolicySource(text, is_drawing=True, reads_state=True)
 
 
-def _bounds(space: Any) -> tuple[Any, Any]:
-    """Return the bounds of a Box, flat, float64."""
-    return space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
-
-
-def _network(spec: KernelSpec, policy: MLP) -> PolicySource:
-    constants: dict[str, Any] = {}
-    if isinstance(spec.action_space, spaces.Box):
-        constants["choice_low"], constants["choice_high"] = _bounds(spec.action_space)
-    return PolicySource(
-        _network_text(spec, policy),
-        _hash(*constants.values()),
-        constants=constants,
-        scratch_size=_scratch_size(policy.sizes),
-        is_drawing=policy.is_stochastic,
-        is_checked=True,
-    )
+def _bounds(low: NDArray[Any], high: NDArray[Any]) -> str:
+    """Name the bounds of the choices, float64 or int64."""
+    return f"choice_low = np.array({low.tolist()})\nchoice_high = np.array({high.tolist()})"
 
 
 def _function(spec: KernelSpec, act: Any, debug: bool) -> PolicySource:
@@ -154,15 +141,7 @@ def choose(m, observations, actions, log_probs, generators, inputs, scratch):
     for i in range(m):
         {line}
 """
-    key = fingerprint([act], has_places=debug)
-    return PolicySource(text, key, functions={"act_": act}, is_drawing=True, is_checked=True)
-
-
-def _hash(*arrays: Any) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(array.tobytes())
-    return digest.hexdigest()[:16]
+    return PolicySource(text, fingerprint([act], has_places=debug), act, is_drawing=True, is_checked=True)
 
 
 # ---------------------------------------------------------------------- networks
@@ -176,6 +155,7 @@ def _scratch_size(sizes: tuple[int, ...]) -> int:
 def _network_text(spec: KernelSpec, policy: MLP) -> str:
     """Write the layers and the `choose` of a network that fits the kernel's spaces."""
     sizes = policy.sizes
+    space: Any = spec.action_space
     place = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
     head = _discrete_head(spec, policy) if policy.head in ("argmax", "categorical") else _box_head(spec, policy, place)
     return f"""
@@ -183,6 +163,7 @@ from envfleet.kernels.rollouts.vectors import dense, softmax
 
 {_layers(sizes, policy.activation)}
 {f"sums = softmax({sizes[-1]})" if policy.head == "categorical" else ""}
+{_bounds(space.low.ravel(), space.high.ravel()) if policy.head in ("tanh", "tanh_gaussian") else ""}
 
 
 @inner

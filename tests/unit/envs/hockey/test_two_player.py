@@ -16,7 +16,7 @@ from envfleet.envs.hockey.kernel.game import Hockey, HockeyOne
 from envfleet.envs.hockey.scripted import scripted_action
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.params import check_params
+from envfleet.kernels.requests import check_params
 
 ID = "envfleet/Hockey-Two-Box2D-v0"
 NOTHING = np.zeros((2, 4), np.float32)

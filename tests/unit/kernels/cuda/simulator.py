@@ -108,24 +108,16 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDAr
     return lambda: np.full(shape, 7).astype(dtype)
 
 
-def read_row(length: int) -> Callable[[NDArray[Any], int, Any], None]:
-    """A function `(elements, row, own)` that copies an interleaved row."""
+def row_copy(length: int, *, is_read: bool) -> Callable[[NDArray[Any], int, Any], None]:
+    """A function `(elements, row, own)` that copies an interleaved row, or copies it back."""
     lane = interleaved_row_view((length,))
 
-    def read(elements: NDArray[Any], row: int, own: Any) -> None:
-        _flat(own, elements)[:] = lane(elements, row)
+    def copy(elements: NDArray[Any], row: int, own: Any) -> None:
+        far, near = lane(elements, row), _flat(own, elements)
+        source, target = (far, near) if is_read else (near, far)
+        target[:] = source
 
-    return read
-
-
-def write_row(length: int) -> Callable[[NDArray[Any], int, Any], None]:
-    """A function `(elements, row, own)` that copies it back."""
-    lane = interleaved_row_view((length,))
-
-    def write(elements: NDArray[Any], row: int, own: Any) -> None:
-        lane(elements, row)[:] = _flat(own, elements)
-
-    return write
+    return copy
 
 
 def _flat(own: Any, elements: NDArray[Any]) -> NDArray[Any]:

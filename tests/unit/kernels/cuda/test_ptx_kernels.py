@@ -78,7 +78,7 @@ def to_ptx(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Compiler:
     monkeypatch.setenv("ENVFLEET_CACHE_DIR", str(tmp_path))
     cuda: Any = importlib.import_module("numba.cuda")
     dispatcher = importlib.import_module("numba.cuda.dispatcher")
-    program = importlib.import_module("envfleet.kernels.cuda.program")
+    program = importlib.import_module("envfleet.kernels.cuda.target")
     target = importlib.import_module("envfleet.kernels.cuda.availability").cuda_target()
     # Typing a call asks the present device for its compute capability.
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=HOPPER))

@@ -10,13 +10,14 @@ import pytest
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from tests.unit.kernels.samples import policy_generator
 
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import MLP, Kernel
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policies import check_random, policy_generator
-from envfleet.kernels.rollouts.program import compile_values
+from envfleet.kernels.rollouts.policies import check_random
+from envfleet.kernels.rollouts.rollout import compile_values
 
 NUM_STEPS = 12
 

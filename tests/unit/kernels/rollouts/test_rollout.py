@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
+from tests.unit.kernels.samples import policy_generator
 
 import envfleet
 from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
@@ -17,7 +18,7 @@ from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.rollout import Rollout
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policies import check_act, policy_generator
+from envfleet.kernels.rollouts.policies import check_act
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -168,7 +169,7 @@ def test_final_infos_are_those_before_the_reset() -> None:
 def test_random_actions_are_numpys_and_depend_on_the_sub_environment_alone(kernel: type[Kernel]) -> None:
     with make(kernel, 70, workers=2) as many, make(kernel, 3) as few, make(kernel, 70) as twin:
         rollout = many.rollout("random", 20, seed=11)
-        part = few.rollout(None, 20, seed=11)
+        part = few.rollout("random", 20, seed=11)
         np.testing.assert_array_equal(rollout.actions[:, :3], part.actions)
         np.testing.assert_array_equal(rollout.all_observations[:, :3], part.all_observations)
         space: Any = many.single_action_space
@@ -308,7 +309,7 @@ def test_after_an_interruption_a_reset_is_needed(monkeypatch: pytest.MonkeyPatch
 
     with make(Drift, 4) as fleet:
         with monkeypatch.context() as patch:
-            patch.setattr(fleet.engine._batch._crew, "run", interrupted)
+            patch.setattr(fleet.engine._batch.crew, "run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 fleet.rollout("random", 2)
         with pytest.raises(ResetNeeded):
