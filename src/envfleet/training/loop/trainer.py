@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
@@ -154,7 +156,7 @@ class Trainer:
         self.tally.add_figures(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
-        _check_finite(step.observations, arena.num_envs)
+        _check_finite(step.observations, self.agent.packing, arena.num_envs)
         before = self.transitions
         self._count(len(step.transitions), step.results)
         self._do_what_is_due(before)
@@ -365,16 +367,19 @@ def _int_of(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1)[0])
 
 
-def _check_finite(observations: NDArray[Any], num_envs: int) -> None:
+def _check_finite(observations: NDArray[Any], packing: Packing, num_envs: int) -> None:
     """Check the observations of all seats.
 
     Raises:
-        ObservationError: One is not finite; the message names its sub-environment.
+        ObservationError: One is not finite; the message names its sub-environment, and where it is.
     """
-    if observations.dtype.kind != "f" or np.isfinite(observations).all():
-        return
-    seat, *place = np.argwhere(~np.isfinite(observations))[0].tolist()
-    raise ObservationError(
-        f"sub-environment {seat % num_envs} returned an observation with {observations[(seat, *place)]} at {place}, "
-        "expected finite numbers: mend the environment, or clip what it divides by"
-    )
+    arrays = [observations]
+    if packing.is_nested:
+        arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(observations))]
+    for part, array in zip(packing.parts, arrays, strict=True):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            seat, *place = np.argwhere(~np.isfinite(array))[0].tolist()
+            raise ObservationError(
+                f"sub-environment {seat % num_envs} returned {array[(seat, *place)]} at {part.name}{place}, expected "
+                "finite numbers: mend the environment, or clip what it divides by"
+            )

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
 from tests.unit.training.watching import Watcher
 
 from envfleet.agents import DDDQN, PPO, Transitions, load_agent
@@ -69,6 +70,11 @@ class Blur(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 def blurred() -> Any:
     return Blur(gymnasium.make("CartPole-v1"))
+
+
+def blurred_in_part() -> Any:
+    space = spaces.Dict(clock=spaces.Discrete(9), poles=spaces.Box(-np.inf, np.inf, (4,), np.float32))
+    return TransformObservation(blurred(), lambda poles: {"clock": 1, "poles": np.float32(poles)}, space)
 
 
 def config_of(
@@ -208,9 +214,10 @@ def test_divergence_before_the_first_checkpoint_names_none(tmp_path: Path) -> No
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
-def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: Path) -> None:
-    config = config_of({"transitions": 400}, env=f"{HERE}:blurred", warmup_steps=20)
-    with pytest.raises(ObservationError, match=r"sub-environment 0 returned an observation with nan at \[2\]"):
+@pytest.mark.parametrize(("env", "place"), [("blurred", "observation"), ("blurred_in_part", "poles")])
+def test_an_observation_that_is_not_finite_is_reported_at_its_sub_env(tmp_path: Path, env: str, place: str) -> None:
+    config = config_of({"transitions": 400}, env=f"{HERE}:{env}", warmup_steps=20)
+    with pytest.raises(ObservationError, match=rf"sub-environment 0 returned nan at {place}\[2\]"):
         train(config, base_output_dir=tmp_path, run_name="a", verbose=False)
 
 
