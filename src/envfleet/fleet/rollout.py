@@ -238,6 +238,11 @@ def _chooser(
                 "functions of one row are compiled into kernels only; pass a callable policy(observations) -> actions"
             )
         return lambda t, observations: policy(observations)
+    if hasattr(policy, "weights"):  # an MLP
+        raise InvalidArgument(
+            f"the policy is an {type(policy).__name__}, which is compiled into kernels only: pass a callable "
+            "policy(observations) -> actions"
+        )
     given = layout.apart(policy)
     for leaf, array in zip(layout.leaves, given, strict=True):
         expected = (num_steps, num_envs, *leaf.shape)

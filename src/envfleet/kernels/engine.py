@@ -235,7 +235,11 @@ class KernelEngine(seam.Engine):
             raise ResetNeeded(f"set_attr({name!r}) before the first reset, which sets it: call reset() first")
         field, num_envs = self._kernel.state.dtype[name], self.traits.num_envs
         try:
-            each = np.broadcast_to(np.asarray(values, field.base), (num_envs, *field.shape))
+            given = np.asarray(values)
+            with np.errstate(invalid="ignore"):
+                each = np.broadcast_to(given.astype(field.base), (num_envs, *field.shape))
+            if field.base.kind in "iub" and not np.array_equal(each, np.broadcast_to(given, each.shape)):
+                raise ValueError("a part of a number would be lost")
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgument(
                 f"set_attr({name!r}, {reprlib.repr(values)}): {name} is {field.base} of shape {field.shape}; pass one "

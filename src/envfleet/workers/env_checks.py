@@ -67,9 +67,10 @@ def explain_result(error: BaseException, result: Any) -> BaseException:
     if result is UNSET:
         return error
     if not (isinstance(result, tuple) and len(result) == 5):
+        is_old = isinstance(result, tuple) and len(result) == 4
         problem = (
-            f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info); "
-            "an environment of the old gym API must be converted first"
+            f"step() returned {_shape_of(result)}, expected (observation, reward, terminated, truncated, info): "
+            f"{'convert an environment of the old gym API first' if is_old else 'return all five'}"
         )
     elif isinstance(result[1], np.ndarray) and result[1].shape:
         problem = (
@@ -103,4 +104,6 @@ def read_reset(result: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _shape_of(result: Any) -> str:
+    if result is None:
+        return "None"
     return f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"

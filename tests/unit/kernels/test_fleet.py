@@ -280,7 +280,13 @@ def test_attributes(walkers: Any) -> None:
         walkers.set_attr("speed", 1.0)
     with pytest.raises(InvalidArgument, match="no methods"):
         walkers.call("x", 1)
-    for name, values in (("x", [1.0, 2.0]), ("x", "far"), ("crossings", [[1], 2, 3, 4]), ("goal", [1.0, 2.0])):
+    for name, values in (
+        ("x", [1.0, 2.0]),
+        ("x", "far"),
+        ("crossings", [[1], 2, 3, 4]),
+        ("crossings", 1.5),
+        ("goal", [1.0, 2.0]),
+    ):
         words = rf"{name}.*(one for each of the 4|one per sub-environment|array)|Values must be a list"
         with pytest.raises(InvalidArgument, match=words):
             walkers.set_attr(name, values)

@@ -198,7 +198,7 @@ def check_act(spec: KernelSpec, act: Act) -> None:
     name = getattr(act, "__name__", repr(act))
     how = f"write `def {name}({', '.join(arguments)}):`"
     if not inspect.isfunction(act):
-        raise KernelError(f"the policy is a {type(act).__name__}, expected a function, an MLP or 'random': {how}")
+        raise InvalidArgument(f"policy={act!r}, expected a function, an MLP or 'random': pass one of them")
     if spec.action.parts:
         raise KernelError(
             f"{name} is compiled, which functions that choose from {spec.action_space} cannot be: pass a callable "
