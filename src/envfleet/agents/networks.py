@@ -143,7 +143,12 @@ class OwnEncoder(nn.Module):
         super().__init__()
         self._packing = packing
         make = find_own(network, "network")
-        self.module: nn.Module = make(packing.original) if callable(make) else make
+        try:
+            self.module: nn.Module = make(packing.original) if callable(make) else make
+        except TypeError as error:
+            raise InvalidArgument(
+                f"network={network!r} cannot be called with the observation space ({error}): let it take that alone"
+            ) from error
         if not isinstance(self.module, nn.Module):
             raise InvalidArgument(
                 f"network={network!r} made a {type(self.module).__name__}, expected a torch.nn.Module: name a callable "

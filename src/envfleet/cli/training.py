@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from envfleet.cli.console import make_console, readable_errors
+from envfleet.cli.console import check_output, make_console, readable_errors
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -145,7 +145,10 @@ def export(
     ],
     *,
     to: Annotated[
-        Path, typer.Option(metavar="FILE", help="policy.onnx, or policy.pt for TorchScript.", show_default=False)
+        Path,
+        typer.Option(
+            metavar="FILE", help="policy.onnx, or policy.pt for TorchScript.", callback=check_output, show_default=False
+        ),
     ],
 ) -> None:
     """Write the policy of a trained agent to a file that runs without envfleet."""

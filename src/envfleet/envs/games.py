@@ -179,7 +179,14 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
         inspect.signature(bound).bind()
     except TypeError:  # it takes a seed, as makers of Gymnasium environments may
         return None
-    probe: Any = bound()
+    try:
+        probe: Any = bound()
+    except Exception as error:
+        raise InvalidArgument(f"{source!r} raised {type(error).__name__}: {error}; mend it, or its kwargs") from error
+    if not hasattr(probe, "close"):
+        raise InvalidArgument(
+            f"{source!r} returned {probe!r}, expected a gymnasium.Env or a PettingZoo ParallelEnv: return one"
+        )
     probe.close()
     return Game(source, bound) if hasattr(probe, "possible_agents") else None
 

@@ -118,6 +118,23 @@ def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -
     assert (run / "tournament.png").exists()
 
 
+def nothing() -> None:
+    """An environment whose `return` was forgotten."""
+
+
+def licensed() -> None:
+    raise OSError("no licence")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("nothing", "returned None, expected a gymnasium.Env or"), ("licensed", "raised OSError: no licence; mend it")],
+)
+def test_what_makes_no_environment_is_named(name: str, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"'{__name__}:{name}' {words}"):
+        find_game(f"{__name__}:{name}")
+
+
 def test_evaluation_of_any_game_does_not_depend_on_how_many_run_at_once() -> None:
     game = find_game("fetch:Fetch", {"size": 7})
     assert game is not None

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from envfleet.agents import Transitions
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training.arena.arena import Arena
@@ -121,7 +122,7 @@ class Trainer:
             Why it ended: `"completed"`, `"max_minutes"`, `"max_transitions"` or `"interrupted"`.
 
         Raises:
-            TrainingDiverged: A loss is not finite; the message says which checkpoint is from before.
+            TrainingDiverged: A loss or a reward is not finite; the message says which checkpoint is from before.
             ObservationError: A sub-environment returned an observation that is not finite.
             SubEnvError: A sub-environment raised, and `on_failure` is `"raise"`.
         """
@@ -153,6 +154,7 @@ class Trainer:
         watch.lap("update")
         step = arena.recv()
         watch.lap("env")
+        _check_rewards(step.transitions, arena.num_envs)
         self.tally.add_figures(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
@@ -383,3 +385,18 @@ def _check_finite(observations: NDArray[Any], packing: Packing, num_envs: int) -
                 f"sub-environment {seat % num_envs} returned {array[(seat, *place)]} at {part.name}{place}, expected "
                 "finite numbers: mend the environment, or clip what it divides by"
             )
+
+
+def _check_rewards(transitions: Transitions, num_envs: int) -> None:
+    """Check the rewards of a step.
+
+    Raises:
+        TrainingDiverged: One is not finite; the message names its sub-environment.
+    """
+    rewards = transitions.rewards
+    if not np.isfinite(rewards).all():
+        place = np.flatnonzero(~np.isfinite(rewards))[0]
+        raise TrainingDiverged(
+            f"sub-environment {transitions.env_indices[place] % num_envs} returned a reward that is {rewards[place]} "
+            "once it is shaped, expected a finite number: mend the environment, or the shaping"
+        )

@@ -65,9 +65,14 @@ class RunFolder:
                 sub-environments, such as `SAC_2026-01-31_12-00-00_1f0c22ab_vec8`.
 
         Raises:
-            InvalidArgument: There is a run of that name already.
+            InvalidArgument: There is a run of that name already, or no folder can be made.
         """
-        path = _make_named(Path(base), name) if name else _make_unique(Path(base), config, int(options["num_envs"]))
+        try:
+            path = _make_named(Path(base), name) if name else _make_unique(Path(base), config, int(options["num_envs"]))
+        except OSError as error:
+            raise InvalidArgument(
+                f"no folder can be made in {base} ({error.strerror}): pass another place for runs"
+            ) from error
         folder = cls(path)
         try:
             for part in (folder.plots, folder.checkpoints, folder.tensorboard):
@@ -158,9 +163,8 @@ def _make_named(base: Path, name: str) -> Path:
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        raise InvalidArgument(
-            f"{path} exists already: take another name, or go on with that run (--resume {path})"
-        ) from None
+        way_on = f", or go on with that run (--resume {path})" if (path / "resume.pt").is_file() else ""
+        raise InvalidArgument(f"{path} exists already: take another name{way_on}") from None
     return path
 
 

@@ -88,9 +88,14 @@ def test_the_hash_in_the_name_is_of_the_whole_configuration() -> None:
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
+    folder = RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
+    with pytest.raises(InvalidArgument, match=r"mine exists already: take another name$"):
+        RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
+    (folder.path / "resume.pt").touch()
     with pytest.raises(InvalidArgument, match=r"mine exists already: take another name, or go on .*--resume"):
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="mine")
+    with pytest.raises(InvalidArgument, match=r"no folder can be made in .*resume\.pt"):
+        RunFolder.create(folder.path / "resume.pt", played.config(), options=OPTIONS, name="mine")
     with pytest.raises(InvalidArgument, match=r"the run's name is '\.\./mine', expected the name of a folder"):
         RunFolder.create(tmp_path, played.config(), options=OPTIONS, name="../mine")
     with pytest.raises(InvalidArgument, match=r"there is no config\.json in it"):
