@@ -40,7 +40,7 @@ Curve = list[tuple[int, float]]
 def rllib_curve(env: str, way: Any, seed: int, iterations: int, settings: dict[str, Any]) -> Curve:
     plan = TrainingPlan(env=f"envfleet/{env}", way=way, hidden=HIDDEN, seed=seed, **settings)
     with build(plan) as algorithm:
-        found = train(algorithm, plan, iterations)
+        found = list(train(algorithm, plan, iterations))
     samples, curve = 0, []
     for iteration in found:
         samples += iteration.samples

@@ -92,8 +92,8 @@ def in_order(observations: Any, *columns: Any) -> list[Any]:
 
 def test_advantages_are_rllibs(runner: PackedEnvRunner, learner: Any) -> None:
     rollouts = [*runner.sample(), *runner.sample()]
-    assert any(r.terminated.any() for r in rollouts)
-    assert any(r.truncated.any() for r in rollouts)
+    assert any(r.columns[Columns.TERMINATEDS].any() for r in rollouts)
+    assert any(r.columns[Columns.TRUNCATEDS].any() for r in rollouts)
     ours = packed_advantages(learner, rollouts)
     state = learner.module[DEFAULT_MODULE_ID].get_state()
     observations, advantages, targets = in_order(*rllib_advantages(runner, rollouts, state))

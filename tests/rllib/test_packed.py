@@ -59,11 +59,11 @@ def test_any_vector_environment_can_be_packed(mode: AutoresetMode) -> None:
     (rollout,) = algorithm.env_runner.sample(num_timesteps=20 * N)
     result = algorithm.train()["env_runners"]
     algorithm.stop()
-    time = rollout.observations[..., -1]  # flattened: kind, place, time
+    time = rollout.columns[Columns.OBS][..., -1]  # flattened: kind, place, time
     final_times = rollout.final_observations[..., -1]
     assert (time[rollout.valid] < 5).all()
     assert (final_times == 5).all()
-    assert len(final_times) == (rollout.truncated.sum() if mode is AutoresetMode.SAME_STEP else 0)
+    assert len(final_times) == (rollout.columns[Columns.TRUNCATEDS].sum() if mode is AutoresetMode.SAME_STEP else 0)
     assert result["episode_len_mean"] == 5.0
 
 
@@ -137,9 +137,8 @@ def test_evaluation_plays_the_episodes_asked_for() -> None:
     rollouts = algorithm.eval_env_runner.sample(num_episodes=11, explore=False)
     algorithm.stop()
     assert evaluated["num_episodes"] == 11
-    ended = sum((rollout.terminated | rollout.truncated)[rollout.valid].sum() for rollout in rollouts)
-    assert ended == 11
-    per_sub_env = [(r.valid & (r.terminated | r.truncated)).sum(0) for r in rollouts]
+    ends = [r.columns[Columns.TERMINATEDS] | r.columns[Columns.TRUNCATEDS] for r in rollouts]
+    per_sub_env = [(r.valid & ended).sum(0) for r, ended in zip(rollouts, ends, strict=True)]
     assert np.sum(per_sub_env, 0).tolist() == [2, 2, 2, 1, 1, 1, 1, 1]
 
 
@@ -157,7 +156,7 @@ def test_env_runners_start_apart() -> None:
     starts = []
     for worker_index in (1, 2):
         runner = PackedEnvRunner(config=config, worker_index=worker_index, num_workers=2)
-        starts.append(runner.sample(num_timesteps=N)[0].observations[0])
+        starts.append(runner.sample(num_timesteps=N)[0].columns[Columns.OBS][0])
         runner.stop()
     assert len(np.unique(np.concatenate(starts), axis=0)) == 2 * N
 
@@ -209,6 +208,8 @@ def test_what_cannot_be_packed_is_refused() -> None:
         config_of().rl_module(model_config={"use_lstm": True}).validate()
     with pytest.raises(InvalidArgument, match="one agent each"):
         config_of().multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda *_: "a").validate()
+    with pytest.raises(InvalidArgument, match='"on_failure": "restart"'):
+        config_of().fault_tolerance(restart_failed_sub_environments=True).validate()
     with pytest.raises(ValueError, match="minibatch_size"):
         config_of().training(minibatch_size=21 * N).validate()
     with pytest.raises(InvalidArgument, match="rows_per_pass=0"):

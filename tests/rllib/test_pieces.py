@@ -11,7 +11,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from envfleet.rllib.passes import in_parts
-from envfleet.rllib.pieces import Pieces, PieceTimes
+from envfleet.rllib.pieces import PieceTimes
 
 CONTEXT: dict[str, Any] = {"rl_module": None, "episodes": [], "explore": True, "shared_data": {}, "metrics": None}
 
@@ -34,11 +34,14 @@ class Forget(ConnectorV2):
 def test_pieces_are_called_as_rllibs_pipeline_calls_them() -> None:
     pipeline = ConnectorPipelineV2(connectors=[AddOne(), Double()])
     times, theirs, ours = PieceTimes(), MetricsLogger(root=True), MetricsLogger(root=True)
-    pieces = Pieces(pipeline, "before", times)
-    pipeline.append(AddOne())  # as a callback may do later
+    pipeline.append(AddOne())
     context = {**CONTEXT, "metrics": theirs}
     expected = pipeline(batch={"number": 3}, metrics_prefix_key=("before",), **context)
-    assert [pieces({"number": 3}, **CONTEXT) for _ in range(5)] == [expected] * 5 == [{"number": 9}] * 5
+    assert (
+        [times.run(pipeline, "before", {"number": 3}, **CONTEXT) for _ in range(5)]
+        == [expected] * 5
+        == [{"number": 9}] * 5
+    )
     times.log(ours)
 
     def names(found: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
@@ -54,7 +57,7 @@ def test_pieces_are_called_as_rllibs_pipeline_calls_them() -> None:
 
 def test_a_piece_that_returns_no_batch_is_named() -> None:
     with pytest.raises(ValueError, match="Forget returned NoneType"):
-        Pieces(ConnectorPipelineV2(connectors=[Forget()]), "before", PieceTimes())({}, **CONTEXT)
+        PieceTimes().run(ConnectorPipelineV2(connectors=[Forget()]), "before", {}, **CONTEXT)
 
 
 @pytest.mark.parametrize("rows_per_pass", [None, 3])

@@ -82,7 +82,7 @@ def test_mistakes_are_explained() -> None:
 
 def test_best_actions_are_the_same_each_time() -> None:
     with build(SMALL) as algorithm:
-        train(algorithm, SMALL, 1)
+        (_,) = train(algorithm, SMALL, 1)
         once, twice = (evaluate(algorithm, SMALL.env, 5, seed=7) for _ in range(2))
         others = evaluate(algorithm, SMALL.env, 5, seed=8)
     np.testing.assert_array_equal(once, twice)

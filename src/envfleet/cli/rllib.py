@@ -58,7 +58,8 @@ def train(  # noqa: PLR0913 (one parameter per option)
         console.print(f"{plan.way} on {plan.env}: {plan.num_envs:,} sub-environments, {plan.batch_size:,} samples")
         console.print(f"{'':>5} {'return':>10} {'loss':>10} {'samples/s':>10}" + "".join(f"{p:>11}" for p in _PARTS))
         with quiet_ray(), build(plan) as algorithm:
-            run_training(algorithm, plan, iterations, lambda iteration: console.print(_row(iteration)))
+            for iteration in run_training(algorithm, plan, iterations):
+                console.print(_row(iteration))
             returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
             console.print(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
             file = out / f"{plan.way}.gif"

@@ -87,7 +87,7 @@ class PackedPPOConfig(PPOConfig):
         pipeline = super().build_module_to_env_connector(env, spaces)
         pipeline.prepend(TensorToNumpy())
         pipeline.prepend(GetActions())
-        pipeline.append(PrepareActions(normalize_actions=self.normalize_actions, clip_actions=self.clip_actions))
+        pipeline.append(PrepareActions(config=self))
         return pipeline
 
     def build_learner_connector(
@@ -97,15 +97,7 @@ class PackedPPOConfig(PPOConfig):
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         pipeline.prepend(UnpackRollouts())
         pipeline.append(NumpyToTensor(device=device))
-        pipeline.append(
-            EstimateAdvantages(
-                gamma=self.gamma,
-                lambda_=self.lambda_,
-                minibatch_size=self.minibatch_size,
-                is_shuffling=self.shuffle_batch_per_epoch and self.num_epochs > 1,
-                rows_per_pass=self.rows_per_pass,
-            )
-        )
+        pipeline.append(EstimateAdvantages(config=self))
         return pipeline
 
     def validate(self) -> None:
@@ -123,6 +115,11 @@ class PackedPPOConfig(PPOConfig):
             raise InvalidArgument(
                 "use_lstm=True makes the module stateful, and packed rollouts are learned from as single rows, not as "
                 f"sequences: leave it out, or {_VEC}"
+            )
+        if self.restart_failed_sub_environments:
+            raise InvalidArgument(
+                "restart_failed_sub_environments=True makes a whole fleet again for one that failed: leave it out, and "
+                'call packing(fleet_options={"on_failure": "restart"}), which rebuilds that one alone'
             )
         for name in _PER_EPISODE:
             is_overridden = any(

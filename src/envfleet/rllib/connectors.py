@@ -48,75 +48,43 @@ class PrepareActions(ConnectorV2):
     """Puts next to a batch of actions what the environments get: unsquashed into their bounds, or clipped to them.
 
     Args:
-        normalize_actions: Whether -1 and 1 mean the bounds.
-        clip_actions: Else, whether what is outside is moved to the bounds.
+        config: An `AlgorithmConfig`, whose `normalize_actions` says that -1 and 1 mean the bounds, and `clip_actions`
+            that what is outside is else moved to them.
     """
 
-    def __init__(
-        self,
-        input_observation_space: gym.Space[Any] | None = None,
-        input_action_space: gym.Space[Any] | None = None,
-        *,
-        normalize_actions: bool,
-        clip_actions: bool,
-    ) -> None:
+    def __init__(self, input_observation_space: Any = None, input_action_space: Any = None, *, config: Any) -> None:
         super().__init__(input_observation_space, input_action_space)
-        self._is_normalising, self._is_clipping = normalize_actions, clip_actions
-
-    def recompute_output_action_space(
-        self,
-        input_observation_space: gym.Space[Any],
-        input_action_space: gym.Space[Any],
-    ) -> gym.Space[Any]:
-        """Return the same space."""
-        self._struct = get_base_struct_from_space(input_action_space)
-        return input_action_space
+        self._config = config
 
     def __call__(self, *, batch: Batch, **_: Any) -> Batch:
         """Add the actions for the environments."""
-        if self._is_normalising:
-            batch[Columns.ACTIONS_FOR_ENV] = unsquash_action(batch[Columns.ACTIONS], self._struct)
-        elif self._is_clipping:
-            batch[Columns.ACTIONS_FOR_ENV] = clip_action(batch[Columns.ACTIONS], self._struct)
+        struct = get_base_struct_from_space(self.input_action_space)
+        if self._config.normalize_actions:
+            batch[Columns.ACTIONS_FOR_ENV] = unsquash_action(batch[Columns.ACTIONS], struct)
+        elif self._config.clip_actions:
+            batch[Columns.ACTIONS_FOR_ENV] = clip_action(batch[Columns.ACTIONS], struct)
         return batch
 
 
 class UnpackRollouts(ConnectorV2):
-    """Lays rollouts out as one ordinary flat batch.
+    """Lays rollouts out as one ordinary flat batch, one after the other.
 
-    First come the samples of all rollouts, `T * N` each in the order of time, then what only values are needed of: the
-    last observations of all, then the hidden last ones of episodes that were cut off. Those rows are zero in all other
-    columns, so that pieces between this one and `EstimateAdvantages` see columns of one length.
+    Of each come first its `T * N` samples in the order of time, then what only values are needed of: its last
+    observations, then the hidden last ones of episodes that were cut off. Those rows are zero in all other columns, so
+    that pieces between this one and `EstimateAdvantages` see columns of one length.
     """
 
     def __call__(self, *, batch: Batch, episodes: list[PackedRollout], **_: Any) -> Batch:
         """Make the batch, by the id of its module."""
-        columns: Batch = {
-            Columns.OBS: _laid_out(
-                [rollout.observations for rollout in episodes],
-                [rollout.last_observations for rollout in episodes]
-                + [rollout.final_observations for rollout in episodes],
-            )
-        }
-        num_values = sum(rollout.shape[1] + len(rollout.cut_rows) for rollout in episodes)
-        per_sample = {
-            Columns.ACTIONS: [rollout.actions for rollout in episodes],
-            Columns.REWARDS: [rollout.rewards for rollout in episodes],
-            Columns.TERMINATEDS: [rollout.terminated for rollout in episodes],
-            Columns.TRUNCATEDS: [rollout.truncated for rollout in episodes],
-            **{name: [rollout.extras[name] for rollout in episodes] for name in episodes[0].extras},
-        }
-        for name, parts in per_sample.items():
-            padding = tree.map_structure(lambda part: np.zeros((num_values, *part.shape[2:]), part.dtype), parts[0])
-            columns[name] = _laid_out(parts, [padding])
-        return {**batch, DEFAULT_MODULE_ID: columns}
+        parts = []
+        for rollout in episodes:
+            flat = tree.map_structure(lambda column: column.reshape(-1, *column.shape[2:]), rollout.columns)
+            observations = tree.map_structure(_join, rollout.last_observations, rollout.final_observations)
+            count = rollout.shape[1] + len(rollout.cut_rows)
+            padding = tree.map_structure(lambda column: np.zeros((count, *column.shape[1:]), column.dtype), flat)  # noqa: B023
+            parts += [flat, {**padding, Columns.OBS: observations}]
+        return {**batch, DEFAULT_MODULE_ID: tree.map_structure(_join, *parts)}
 
 
-def _laid_out(slabs: list[Any], rows: list[Any]) -> Any:
-    """Join slabs `(T, N, …)`, then rows `(K, …)`, to one column."""
-
-    def join(*parts: Any) -> Any:
-        flat = [part.reshape(-1, *part.shape[2:]) for part in parts[: len(slabs)]]  # (T, N, …) -> (T * N, …)
-        return np.concatenate([*flat, *parts[len(slabs) :]])
-
-    return tree.map_structure(join, *slabs, *rows)
+def _join(*columns: Any) -> Any:
+    return np.concatenate(columns)

@@ -65,7 +65,7 @@ class FleetCreator:
             return _checked(self.make_fleet(num_envs, _NEXT_STEP, **settings), num_envs, _NEXT_STEP)
         if self.make is not envfleet.make:
             raise InvalidArgument(
-                f"RLlib asked {self!r} for a single environment, which only envfleet.make's fleets have: set "
+                f"RLlib asked for a single {self.env!r}, which only envfleet.make's fleets have: set "
                 'config.env_runners(gym_env_vectorize_mode="vector_entry_point")'
             )
         if callable(self.env):
@@ -82,10 +82,6 @@ class FleetCreator:
         """
         merged: dict[str, Any] = {**self.options, **options, "autoreset_mode": autoreset_mode}
         return self.make(self.env, num_envs, **merged)
-
-    def __repr__(self) -> str:
-        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
-        return f"{type(self).__name__}({self.env!r}{options})"
 
 
 def register_fleet(
@@ -124,16 +120,16 @@ def make_packed_fleet(env: Any, num_envs: int, context: EnvContext, options: Map
         InvalidArgument: There is no environment, or it is a vector environment of another size or one that resets
             nothing by itself.
     """
-    if isinstance(env, str) and _global_registry.contains(ENV_CREATOR, env):
-        env = _global_registry.get(ENV_CREATOR, env)
+    if isinstance(env, str):
+        env = (
+            _global_registry.get(ENV_CREATOR, env) if _global_registry.contains(ENV_CREATOR, env) else FleetCreator(env)
+        )
     return _checked(_make_or_adopt(env, num_envs, context, options), num_envs, _NEXT_STEP, _SAME_STEP)
 
 
 def _make_or_adopt(env: Any, num_envs: int, context: EnvContext, options: Mapping[str, Any]) -> Fleet:
     if isinstance(env, FleetCreator):
         return env.make_fleet(num_envs, _SAME_STEP, **{**options, **context})
-    if isinstance(env, str):
-        return FleetCreator(env, **options).make_fleet(num_envs, _SAME_STEP, **context)
     if not callable(env):
         raise InvalidArgument(
             f"config.environment({env!r}): expected a name of register_fleet or register_env, a Gymnasium id, or a "
@@ -143,7 +139,7 @@ def _make_or_adopt(env: Any, num_envs: int, context: EnvContext, options: Mappin
     if isinstance(made, VectorEnv):
         return made if isinstance(made, Fleet) else envfleet.adopt(made)
     made.close()
-    return FleetCreator(partial(env, context), **options).make_fleet(num_envs, _SAME_STEP)
+    return FleetCreator(partial(env, context)).make_fleet(num_envs, _SAME_STEP, **options)
 
 
 def _checked(fleet: Fleet, num_envs: int, *modes: AutoresetMode) -> Fleet:

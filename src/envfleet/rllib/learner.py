@@ -70,31 +70,22 @@ class PackedPPOLearner(PPOTorchLearner):
     def _update_in_parts(self, module_id: str, whole: Any, num_parts: int) -> Any:
         for optimiser in self._optimizer_parameters:
             optimiser.zero_grad(set_to_none=True)
+        module = self.module[module_id]
         bounds = [len(whole) * part // num_parts for part in range(num_parts + 1)]
         figures, total = dict.fromkeys(_MEANS, 0.0), torch.zeros((), device=self.device)
         for start, stop in itertools.pairwise(bounds):
             share = (stop - start) / len(whole)
             part = {module_id: whole[start:stop]}
-            with self._synchronising(module_id, is_last=stop == len(whole)):
+            waits = stop < len(whole) and hasattr(module, "no_sync")  # Learners exchange gradients with the last part
+            with module.no_sync() if waits else contextlib.nullcontext():
                 forward = self.module.forward_train(part)
                 losses = self.compute_losses(fwd_out=forward, batch=part)
                 (losses[module_id] * share).backward()
             total += losses[module_id].detach() * share
             for name in _MEANS:
-                figures[name] += float(_detached(self.metrics.peek((module_id, name), default=0.0))) * share
+                figure = torch.as_tensor(self.metrics.peek((module_id, name), default=0.0))
+                figures[name] += float(figure.detach()) * share
         self.metrics.log_dict(figures, key=module_id, window=1)
         gradients = self.postprocess_gradients({name: param.grad for name, param in self._params.items()})
         self.apply_gradients(gradients)
         return forward, {module_id: total}, {}
-
-    def _synchronising(self, module_id: str, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """With several Learners gradients are exchanged once per update, with the last part."""
-        module = self.module[module_id]
-        if is_last or not hasattr(module, "no_sync"):
-            return contextlib.nullcontext()
-        context: contextlib.AbstractContextManager[Any] = module.no_sync()
-        return context
-
-
-def _detached(figure: Any) -> Any:
-    return figure.detach() if isinstance(figure, torch.Tensor) else figure

@@ -40,11 +40,8 @@ def memory_as_it_comes() -> Iterator[None]:
     tenth of a pass, and of use only to programs that read memory before writing it. Deterministic algorithms stay.
     """
     settings: Any = torch.utils.deterministic
-    is_filling = settings.fill_uninitialized_memory
-    if is_filling:
-        settings.fill_uninitialized_memory = False
+    before, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
     try:
         yield
     finally:
-        if is_filling:
-            settings.fill_uninitialized_memory = True
+        settings.fill_uninitialized_memory = before

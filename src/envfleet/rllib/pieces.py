@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
@@ -15,21 +17,50 @@ Key = tuple[str, ...]
 
 
 class PieceTimes:
-    """Adds up the seconds of what is done in every step, to log their means once."""
+    """Adds up the seconds of what is done in every step, to log their means once.
+
+    RLlib's pipelines enter the time of every piece into the metrics of every call, which for a step of a thousand
+    sub-environments takes as long as what the pieces do. Here times add up until `log`, under RLlib's names.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[Key, list[float]] = {}
 
-    def add(self, key: Key, seconds: float) -> None:
-        """Count one duration.
+    @contextlib.contextmanager
+    def measuring(self, key: Key) -> Iterator[None]:
+        """Count the duration of a block.
 
         Args:
-            key: What took it, as RLlib's metrics name it.
-            seconds: The duration.
+            key: What takes it, as RLlib's metrics name it.
         """
+        start_s = time.perf_counter()
+        yield
         entry = self._sums.setdefault(key, [0.0, 0.0])
-        entry[0] += seconds
+        entry[0] += time.perf_counter() - start_s
         entry[1] += 1
+
+    def run(self, pipeline: ConnectorPipelineV2, prefix: str, batch: dict[str, Any], **context: Any) -> dict[str, Any]:
+        """Put a batch through the pieces of a pipeline, called in turn as the pipeline itself would.
+
+        Args:
+            pipeline: The pipeline.
+            prefix: Of its times among the metrics.
+            batch: The batch.
+            **context: What RLlib gives every piece.
+
+        Raises:
+            ValueError: A piece returned something else than a batch.
+        """
+        with self.measuring((prefix, CONNECTOR_PIPELINE_TIMER)):
+            for piece in pipeline.connectors:
+                with self.measuring((prefix, TIMERS, CONNECTOR_TIMERS, _name(type(piece).__name__))):
+                    batch = piece(batch=batch, data=batch, metrics_prefix_key=(prefix,), **context)
+                if not isinstance(batch, dict):
+                    raise ValueError(  # noqa: TRY004 (RLlib's)
+                        f"the connector piece {type(piece).__name__} returned {type(batch).__name__}, expected a dict: "
+                        "return the batch it was given, changed or not"
+                    )
+        return batch
 
     def log(self, metrics: MetricsLogger) -> None:
         """Log the mean of every key since the last call."""
@@ -37,46 +68,6 @@ class PieceTimes:
             # Of the kind that RLlib's are, so that its checkpoints go on here, and these there.
             metrics.log_value(key, seconds / count, reduce="ema", ema_coeff=1.0)
         self._sums = {}
-
-
-class Pieces:
-    """The pieces of a pipeline, called in turn as the pipeline itself would.
-
-    RLlib's pipelines enter the time of every piece into the metrics of every call, which for a step of a thousand
-    sub-environments takes as long as what the pieces do. Here times add up until `PieceTimes.log`, under RLlib's names.
-
-    Args:
-        pipeline: The pipeline; pieces may be added to it later.
-        prefix: Of its times among the metrics.
-        times: Where they add up.
-    """
-
-    def __init__(self, pipeline: ConnectorPipelineV2, prefix: str, times: PieceTimes) -> None:
-        self._pipeline, self._prefix, self._times = pipeline, prefix, times
-
-    def __call__(self, batch: dict[str, Any], **context: Any) -> dict[str, Any]:
-        """Put a batch through all pieces.
-
-        Args:
-            batch: The batch.
-            **context: What RLlib gives every piece.
-
-        Raises:
-            ValueError: A piece returned something else than a batch.
-        """
-        begin_s = start_s = time.perf_counter()
-        for piece in self._pipeline.connectors:
-            batch = piece(batch=batch, data=batch, metrics_prefix_key=(self._prefix,), **context)
-            if not isinstance(batch, dict):
-                raise ValueError(  # noqa: TRY004 (RLlib's)
-                    f"the connector piece {type(piece).__name__} returned {type(batch).__name__}, expected a dict: "
-                    "return the batch it was given, changed or not"
-                )
-            end_s = time.perf_counter()
-            self._times.add((self._prefix, TIMERS, CONNECTOR_TIMERS, _name(type(piece).__name__)), end_s - start_s)
-            start_s = end_s
-        self._times.add((self._prefix, CONNECTOR_PIPELINE_TIMER), start_s - begin_s)
-        return batch
 
 
 @functools.cache

@@ -15,33 +15,32 @@ class RolloutRecorder:
     """Collects the steps of N sub-environments in arrays that are made at the first step and grow when they must.
 
     Args:
-        num_envs: N.
         expected_steps: T, if that is known.
     """
 
-    def __init__(self, num_envs: int, expected_steps: int) -> None:
-        self._num_envs, self._capacity = num_envs, max(expected_steps, 1)
+    def __init__(self, expected_steps: int) -> None:
+        self._capacity = max(expected_steps, 1)
         self._columns: dict[str, Any] = {}
         self._finals: list[tuple[NDArray[np.int64], NDArray[np.int64], Any]] = []
         self.num_steps = self.num_samples = 0
 
-    def begin(self, **columns: Any) -> None:
+    def begin(self, columns: dict[str, Any]) -> None:
         """Write what a step begins with, before the environments write to the same arrays again.
 
         Args:
-            **columns: Arrays `(N, …)`, nested or not, the same names in each step.
+            columns: Arrays `(N, …)`, nested or not, the same names in each step.
         """
         if self.num_steps == self._capacity:
             self._capacity *= 2
             self._columns = tree.map_structure(self._grown, self._columns)
         self._put(columns)
 
-    def end(self, valid: NDArray[np.bool_], **columns: Any) -> None:
+    def end(self, valid: NDArray[np.bool_], columns: dict[str, Any]) -> None:
         """Write what came of the step that was begun.
 
         Args:
             valid: Which rows are samples, bool `(N,)`.
-            **columns: As for `begin`.
+            columns: As for `begin`.
         """
         self._put({"valid": valid, **columns})
         self.num_steps += 1
@@ -73,31 +72,20 @@ class RolloutRecorder:
             last_observations: After the last step, `(N, …)`.
         """
         columns = tree.map_structure(lambda column: column[: self.num_steps], self._columns)
-        named = {name: columns.pop(name) for name in ("observations", "actions", "rewards", "terminated", "truncated")}
-        if self._finals:
-            steps, rows, finals = zip(*self._finals, strict=True)
-            whole = [np.concatenate(steps), np.concatenate(rows)]
-            final_observations = tree.map_structure(lambda *parts: np.concatenate(parts), *finals)
-        else:
-            whole = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
-            final_observations = tree.map_structure(lambda column: column[:0], last_observations)
-        return PackedRollout(
-            **named,
-            valid=columns.pop("valid"),
-            extras=columns,
-            last_observations=tree.map_structure(np.array, last_observations),
-            cut_steps=whole[0],
-            cut_rows=whole[1],
-            final_observations=tree.map_structure(np.array, final_observations),
+        none = (
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+            tree.map_structure(lambda last: last[:0], last_observations),
         )
+        steps, rows, finals = tree.map_structure(lambda *parts: np.concatenate(parts), none, *self._finals)
+        valid, last_observations = columns.pop("valid"), tree.map_structure(np.array, last_observations)
+        return PackedRollout(columns, valid, last_observations, steps, rows, finals)
 
     def _room(self, column: NDArray[Any]) -> NDArray[Any]:
         return np.empty((self._capacity, *np.shape(column)), np.asarray(column).dtype)
 
     def _grown(self, column: NDArray[Any]) -> NDArray[Any]:
-        grown = np.empty((self._capacity, *column.shape[1:]), column.dtype)
-        grown[: self.num_steps] = column[: self.num_steps]
-        return grown
+        return np.concatenate([column, np.empty_like(column)])
 
     def _write(self, column: NDArray[Any], row: NDArray[Any]) -> None:
         column[self.num_steps] = row

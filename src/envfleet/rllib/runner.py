@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import time
-from collections.abc import Callable
+import sys
+from collections import deque
 from functools import partial
 from typing import Any, NoReturn
 
@@ -15,28 +14,25 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.env_context import EnvContext
-from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import (
+    ENV_RESET_TIMER,
+    ENV_STEP_TIMER,
     ENV_TO_MODULE_CONNECTOR,
     MODULE_TO_ENV_CONNECTOR,
     RLMODULE_INFERENCE_TIMER,
 )
 
-from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.errors import InvalidArgument
+from envfleet.fleet.episodes import Episodes
 from envfleet.rllib.dense import fuse_dense_layers
-from envfleet.rllib.episode_tally import EpisodeTally
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts
-from envfleet.rllib.pieces import Pieces, PieceTimes
+from envfleet.rllib.pieces import PieceTimes
 from envfleet.rllib.rollout import PackedRollout
 from envfleet.rllib.rollout_recorder import RolloutRecorder
-
-_LOGGER = logging.getLogger(__name__)
-_MOST_FAILURES = 10  # of the fleet, each after the one before was made again, in one rollout
 
 
 class _NoEpisode(SingleAgentEpisode):
@@ -64,19 +60,15 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     env: Any
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
-        self._tally = EpisodeTally()  # outlives a fleet that is made again
         super().__init__(config=config, **kwargs)
         self._times = PieceTimes()
-        self._before_module = Pieces(self._env_to_module, ENV_TO_MODULE_CONNECTOR, self._times)
-        self._after_module = Pieces(self._module_to_env, MODULE_TO_ENV_CONNECTOR, self._times)
+        window = math.ceil(config.metrics_num_episodes_for_smoothing / (config.num_env_runners or 1))
+        self._finished: deque[tuple[int, float, float]] = deque(maxlen=max(window, 1))  # length, return, seconds
 
     def make_env(self) -> None:
         """Make the fleet, and close an earlier one."""
         if self.env is not None:
-            try:
-                self.env.close()
-            except Exception:  # what has failed may fail here, too, and is to be replaced all the same
-                _LOGGER.warning("the environment to be replaced could not be closed", exc_info=True)
+            self.env.close()
         context = EnvContext(self.config.env_config, self.worker_index, num_workers=self.num_workers)
         self.num_envs = self.config.num_envs_per_env_runner
         self.env = make_packed_fleet(self.config.env, self.num_envs, context, self.config.fleet_options)
@@ -116,9 +108,9 @@ class PackedEnvRunner(SingleAgentEnvRunner):
 
         Of the episodes that ended since the last call, those are logged that RLlib's window has room for.
         """
-        window = math.ceil(self.config.metrics_num_episodes_for_smoothing / (self.config.num_env_runners or 1))
-        for length, episode_return, duration_s in self._tally.take(max(window, 1)):
+        for length, episode_return, duration_s in self._finished:
             self._log_episode_metrics(length, episode_return, duration_s)
+        self._finished.clear()
         return self.metrics.reduce()
 
     # ------------------------------------------------------------------ sampling
@@ -134,44 +126,31 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     ) -> list[PackedRollout]:
         if force_reset or num_episodes is not None or self._needs_initial_reset:
             self._reset(explore)
-        quotas = None
+        expected = 256 if num_timesteps is None else -(-num_timesteps // self.num_envs)
+        recorder, num_ended = RolloutRecorder(expected), 0
+        most_samples = math.inf if num_timesteps is None else num_timesteps
+        quotas = np.full(self.num_envs, sys.maxsize)  # episodes wanted of each sub-environment
         if num_episodes is not None:
             self._needs_initial_reset = True
-            quotas = np.full(self.num_envs, num_episodes // self.num_envs)
+            quotas[:] = num_episodes // self.num_envs
             quotas[: num_episodes % self.num_envs] += 1
-        expected = 256 if num_timesteps is None else -(-num_timesteps // self.num_envs)
-        recorder, num_ended, num_failures = RolloutRecorder(self.num_envs, expected), 0, 0
-        while quotas.any() if quotas is not None else recorder.num_samples < (num_timesteps or 0):
-            ended = self._step(recorder, quotas, explore, random_actions)
-            if ended is None:  # the fleet failed and was made again; episodes that had ended keep their place
-                num_failures += 1
-                self._require_hope(num_failures)
-                self._reset(explore)
-                recorder = RolloutRecorder(self.num_envs, expected)
-            else:
-                num_ended += ended
+        while recorder.num_samples < most_samples and quotas.any():
+            num_ended += self._step(recorder, quotas, explore, random_actions)
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=recorder.num_samples)
         self._increase_sampled_metrics(recorder.num_samples, num_ended)
         self._times.log(self.metrics)
         return [recorder.finish(self._seen)] if recorder.num_steps else []
-
-    def _require_hope(self, num_failures: int) -> None:
-        if num_failures == _MOST_FAILURES:
-            raise EnvfleetError(
-                f"the environment of EnvRunner {self.worker_index} failed {num_failures} times within one rollout, and "
-                "was made again each time, as restart_failed_sub_environments=True says: the errors are in the log, "
-                "mend their cause"
-            )
 
     def _reset(self, explore: bool) -> None:
         self._shared_data: dict[str, Any] = {}
         seed = None
         if self._needs_initial_reset and self._seed is not None:  # RLlib's seeds of EnvRunners are neighbours
             seed = self._seed + (self.worker_index or 0) * (self.num_envs - 1)
-        observations, _ = self._try_env_reset(seed=seed)
+        with self._times.measuring((ENV_RESET_TIMER,)):
+            observations, _ = self.env.reset(seed=seed)
         self._needs_initial_reset = False
-        self._tally.reset(self.num_envs)
-        self._is_awaiting = np.zeros(self.num_envs, np.bool_)
+        self._episodes = Episodes(self.num_envs, self.env.autoreset_mode, describes=True)
+        self._episodes.begin()
         self._see(observations, explore)
 
     def _see(self, observations: Any, explore: bool) -> None:
@@ -180,67 +159,63 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         self._seen = _to_numpy(self._cached_to_module[Columns.OBS])
 
     def _to_module(self, observations: Any, explore: bool) -> dict[str, Any]:
-        return self._before_module({Columns.OBS: observations}, **self._context(explore))
+        return self._connect(self._env_to_module, ENV_TO_MODULE_CONNECTOR, {Columns.OBS: observations}, explore)
 
-    def _context(self, explore: bool) -> dict[str, Any]:
-        """Return the arguments of connector pieces besides a batch."""
-        return {
-            "rl_module": self.module,
-            "episodes": self._stand_in,
-            "explore": explore,
-            "shared_data": self._shared_data,
-            "metrics": self.metrics,
-        }
+    def _connect(self, pipeline: Any, prefix: str, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
+        """Put a batch through a connector pipeline."""
+        return self._times.run(
+            pipeline,
+            prefix,
+            batch,
+            rl_module=self.module,
+            episodes=self._stand_in,
+            explore=explore,
+            shared_data=self._shared_data,
+            metrics=self.metrics,
+        )
 
     def _act(self, num_samples: int, explore: bool) -> dict[str, Any]:
-        start_s = time.perf_counter()
-        forward = _forward(self.module, "forward_exploration" if explore else "forward_inference")
+        forward = self.module.forward_inference
         if explore:
             num_runners = self.config.num_env_runners or 1
             steps = (self.num_env_steps_sampled_lifetime // num_runners + num_samples) * num_runners
-            forward = partial(forward, t=steps)
-        outputs = in_parts(forward, self._cached_to_module, self.config.rows_per_pass)
-        self._times.add((RLMODULE_INFERENCE_TIMER,), time.perf_counter() - start_s)
-        return self._after_module(outputs, **self._context(explore))
+            forward = partial(self.module.forward_exploration, t=steps)
+        with self._times.measuring((RLMODULE_INFERENCE_TIMER,)):
+            outputs = in_parts(forward, self._cached_to_module, self.config.rows_per_pass)
+        return self._connect(self._module_to_env, MODULE_TO_ENV_CONNECTOR, outputs, explore)
 
-    def _step(
-        self, recorder: RolloutRecorder, quotas: NDArray[np.int64] | None, explore: bool, random_actions: bool
-    ) -> int | None:
-        """Step once and record it; returns how many episodes ended that count, `None` if the fleet failed."""
+    def _step(self, recorder: RolloutRecorder, quotas: NDArray[np.int64], explore: bool, random_actions: bool) -> int:
+        """Step once and record it; returns how many of the episodes that are wanted ended."""
         if random_actions:
             outputs = {Columns.ACTIONS: self.env.action_space.sample()}
         else:
             outputs = self._act(recorder.num_samples, explore)
-        actions = outputs.pop(Columns.ACTIONS)
-        actions_for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, actions)
-        recorder.begin(observations=self._seen, actions=actions, **outputs)
-        results = self._try_env_step(actions_for_env)
-        if results == ENV_STEP_FAILURE:
-            return None
-        observations, rewards, terminated, truncated, _ = results
-        valid = ~self._is_awaiting if quotas is None else ~self._is_awaiting & (quotas > 0)
-        recorder.end(valid, rewards=rewards.astype(np.float32), terminated=terminated, truncated=truncated)
-        ended = terminated | truncated
-        if self.env.autoreset_mode is AutoresetMode.SAME_STEP:
-            cut = np.flatnonzero(truncated & ~terminated)
-            if len(cut):
-                finals = tree.map_structure(lambda column: column[cut], self.env.final_observations)
-                recorder.add_finals(cut, _to_numpy(self._to_module(finals, explore)[Columns.OBS]))
-        else:
-            self._is_awaiting = ended
-        counted = ended & valid
-        self._tally.add(rewards, valid, ended, counted)
-        if quotas is not None:
-            quotas -= counted
+        actions_for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])
+        recorder.begin({Columns.OBS: self._seen, **outputs})
+        is_sample = ~self._episodes.ended & (quotas > 0)
+        with self._times.measuring((ENV_STEP_TIMER,)):
+            observations, rewards, terminated, truncated, _ = self.env.step(actions_for_env)
+        flags = {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: truncated}
+        recorder.end(is_sample, {Columns.REWARDS: rewards.astype(np.float32), **flags})
+        cut = np.flatnonzero(truncated & ~terminated)
+        if len(cut) and self.env.autoreset_mode is AutoresetMode.SAME_STEP:
+            finals = tree.map_structure(lambda column: column[cut], self.env.final_observations)
+            recorder.add_finals(cut, _to_numpy(self._to_module(finals, explore)[Columns.OBS]))
         self._see(observations, explore)
-        return int(np.count_nonzero(counted))
+        return self._count(is_sample, rewards, np.stack((terminated, truncated)), quotas)
 
-
-def _forward(module: Any, name: str) -> Callable[..., Any]:
-    """Return the pass of that name, without setting the mode of every part first, which is set already."""
-    is_rllibs = getattr(type(module), name, None) is getattr(TorchRLModule, name)
-    forward: Callable[..., Any] = getattr(module, f"_{name}" if is_rllibs else name)
-    return forward
+    def _count(
+        self, is_sample: NDArray[np.bool_], rewards: NDArray[Any], flags: NDArray[np.bool_], quotas: NDArray[np.int64]
+    ) -> int:
+        """Keep return and length of the episodes that ended in a step and are wanted; returns how many."""
+        ended = self._episodes.described if self._episodes.on_step(rewards, flags) else None
+        if ended is None:
+            return 0
+        wanted = is_sample[ended.rows]
+        quotas[ended.rows] -= wanted
+        columns = (column[wanted].tolist() for column in (ended.lengths, ended.returns, ended.seconds))
+        self._finished.extend(zip(*columns, strict=True))
+        return int(np.count_nonzero(wanted))
 
 
 def _to_numpy(tensors: Any) -> Any:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
-from envfleet.rllib.experiments.training import Iteration, TrainingPlan, build, train
+from envfleet.rllib.experiments.training import TrainingPlan, build, train
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Figures of one way at one place of the grid; medians over iterations, without the first.
+    """Figures of one way at one place of the grid: those of the iteration of median speed, without the first.
 
     Attributes:
         way: `"vec"` or `"packed_vec"`.
@@ -52,8 +51,18 @@ def compare(plans: Iterable[TrainingPlan], num_iterations: int) -> Iterator[Comp
     """
     for plan in plans:
         with build(plan) as algorithm:
-            iterations = train(algorithm, plan, num_iterations + 1)[1:]
-        yield _summary(plan, iterations)
+            _, *iterations = train(algorithm, plan, num_iterations + 1)
+        median = sorted(iterations, key=lambda iteration: iteration.samples_per_s)[len(iterations) // 2]
+        yield Comparison(
+            way=plan.way,
+            num_envs=plan.num_envs,
+            batch_size=plan.batch_size,
+            samples=median.samples,
+            samples_per_s=median.samples_per_s,
+            seconds=median.seconds,
+            connectors=median.connectors,
+            load=os.getloadavg()[0],
+        )
 
 
 def grid(
@@ -94,19 +103,3 @@ def save(comparisons: Iterable[Comparison], file: Path) -> None:
         file: Where to.
     """
     write_whole(file, json.dumps([dataclasses.asdict(found) for found in comparisons], indent=1))
-
-
-def _summary(plan: TrainingPlan, iterations: list[Iteration]) -> Comparison:
-    def median(of: Callable[[Iteration], float]) -> float:
-        return statistics.median(of(iteration) for iteration in iterations)
-
-    return Comparison(
-        way=plan.way,
-        num_envs=plan.num_envs,
-        batch_size=plan.batch_size,
-        samples=int(median(lambda iteration: iteration.samples)),
-        samples_per_s=median(lambda iteration: iteration.samples_per_s),
-        seconds={part: median(lambda iteration: iteration.seconds[part]) for part in iterations[0].seconds},  # noqa: B023
-        connectors=iterations[-1].connectors,
-        load=os.getloadavg()[0],
-    )

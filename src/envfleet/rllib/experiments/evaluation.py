@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,51 +16,14 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core.columns import Columns
 
 import envfleet
+from envfleet.envs.film import save_film
 from envfleet.errors import InvalidArgument
-from envfleet.files import replacing
 from envfleet.rllib.connectors import PrepareActions
 
-_EVERY = 2  # steps between frames
 _MOST_STEPS = 100_000
-_MOST_FRAMES = 1000  # of an episode that does not end by itself
+_FILMED_STEPS = 2000  # of an episode that does not end by itself
 
-
-class BestActions:
-    """The most likely actions of an algorithm's module, as the environment takes them.
-
-    For observations that no connector piece changes.
-
-    Args:
-        algorithm: Whose module.
-        action_space: Of one sub-environment.
-    """
-
-    def __init__(self, algorithm: Algorithm, action_space: gym.Space[Any]) -> None:
-        module = algorithm.get_module()
-        if module is None:
-            raise InvalidArgument("the algorithm has no module here: evaluate one that samples in this process")
-        self._module = module
-        config = algorithm.config
-        self._prepare = PrepareActions(
-            None, action_space, normalize_actions=config.normalize_actions, clip_actions=config.clip_actions
-        )
-
-    @torch.no_grad()
-    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Choose.
-
-        Args:
-            observations: `(N, …)`.
-
-        Returns:
-            Actions, `(N, …)`.
-        """
-        outputs = self._module.forward_inference({Columns.OBS: torch.from_numpy(np.asarray(observations)).float()})
-        kind = self._module.get_inference_action_dist_cls()
-        distribution = kind.from_logits(outputs[Columns.ACTION_DIST_INPUTS]).to_deterministic()
-        batch = self._prepare(batch={Columns.ACTIONS: distribution.sample().numpy()})
-        actions: NDArray[Any] = batch[Columns.ACTIONS_FOR_ENV if Columns.ACTIONS_FOR_ENV in batch else Columns.ACTIONS]
-        return actions
+Act = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> NDArray[np.float64]:
@@ -77,7 +42,7 @@ def evaluate(algorithm: Algorithm, env: str, num_episodes: int, seed: int) -> ND
         InvalidArgument: An episode does not end.
     """
     with envfleet.make(env, num_episodes, autoreset_mode=AutoresetMode.SAME_STEP) as fleet:
-        act = BestActions(algorithm, fleet.single_action_space)
+        act = _best_actions(algorithm, fleet.single_action_space)
         observations, _ = fleet.reset(seed=seed)
         returns, is_playing = np.zeros(num_episodes), np.ones(num_episodes, np.bool_)
         for _ in range(_MOST_STEPS):
@@ -100,19 +65,33 @@ def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
         file: Where to.
         seed: Of the episode.
     """
-    import imageio.v3 as imageio
-
-    frames, is_ended = list[NDArray[Any]](), False
     with gym.make(env, render_mode="rgb_array") as single:
-        act = BestActions(algorithm, single.action_space)
-        observation, _ = single.reset(seed=seed)
-        while not is_ended and len(frames) < _MOST_FRAMES:
-            frames.append(np.asarray(single.render()))
-            for _ in range(_EVERY):
-                observation, _, terminated, truncated, _ = single.step(act(observation[None])[0])
-                is_ended = bool(terminated or truncated)
-                if is_ended:
-                    break
-        fps = (single.metadata.get("render_fps") or 30) / _EVERY
-    with replacing(file) as unfinished:
-        imageio.imwrite(unfinished, frames, extension=".gif", duration=1000 / fps, loop=0)
+        frames = _frames(single, _best_actions(algorithm, single.action_space), seed)
+        fps = single.metadata.get("render_fps") or 30
+        save_film(file, itertools.islice(frames, 0, _FILMED_STEPS, 2), fps=fps / 2)
+
+
+def _frames(env: gym.Env[Any, Any], act: Act, seed: int) -> Iterator[NDArray[np.uint8]]:
+    observation, _ = env.reset(seed=seed)
+    is_ended = False
+    while not is_ended:
+        frame: Any = env.render()
+        yield frame
+        observation, _, terminated, truncated, _ = env.step(act(observation[None])[0])
+        is_ended = bool(terminated or truncated)
+
+
+def _best_actions(algorithm: Algorithm, action_space: gym.Space[Any]) -> Act:
+    """Return the policy of the most likely actions, for observations `(N, …)` that no connector piece changes."""
+    module = algorithm.get_module()
+    prepare = PrepareActions(None, action_space, config=algorithm.config)
+
+    @torch.no_grad()
+    def act(observations: NDArray[Any]) -> NDArray[Any]:
+        outputs = module.forward_inference({Columns.OBS: torch.from_numpy(np.asarray(observations)).float()})
+        kind = module.get_inference_action_dist_cls()
+        distribution = kind.from_logits(outputs[Columns.ACTION_DIST_INPUTS]).to_deterministic()
+        batch = prepare(batch={Columns.ACTIONS: distribution.sample().numpy()})
+        return np.asarray(batch.get(Columns.ACTIONS_FOR_ENV, batch[Columns.ACTIONS]))
+
+    return act

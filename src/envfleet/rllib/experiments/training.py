@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import ray
@@ -60,11 +60,6 @@ class TrainingPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.way not in WAYS:
-            raise InvalidArgument(f"way={self.way!r}: pass one of {', '.join(WAYS)}")
-        for name in ("num_envs", "batch_size", "num_epochs"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(f"{name}={getattr(self, name)}: pass at least 1")
         if self.minibatch_size is not None and not 1 <= self.minibatch_size <= self.batch_size:
             raise InvalidArgument(
                 f"minibatch_size={self.minibatch_size}: pass a number of samples from 1 to "
@@ -154,25 +149,25 @@ def build(plan: TrainingPlan) -> Iterator[Algorithm]:
         algorithm.stop()
 
 
-def train(
-    algorithm: Algorithm, plan: TrainingPlan, num_iterations: int, tell: Callable[[Iteration], None] = lambda _: None
-) -> list[Iteration]:
+def train(algorithm: Algorithm, plan: TrainingPlan, num_iterations: int) -> Iterator[Iteration]:
     """Train.
 
     Args:
         algorithm: Of `build`.
         plan: The plan it was built by.
         num_iterations: How long.
-        tell: Called after every iteration.
+
+    Yields:
+        The figures of each iteration, after it.
     """
-    timer, iterations = IterationTimer(algorithm), []
+    timer = IterationTimer(algorithm)
     for number in range(1, num_iterations + 1):
         result, seconds = timer.train()
         runners = result["env_runners"]
         samples = int(runners["num_env_steps_sampled"])
         num_steps = -(-samples // (plan.num_envs * max(plan.num_env_runners, 1)))
         episode_return = runners.get("episode_return_mean", math.nan)  # RLlib's word for none, but for the first time
-        iteration = Iteration(
+        yield Iteration(
             number=number,
             samples=samples,
             episode_return=None if math.isnan(episode_return) else float(episode_return),
@@ -180,6 +175,3 @@ def train(
             seconds=seconds,
             connectors=connector_seconds(result, num_steps),
         )
-        iterations.append(iteration)
-        tell(iteration)
-    return iterations
