@@ -15,7 +15,7 @@ from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.fleet.engine import Engine
 from envfleet.kernels.kernel import find_kernel
 from envfleet.kernels.registration import find_twin
-from envfleet.sources import Blueprint
+from envfleet.sources import Blueprint, kernel_spec, names_kernel
 from envfleet.workers.build import plan_workers
 from envfleet.workers.engine import WorkersEngine
 from envfleet.workers.env_group import GroupPlan
@@ -92,8 +92,8 @@ def build_kernel(blueprint: Blueprint, reason: str) -> Engine:
     """
     from envfleet.kernels.engine import make_engine
 
-    source, spec = blueprint.source, blueprint.kernel_spec()
-    if not blueprint.is_kernel:
+    source, spec = blueprint.source, kernel_spec(blueprint.source)
+    if not names_kernel(source):
         env_id = source.id if isinstance(source, EnvSpec) else source
         twin = find_twin(env_id)
         advice = (

@@ -14,7 +14,7 @@ from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
 from envfleet.registry import BACKENDS, COMMON, resolve
-from envfleet.sources import Blueprint
+from envfleet.sources import Blueprint, names_kernel
 
 TRIAL_S = 0.03
 """How long one round of one candidate is stepped."""
@@ -46,7 +46,7 @@ def build_engine(blueprint: Blueprint, backend: str, reason: str) -> Engine:
 def choose_engine(blueprint: Blueprint) -> Engine:
     """Build the engine that suits best, or that a short trial finds faster."""
     given = blueprint.options.given().keys() - COMMON
-    if blueprint.is_kernel and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
+    if names_kernel(blueprint.source) and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
         return build_engine(blueprint, "kernel", "auto: it is a kernel")
     for name in given & {"device", "stream", "debug", "ray_options"}:
         raise InvalidArgument(

@@ -21,13 +21,18 @@ def cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     Args:
         root: Where the control group file system is mounted.
     """
-    pairs = [_read_v2_quota(root / "cpu.max")]
-    pairs += [
-        (_read_int(root / folder / "cpu.cfs_quota_us"), _read_int(root / folder / "cpu.cfs_period_us"))
-        for folder in ("cpu", "cpu,cpuacct", ".")
-    ]
-    limits = [quota / period for quota, period in pairs if quota and quota > 0 and period]
+    files = [[root / "cpu.max"]]
+    files += [[root / folder / f"cpu.cfs_{part}_us" for part in ("quota", "period")] for folder in ("cpu", ".")]
+    limits = [limit for limit in map(_read_limit, files) if limit is not None]
     return min(limits, default=None)
+
+
+def _read_limit(files: list[Path]) -> float | None:
+    try:
+        quota, period = " ".join(file.read_text() for file in files).split()
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError):  # there is none, or the quota is "max"
+        return None
 
 
 def usable_cores() -> float:
@@ -39,21 +44,6 @@ def usable_cores() -> float:
 def whole_cores() -> int:
     """Count the whole cores this process may use at once, at least one."""
     return max(1, math.floor(usable_cores() + 0.01))
-
-
-def _read_v2_quota(path: Path) -> tuple[int | None, int | None]:
-    try:
-        quota, period = path.read_text().split()
-    except (OSError, ValueError):
-        return None, None
-    return (None, None) if quota == "max" else (int(quota), int(period))
-
-
-def _read_int(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def cpu_model() -> str:

@@ -15,7 +15,7 @@ from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.options import Options, read_autoreset_mode, read_options
 from envfleet.registry import BACKENDS, COMMON
-from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, refuse_retired
+from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable
 
 
 def make(  # the front door: every option is keyword-only
@@ -111,7 +111,6 @@ def make(  # the front door: every option is keyword-only
         >>> fleet.close()
     """
     given = locals()
-    refuse_retired(env_kwargs)
     names = [field.name for field in dataclasses.fields(Options) if field.name in given]
     options = read_options(**{name: given[name] for name in names})
     return Fleet(make_engine(env, num_envs, options, env_kwargs), options.batch_size)
@@ -137,13 +136,8 @@ def _refuse_meaningless(options: Options) -> None:
     for name, value in options.given().items():
         if name in COMMON or name in backend.options or (name == "workers" and value == 1):
             continue
-        if name == "step_timeout_s":
-            raise InvalidArgument(
-                f"step_timeout_s={value:g} with backend={backend.name!r}, whose workers cannot be ended by force: pass "
-                'backend="process" or "ray"'
-            )
-        users = [one.name for one in BACKENDS.values() if name in one.options]
-        advice = f"pass backend={users[0]!r} or leave it out" if len(users) == 1 else "leave it out"
+        users = [repr(one.name) for one in BACKENDS.values() if name in one.options]
+        advice = f"pass backend={' or '.join(users)} or leave it out" if len(users) < 3 else "leave it out"
         raise InvalidArgument(
             f"{name}={value!r} means nothing with backend={backend.name!r}, which steps sub-environments "
             f"{backend.steps}: {advice}"

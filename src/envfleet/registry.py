@@ -6,6 +6,7 @@ Entries are plain values; heavy parts are named as `"module:name"` and imported 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pkgutil
 from typing import Any
 
@@ -218,12 +219,26 @@ def find_own(target: str, place: str) -> Any:
     module, _, name = target.partition(":")
     if not module or not name:
         raise InvalidArgument(f"{place} is {target!r}, expected 'module:name': write the module, a colon, the name")
+    import_own(module, f"{place} is {target!r}")
     try:
         return resolve(target)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"{place} is {target!r}, but the module cannot be imported ({error}): run from the folder that holds it, "
-            "or install it"
-        ) from error
     except AttributeError as error:
         raise InvalidArgument(f"{place} is {target!r}, but {error}: check the spelling of the name") from error
+
+
+def import_own(module: str, found: str) -> Any:
+    """Import a user's own module.
+
+    Args:
+        module: Its name.
+        found: What names it and where, as errors begin.
+
+    Raises:
+        InvalidArgument: It cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{found}, but the module cannot be imported ({error}): run from the folder that holds it, or install it"
+        ) from error

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import difflib
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -19,7 +17,8 @@ from envfleet.errors import InvalidArgument, UnknownEnv
 from envfleet.fleet.checks import check_whole
 from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
-from envfleet.options import RETIRED, Options
+from envfleet.options import Options
+from envfleet.registry import import_own
 from envfleet.workers.builders import EnvBuilder
 
 EnvSource: TypeAlias = (
@@ -47,15 +46,6 @@ class Blueprint:
     options: Options
     env_kwargs: Mapping[str, Any]
 
-    def kernel_spec(self) -> EnvSpec | None:
-        """Return the registered kernel that the source means, if it means one."""
-        return kernel_spec(self.source)
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether the source is a kernel, or the id or spec of a registered one."""
-        return names_kernel(self.source)
-
     def builders(self, seed: int) -> tuple[EnvBuilder, ...]:
         """Return one builder per sub-environment.
 
@@ -69,20 +59,26 @@ class Blueprint:
         if isinstance(source, (str, EnvSpec)):
             spec = find_spec(source)
             check_keywords(spec, kwargs)
-            return (EnvBuilder(_SpecMaker(spec, kwargs), shared_names=names),) * self.num_envs
+            # The fleet checks spaces and order itself; Gymnasium's checkers cost as much as a cheap environment.
+            spec = dataclasses.replace(spec, order_enforce=False)
+            make = functools.partial(gym.make, spec, **{"disable_env_checker": True, **kwargs})
+            return (EnvBuilder(make, shared_names=names),) * self.num_envs
         if is_kernel_class(source):
-            return (EnvBuilder(_KernelMaker(source, kwargs), shared_names=names),) * self.num_envs
+            limit = kwargs.pop("max_episode_steps", source.max_episode_steps)
+            make = functools.partial(_make_kernel_env, source, limit, **kwargs)
+            return (EnvBuilder(make, shared_names=names),) * self.num_envs
         if kwargs:
             raise InvalidArgument(
                 f"keyword arguments {sorted(kwargs)} are neither make()'s nor can they go to a callable: check their "
                 "spelling, or bind them with functools.partial"
             )
         functions: list[Any] = list(source) if isinstance(source, Sequence) else [source] * self.num_envs
-        read = functools.lru_cache(maxsize=None)(lambda index: _read_signature(functions[index], index, names))
-        first = {id(function): index for index, function in reversed(list(enumerate(functions)))}
+        read: dict[int, tuple[bool, tuple[str, ...]]] = {}
         builders = []
         for index, function in enumerate(functions):
-            takes_seed, taken = read(first[id(function)])
+            if id(function) not in read:
+                read[id(function)] = _read_signature(function, index, names)
+            takes_seed, taken = read[id(function)]
             builders.append(EnvBuilder(function, seed + index if takes_seed else None, taken))
         unused = set(names).difference(*(builder.shared_names for builder in builders))
         if unused:
@@ -92,33 +88,13 @@ class Blueprint:
         return tuple(builders)
 
 
-class _SpecMaker:
-    """Makes a registered environment from its spec, also in a worker that never saw the registration."""
+def _make_kernel_env(kernel: type[Kernel], limit: Any, /, **kwargs: Any) -> gym.Env[Any, Any]:
+    """Make an ordinary environment from a kernel."""
+    from envfleet.kernels.env import KernelEnv
+    from envfleet.kernels.requests import read_limit
 
-    def __init__(self, spec: EnvSpec, kwargs: dict[str, Any]) -> None:
-        # The fleet checks spaces and order itself; Gymnasium's checkers cost as much as a cheap environment.
-        self._spec = copy.copy(spec)
-        self._spec.order_enforce = False
-        self._kwargs = {"disable_env_checker": True, **kwargs}
-
-    def __call__(self, **shared: Any) -> gym.Env[Any, Any]:
-        return gym.make(self._spec, **self._kwargs, **shared)
-
-
-class _KernelMaker:
-    """Makes an ordinary environment from a kernel."""
-
-    def __init__(self, kernel: type[Kernel], kwargs: dict[str, Any]) -> None:
-        self._kernel, self._kwargs = kernel, dict(kwargs)
-        self._limit = self._kwargs.pop("max_episode_steps", kernel.max_episode_steps)
-
-    def __call__(self, **shared: Any) -> gym.Env[Any, Any]:
-        from envfleet.kernels.env import KernelEnv
-        from envfleet.kernels.requests import read_limit
-
-        env = KernelEnv(self._kernel, **self._kwargs, **shared)
-        limit = read_limit(self._limit)
-        return env if limit is None else TimeLimit(env, limit)
+    env, limit = KernelEnv(kernel, **kwargs), read_limit(limit)
+    return env if limit is None else TimeLimit(env, limit)
 
 
 def is_kernel_class(source: Any) -> bool:
@@ -149,7 +125,7 @@ def find_spec(source: str | EnvSpec) -> EnvSpec:
     if isinstance(source, EnvSpec):
         return source
     module, _, env_id = source.rpartition(":")
-    names = dir(_import(module, source)) if module else []
+    names = dir(import_own(module, f"env is {source!r}")) if module else []
     try:
         return gym.spec(env_id)
     except gym.error.Error as error:
@@ -172,18 +148,8 @@ def find_callable(source: str) -> Callable[..., Any] | None:
         InvalidArgument: The module cannot be imported.
     """
     module, _, name = source.rpartition(":")
-    found = getattr(_import(module, source), name, None) if module else None
+    found = getattr(import_own(module, f"env is {source!r}"), name, None) if module else None
     return found if callable(found) and name not in gym.registry else None
-
-
-def _import(module: str, source: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"env={source!r}: the module {module!r} cannot be imported ({error}): run from the folder that holds it or "
-            "install it; expected 'module:id', 'module:callable', or the id alone"
-        ) from error
 
 
 def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
@@ -263,12 +229,6 @@ def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
                 f"{name}={env_kwargs[name]!r} is neither an option of make() nor a keyword of {spec.id}, which takes "
                 f"{', '.join(accepted) or 'none'}: {advise(name, [*options, *accepted])}"
             )
-
-
-def refuse_retired(env_kwargs: Mapping[str, Any]) -> None:
-    """Refuse options that `make` had once, and name what replaces them."""
-    for name in RETIRED.keys() & env_kwargs.keys():
-        raise InvalidArgument(f"{name}={env_kwargs[name]!r} is no option any more: {RETIRED[name]}")
 
 
 def _accepted(spec: EnvSpec) -> list[str] | None:

@@ -228,7 +228,7 @@ def test_an_id_may_name_the_module_that_registers_it() -> None:
 
 
 def test_an_id_that_names_no_module_is_explained() -> None:
-    with pytest.raises(InvalidArgument, match=r"the module .no_such_room. cannot be imported"):
+    with pytest.raises(InvalidArgument, match="'no_such_room:Game-v0', but the module cannot be imported"):
         envfleet.make("no_such_room:Game-v0", num_envs=1, backend="serial")
 
 

@@ -12,21 +12,6 @@ import gymnasium as gym
 from envfleet.adapters.old_gym import OldGymEnv, old_layers
 
 
-def get_attr(env: gym.Env[Any, Any], name: str) -> Any:
-    """Get an attribute of the outermost wrapper that has it; unlike `Fleet.call`, a method is not called."""
-    return env.get_wrapper_attr(name)
-
-
-def has_attr(env: gym.Env[Any, Any], name: str) -> bool:
-    """Return whether the environment or a wrapper has an attribute."""
-    return env.has_wrapper_attr(name)
-
-
-def set_attr(env: gym.Env[Any, Any], name: str, value: Any) -> None:
-    """Set an attribute on the outermost wrapper that has it; a new one on the outermost."""
-    env.set_wrapper_attr(name, value)
-
-
 def call_method(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a method of the outermost wrapper that has it."""
     return env.get_wrapper_attr(name)(*args, **kwargs)

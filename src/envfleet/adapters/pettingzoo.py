@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
@@ -15,10 +14,11 @@ from numpy.typing import NDArray
 from envfleet.adapters.pettingzoo_game import ParallelGame
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
+from envfleet.fleet.layout import SpaceLayout
+from envfleet.fleet.rollout import map_arrays
 from envfleet.make import make
 
 _OWN = ("reward", "terminated", "truncated", "is_active")
-_FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class AgentFleet(VectorEnv[Any, Any, Any]):
@@ -50,7 +50,11 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         self.single_observation_space = games.get_attr("agent_observation_space")[0]
         self.single_action_space = games.get_attr("agent_action_space")[0]
         for space in (self.single_observation_space, self.single_action_space):
-            _check_space(space)
+            if SpaceLayout(space).num_objects:
+                raise InvalidArgument(
+                    f"an agent's space is {space}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
+                    "Tuple of them: rows of an array are handed from games to agents"
+                )
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.autoreset_mode, self.metadata, self.render_mode = games.autoreset_mode, games.metadata, games.render_mode
@@ -108,7 +112,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
             options = {**options, "reset_mask": by_game[:, 0]}
         observations, infos = self.games.reset(seed=seed, options=options)
         self._returns[mask], self._lengths[mask] = 0.0, 0
-        return self._by_row(self.single_observation_space, observations), self._spread(infos)
+        return self._by_row(observations), self._spread(infos)
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Step all games.
@@ -124,7 +128,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
             InvalidArgument: Not one action per row.
             SubEnvError: A game raised.
         """
-        observations, _, _, is_late, infos = self.games.step(self._to_games(self.single_action_space, actions))
+        observations, _, _, is_late, infos = self.games.step(self._to_games(actions))
         rewards, _ = self._gather(infos, "reward", np.dtype(np.float64))
         terminated, has_flags = self._gather(infos, "terminated", np.dtype(np.bool_))
         truncated, _ = self._gather(infos, "truncated", np.dtype(np.bool_))
@@ -133,7 +137,7 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         truncated |= lost
         spread = {**self._spread(infos), "is_active": is_active | lost, "_is_active": np.ones(self.num_envs, np.bool_)}
         self._count(spread, rewards, terminated | truncated)
-        return self._by_row(self.single_observation_space, observations), rewards, terminated, truncated, spread
+        return self._by_row(observations), rewards, terminated, truncated, spread
 
     def _count(self, infos: dict[str, Any], rewards: NDArray[Any], ended: NDArray[Any]) -> None:
         """Sum up the episodes of the rows, and report those that ended."""
@@ -154,21 +158,13 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
             )
         return values.reshape(self.num_games, len(self.agent_names), *values.shape[1:])
 
-    def _to_games(self, space: Any, actions: Any) -> Any:
+    def _to_games(self, actions: Any) -> Any:
         """Reshape every array: (N * A, …) -> (N, A, …)."""
-        if isinstance(space, spaces.Dict):
-            return {name: self._to_games(inner, actions[name]) for name, inner in space.items()}
-        if isinstance(space, spaces.Tuple):
-            return tuple(self._to_games(inner, part) for inner, part in zip(space, actions, strict=True))
-        return self._by_game(np.asarray(actions), "an array of actions")
+        return map_arrays(actions, lambda array: self._by_game(np.asarray(array), "an array of actions"))
 
-    def _by_row(self, space: Any, values: Any) -> Any:
+    def _by_row(self, values: Any) -> Any:
         """Reshape every array: (N, A, …) -> (N * A, …)."""
-        if isinstance(space, spaces.Dict):
-            return {name: self._by_row(inner, values[name]) for name, inner in space.items()}
-        if isinstance(space, spaces.Tuple):
-            return tuple(self._by_row(inner, part) for inner, part in zip(space, values, strict=True))
-        return values.reshape(self.num_envs, *values.shape[2:])
+        return map_arrays(values, lambda array: array.reshape(self.num_envs, *array.shape[2:]))
 
     def _gather(
         self, infos: Mapping[str, Any], name: str, dtype: np.dtype[Any] | None = None
@@ -246,18 +242,3 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the games."""
         self.games.close(**kwargs)
-
-
-def _check_space(space: Any) -> None:
-    inner: Any = ()
-    if isinstance(space, spaces.Dict):
-        inner = space.values()
-    elif isinstance(space, spaces.Tuple):
-        inner = space.spaces
-    elif not isinstance(space, _FLAT_SPACES):
-        raise InvalidArgument(
-            f"an agent's space is {space}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of "
-            "them: rows of an array are handed from games to agents"
-        )
-    for one in inner:
-        _check_space(one)

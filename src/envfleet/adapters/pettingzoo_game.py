@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -46,6 +46,7 @@ class ParallelGame(gym.Env[Any, Any]):
         self.agent_observation_space = self._shared_space("observation_space", game.observation_space)
         self.agent_action_space = self._shared_space("action_space", game.action_space)
         self.observation_space = batch_space(self.agent_observation_space, len(self.agent_names))
+        self._nothing = next(iter(iterate(self.observation_space, self._empty_batch())))  # seen by agents that ended
         self.action_space = batch_space(self.agent_action_space, len(self.agent_names))
         self.render_mode = getattr(game, "render_mode", None)
         self.metadata = dict(game.metadata)
@@ -95,11 +96,11 @@ class ParallelGame(gym.Env[Any, Any]):
 
     def _batch(self, observations: dict[str, Any]) -> Any:
         """Stack the observations of all agents; zeros for those that have ended."""
-        space, count = self.agent_observation_space, len(self.agent_names)
-        nothing = create_empty_array(space, n=1, fn=np.zeros)
-        missing = next(iter(iterate(batch_space(space, 1), nothing)))
-        parts: Sequence[Any] = [observations.get(agent, missing) for agent in self.agent_names]
-        return concatenate(space, parts, create_empty_array(space, n=count, fn=np.zeros))
+        parts = [observations.get(agent, self._nothing) for agent in self.agent_names]
+        return concatenate(self.agent_observation_space, parts, self._empty_batch())
+
+    def _empty_batch(self) -> Any:
+        return create_empty_array(self.agent_observation_space, n=len(self.agent_names), fn=np.zeros)
 
     def _inform(self, infos: dict[str, dict[str, Any]]) -> dict[str, Any]:
         return {f"{agent}.{name}": value for agent, own in infos.items() for name, value in own.items()}

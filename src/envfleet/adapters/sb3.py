@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any
 
 import gymnasium as gym
@@ -180,9 +181,9 @@ class FleetVecEnv(VecEnv):
 
     def has_attr(self, attr_name: str) -> bool:
         """Return whether every sub-environment, or a wrapper of it, has an attribute."""
-        return (
-            all(self._apply(in_workers.has_attr, None, attr_name)) if self._has_objects else super().has_attr(attr_name)
-        )
+        if not self._has_objects:
+            return super().has_attr(attr_name)
+        return all(self._apply(methodcaller("has_wrapper_attr", attr_name), None))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get an attribute of sub-environments.
@@ -197,7 +198,7 @@ class FleetVecEnv(VecEnv):
         if attr_name == "render_mode":
             return [self.fleet.render_mode] * len(self._chosen(indices))
         if self._has_objects:
-            return self._apply(in_workers.get_attr, indices, attr_name)
+            return self._apply(methodcaller("get_wrapper_attr", attr_name), indices)
         with raising_originals():
             values = self.fleet.get_attr(attr_name)
         return [values[index] for index in self._chosen(indices)]
@@ -211,7 +212,7 @@ class FleetVecEnv(VecEnv):
             indices: Which sub-environments: an int, several, or `None` for all.
         """
         if self._has_objects:
-            self._apply(in_workers.set_attr, indices, attr_name, value)
+            self._apply(methodcaller("set_wrapper_attr", attr_name, value), indices)
             return
         chosen = self._chosen(indices)
         values = [value] * self.num_envs if len(chosen) == self.num_envs else self.get_attr(attr_name)

@@ -153,13 +153,13 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
         return failure, None
     folder = Path(os.environ.get("ENVFLEET_REPLAY_DIR") or tempfile.gettempdir())
     try:
-        handle, name = tempfile.mkstemp(prefix=f"{_PREFIX}env{failure.env_index}-", suffix=".unfinished", dir=folder)
+        handle, name = tempfile.mkstemp(prefix=f"{_PREFIX}env{failure.env_index}-", suffix=".pkl", dir=folder)
+        path = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(failure.replay)
-            path = Path(name).rename(Path(name).with_suffix(".pkl"))
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            path.unlink()
             raise
         _drop_old(folder, path)
     except OSError as error:
@@ -170,11 +170,11 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
 
 def _drop_old(folder: Path, newest: Path) -> None:
     """Remove all but the newest replay files of this user."""
-    mine = []
+    user, mine = newest.stat().st_uid, []
     for path in set(folder.glob(f"{_PREFIX}*.pkl")) - {newest}:
         with contextlib.suppress(FileNotFoundError):  # another process may tidy up as well
             found = path.stat()
-            if not hasattr(os, "getuid") or found.st_uid == os.getuid():
+            if found.st_uid == user:
                 mine.append((found.st_mtime_ns, path))
     for _, path in sorted(mine)[: 1 - _MAX_FILES]:
         path.unlink(missing_ok=True)

@@ -58,17 +58,17 @@ def test_observation_that_looks_like_an_info() -> None:
 
 def test_attributes_of_all_layers() -> None:
     env = OldGymEnv(OldWrapper(OldEnv(length=3)))
-    assert in_workers.get_attr(env, "length") == 3
+    assert env.get_wrapper_attr("length") == 3
     assert in_workers.call_method(env, "shout", (), {}) == "hey"
-    assert in_workers.has_attr(env, "shout")
-    assert not in_workers.has_attr(env, "whisper")
-    in_workers.set_attr(env, "length", 9)
+    assert env.has_wrapper_attr("shout")
+    assert not env.has_wrapper_attr("whisper")
+    env.set_wrapper_attr("length", 9)
     assert env.old.env.length == 9
     assert "length" not in vars(env.old)
-    in_workers.set_attr(env, "new", 1)
+    env.set_wrapper_attr("new", 1)
     assert env.old.new == 1
     with pytest.raises(AttributeError, match="whisper"):
-        in_workers.get_attr(env, "whisper")
+        env.get_wrapper_attr("whisper")
     module = OldWrapper.__module__
     assert in_workers.is_wrapped(env, module, "OldWrapper")
     assert not in_workers.is_wrapped(env, module, "OldEnv")

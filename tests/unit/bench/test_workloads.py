@@ -110,7 +110,7 @@ def test_arguments_that_the_environment_does_not_take():
         ("CartPole-v7", "Close to it: CartPole-v1"),
         ("cheep", "Close to it: cheap"),
         ("qqqqqqqqq", "envfleet envs"),
-        ("no_such_module:make", "the module 'no_such_module' cannot be imported"),
+        ("no_such_module:make", "'no_such_module:make', but the module cannot be imported"),
         ("json:no_such_function", "module:function"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,13 +38,10 @@ class LocalTransport(Transport):
             replies=self.replies[plan.worker],
             waiting=waiting,
             ring=ring,
-            map_arrays=functools.partial(self._map, plan.rows),
+            map_arrays=lambda spec: FleetArrays(spec, self._block, slice(plan.rows.start, plan.rows.stop)),
             shared=self._shared,
             is_inline=is_inline,
         )
-
-    def _map(self, rows: range, spec: ArraysSpec) -> FleetArrays:
-        return FleetArrays(spec, self._block, slice(rows.start, rows.stop))
 
     def allocate(self, spec: ArraysSpec) -> FleetArrays:
         """Allocate the arrays on the heap."""

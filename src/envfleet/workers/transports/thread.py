@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,19 +18,11 @@ from envfleet.workers.serve import Server
 from envfleet.workers.transports.local import LocalTransport
 
 
-class _Bell:
-    """Wakes a sleeping thread."""
-
-    def __init__(self) -> None:
-        self._rung = threading.Event()
-
-    def ring(self) -> None:
-        self._rung.set()
-
-    def sleep(self, timeout_s: float) -> bool:
-        self._rung.wait(timeout_s)
-        self._rung.clear()
-        return False
+def _sleep(bell: threading.Event, timeout_s: float) -> bool:
+    """Sleep until the bell rings; nothing needs attention then."""
+    bell.wait(timeout_s)
+    bell.clear()
+    return False
 
 
 class ThreadTransport(LocalTransport):
@@ -42,22 +35,22 @@ class ThreadTransport(LocalTransport):
 
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(plans, shared)
-        self._bell, self._bells = _Bell(), [_Bell() for _ in plans]
+        self._bell, self._bells = threading.Event(), [threading.Event() for _ in plans]
         # Awake, a thread would hold the interpreter's lock that the others need.
-        self.waiting = Waiting(self._owner, self._bell.sleep, long_ns=0)
+        self.waiting = Waiting(self._owner, partial(_sleep, self._bell), long_ns=0)
         self._threads: list[threading.Thread] = []
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
         for plan, line, bell in zip(self._plans, self.lines, self._bells, strict=True):
-            seat = self._seat(plan, Waiting(line, bell.sleep, long_ns=0), self._bell.ring)
+            seat = self._seat(plan, Waiting(line, partial(_sleep, bell), long_ns=0), self._bell.set)
             name = f"envfleet worker {plan.worker}"
             self._threads.append(threading.Thread(target=Server(seat).run, name=name, daemon=True))
             self._threads[-1].start()
 
     def ring(self, worker: int) -> None:
         """Wake a worker that sleeps."""
-        self._bells[worker].ring()
+        self._bells[worker].set()
 
     def stack(self, worker: int) -> str:
         """Return the thread's Python stack."""
@@ -74,6 +67,6 @@ class ThreadTransport(LocalTransport):
         for line, bell in zip(self.lines, self._bells, strict=True):
             if line[ASKED] & 7 != Verb.CLOSE:
                 line[ASKED] = (line[ASKED] >> 4) + 1 << 4 | Verb.CLOSE
-                bell.ring()
+                bell.set()
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
