@@ -13,6 +13,7 @@ from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.machine import whole_cores
+from envfleet.options import Options
 from envfleet.registry import BACKENDS, COMMON, resolve
 from envfleet.sources import Blueprint, names_kernel
 
@@ -43,15 +44,30 @@ def build_engine(blueprint: Blueprint, backend: str, reason: str) -> Engine:
     return engine
 
 
+def refuse_meaningless(options: Options, name: str) -> None:
+    """Refuse options that the backend of this name could only ignore.
+
+    Raises:
+        InvalidArgument: There is one.
+    """
+    backend = BACKENDS[name]
+    for option, value in options.given().items():
+        if option in COMMON or option in backend.options or (option == "workers" and value == 1):
+            continue
+        users = [repr(one.name) for one in BACKENDS.values() if option in one.options]
+        advice = f"pass backend={' or '.join(users)} or leave it out" if len(users) < 3 else "leave it out"
+        raise InvalidArgument(
+            f"{option}={value!r} means nothing with backend={backend.name!r}, which steps sub-environments "
+            f"{backend.steps}: {advice}"
+        )
+
+
 def choose_engine(blueprint: Blueprint) -> Engine:
     """Build the engine that suits best, or that a short trial finds faster."""
     given = blueprint.options.given().keys() - COMMON
     if names_kernel(blueprint.source) and not given - BACKENDS["kernel"].options - {"max_restarts", "start_timeout_s"}:
         return build_engine(blueprint, "kernel", "auto: it is a kernel")
-    for name in given & {"device", "stream", "debug", "ray_options"}:
-        raise InvalidArgument(
-            f"{name}={blueprint.options.given()[name]!r} means nothing here: leave it out, or name the backend"
-        )
+    refuse_meaningless(blueprint.options, "process")
     needs = given & (BACKENDS["process"].options - BACKENDS["thread"].options)
     if needs:
         return build_engine(blueprint, "process", f"auto: {min(needs)} needs processes")

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from envfleet.choice import build_engine, choose_engine
+from envfleet.choice import build_engine, choose_engine, refuse_meaningless
 from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.fleet.checks import check_choice, check_seconds, check_whole
 from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.options import Options, read_autoreset_mode, read_options
-from envfleet.registry import BACKENDS, COMMON
+from envfleet.registry import BACKENDS
 from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable
 
 
@@ -126,22 +126,8 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
     blueprint = Blueprint(source, num_envs, options, env_kwargs)
     if options.backend == "auto":
         return choose_engine(blueprint)
-    _refuse_meaningless(options)
+    refuse_meaningless(options, options.backend)
     return build_engine(blueprint, options.backend, "as asked for")
-
-
-def _refuse_meaningless(options: Options) -> None:
-    """Refuse options that the backend could only ignore."""
-    backend = BACKENDS[options.backend]
-    for name, value in options.given().items():
-        if name in COMMON or name in backend.options or (name == "workers" and value == 1):
-            continue
-        users = [repr(one.name) for one in BACKENDS.values() if name in one.options]
-        advice = f"pass backend={' or '.join(users)} or leave it out" if len(users) < 3 else "leave it out"
-        raise InvalidArgument(
-            f"{name}={value!r} means nothing with backend={backend.name!r}, which steps sub-environments "
-            f"{backend.steps}: {advice}"
-        )
 
 
 def adopt(vector_env: VectorEnv[Any, Any, Any], *, record_episodes: bool = False) -> Fleet:

@@ -51,7 +51,7 @@ def test_compare_writes_figures_and_plots(tmp_path: Path) -> None:
     output = run("compare", "-n", "4,16,65", "-b", "64", "-i", 1, "--epochs", 1, "--out", tmp_path)
     assert "left out: batches of 64 with 65 sub-environments, less than a step" in output
     found = json.loads((tmp_path / "compare.json").read_text())
-    assert [(one["way"], one["num_envs"]) for one in found] == [
+    assert [(one["plan"]["way"], one["plan"]["num_envs"]) for one in found] == [
         ("vec", 4), ("packed_vec", 4), ("vec", 16), ("packed_vec", 16),
     ]  # fmt: skip
     assert all(64 <= one["samples"] < 64 + 16 for one in found)
@@ -66,7 +66,7 @@ def test_the_module_of_the_first_comparison_compares(tmp_path: Path, monkeypatch
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("vecenv.run_training", run_name="__main__")
     assert ended.value.code == 0
-    assert [one["way"] for one in json.loads((tmp_path / "compare.json").read_text())] == ["vec", "packed_vec"]
+    assert [one["plan"]["way"] for one in json.loads((tmp_path / "compare.json").read_text())] == ["vec", "packed_vec"]
 
 
 def test_mistakes_are_explained() -> None:

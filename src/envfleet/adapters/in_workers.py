@@ -9,8 +9,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from envfleet.adapters.old_gym import OldGymEnv, old_layers
-
 
 def call_method(env: gym.Env[Any, Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a method of the outermost wrapper that has it."""
@@ -28,10 +26,7 @@ def is_wrapped(env: gym.Env[Any, Any], module: str, qualified_name: str) -> bool
         if _is_a(layer, module, qualified_name):
             return True
         layer = layer.env
-    if not isinstance(layer, OldGymEnv):
-        return False
-    layers = old_layers(layer.old)
-    return any(_is_a(one, module, qualified_name) for one in layers[:-1])
+    return False
 
 
 def _is_a(layer: Any, module: str, qualified_name: str) -> bool:

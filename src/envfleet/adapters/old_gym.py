@@ -104,36 +104,23 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
 
     def has_wrapper_attr(self, name: str) -> bool:
         """Return whether the environment, a wrapper of it or this adapter has an attribute."""
-        return self._layer_with(name) is not None or hasattr(self, name)
+        return hasattr(self.old, name) or hasattr(self, name)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Get an attribute of the outermost layer that has it."""
-        layer = self._layer_with(name)
-        return getattr(self if layer is None else layer, name)
+        """Get an attribute of the environment, whose wrappers forward what they have not."""
+        return getattr(self.old if hasattr(self.old, name) else self, name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute on the outermost layer that has it; a new one on the outermost if `force`."""
-        layer = self._layer_with(name)
-        if layer is None and not force:
-            return False
-        setattr(self.old if layer is None else layer, name, value)
-        return True
-
-    def _layer_with(self, name: str) -> Any:
-        # Old wrappers forward what they have not to what they wrap, so that all of them seem to have everything.
-        own = (layer for layer in old_layers(self.old) if name in vars(layer) or hasattr(type(layer), name))
-        return next(own, None)
+        """Set an attribute on the outermost layer that has it; a new one on the environment itself if `force`."""
+        layer = self.old
+        while name not in vars(layer) and "env" in vars(layer):
+            layer = layer.env
+        if force or hasattr(layer, name):
+            setattr(layer, name, value)
+        return hasattr(layer, name)
 
     def __repr__(self) -> str:
         return f"OldGymEnv({self.old!r})"
-
-
-def old_layers(old: Any) -> list[Any]:
-    """Return an old environment with its wrappers, the outermost first."""
-    layers = [old]
-    while "env" in vars(layers[-1]):
-        layers.append(layers[-1].env)
-    return layers
 
 
 def modern(env: Any) -> gymnasium.Env[Any, Any]:

@@ -137,4 +137,5 @@ def _row(iteration: Any) -> str:
 
 def _line(found: Any) -> str:
     seconds = "".join(f"{found.seconds[part]:>11.2f}" for part in _PARTS)
-    return f"{found.way:10} {found.num_envs:>9,} {found.batch_size:>10,} {found.samples_per_s:>10,.0f}{seconds}"
+    plan = found.plan
+    return f"{plan.way:10} {plan.num_envs:>9,} {plan.batch_size:>10,} {found.samples_per_s:>10,.0f}{seconds}"

@@ -231,18 +231,14 @@ def _chooser(
         space = batch_space(layout.space, num_envs)
         space.seed(seed)
         return lambda t, observations: space.sample()
-    if callable(policy):
+    if callable(policy) or hasattr(policy, "weights"):  # an MLP has
         if not is_batched(policy):
+            name = getattr(policy, "__name__", type(policy).__name__)
             raise InvalidArgument(
-                f"the policy {getattr(policy, '__name__', policy)!r} takes more than a batch of observations: "
-                "functions of one row are compiled into kernels only; pass a callable policy(observations) -> actions"
+                f"the policy {name!r} takes no batch of observations: networks and functions of one row are compiled "
+                "into kernels only; pass a callable policy(observations) -> actions"
             )
         return lambda t, observations: policy(observations)
-    if hasattr(policy, "weights"):  # an MLP
-        raise InvalidArgument(
-            f"the policy is an {type(policy).__name__}, which is compiled into kernels only: pass a callable "
-            "policy(observations) -> actions"
-        )
     given = layout.apart(policy)
     for leaf, array in zip(layout.leaves, given, strict=True):
         expected = (num_steps, num_envs, *leaf.shape)

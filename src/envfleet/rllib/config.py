@@ -15,7 +15,7 @@ from ray.rllib.utils import force_list
 
 from envfleet.errors import InvalidArgument
 from envfleet.rllib.advantages import EstimateAdvantages
-from envfleet.rllib.connectors import PrepareActions, UnpackRollouts
+from envfleet.rllib.connectors import UnpackRollouts
 from envfleet.rllib.learner import PackedPPOLearner
 from envfleet.rllib.runner import PackedEnvRunner
 
@@ -83,11 +83,10 @@ class PackedPPOConfig(PPOConfig):
         return pipeline
 
     def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> ConnectorV2:
-        """Build the pipeline behind the module: draw actions, your pieces, then actions for the environments."""
+        """Build the pipeline behind the module: draw actions, then your pieces."""
         pipeline = super().build_module_to_env_connector(env, spaces)
         pipeline.prepend(TensorToNumpy())
         pipeline.prepend(GetActions())
-        pipeline.append(PrepareActions(config=self))
         return pipeline
 
     def build_learner_connector(

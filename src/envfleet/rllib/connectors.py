@@ -44,28 +44,6 @@ class FlattenObservations(ConnectorV2):
         return {**batch, Columns.OBS: observations.astype(np.float32, copy=False)}
 
 
-class PrepareActions(ConnectorV2):
-    """Puts next to a batch of actions what the environments get: unsquashed into their bounds, or clipped to them.
-
-    Args:
-        config: An `AlgorithmConfig`, whose `normalize_actions` says that -1 and 1 mean the bounds, and `clip_actions`
-            that what is outside is else moved to them.
-    """
-
-    def __init__(self, input_observation_space: Any = None, input_action_space: Any = None, *, config: Any) -> None:
-        super().__init__(input_observation_space, input_action_space)
-        self._config = config
-
-    def __call__(self, *, batch: Batch, **_: Any) -> Batch:
-        """Add the actions for the environments."""
-        struct = get_base_struct_from_space(self.input_action_space)
-        if self._config.normalize_actions:
-            batch[Columns.ACTIONS_FOR_ENV] = unsquash_action(batch[Columns.ACTIONS], struct)
-        elif self._config.clip_actions:
-            batch[Columns.ACTIONS_FOR_ENV] = clip_action(batch[Columns.ACTIONS], struct)
-        return batch
-
-
 class UnpackRollouts(ConnectorV2):
     """Lays rollouts out as one ordinary flat batch, one after the other.
 
@@ -88,3 +66,17 @@ class UnpackRollouts(ConnectorV2):
 
 def _join(*columns: Any) -> Any:
     return np.concatenate(columns)
+
+
+def actions_for_env(actions: Any, space: gym.Space[Any], config: Any) -> Any:
+    """Return a batch of a module's actions as the environments take them.
+
+    Args:
+        actions: `(N, …)`, nested as their space is.
+        space: Of one sub-environment.
+        config: An `AlgorithmConfig`, whose `normalize_actions` says that -1 and 1 mean the bounds, and `clip_actions`
+            that what is outside is else moved to them.
+    """
+    if config.normalize_actions:
+        return unsquash_action(actions, get_base_struct_from_space(space))
+    return clip_action(actions, get_base_struct_from_space(space)) if config.clip_actions else actions

@@ -40,7 +40,7 @@ class FusedSequential(nn.Sequential):
             layer = layers.pop(0)
             activation = _activation_after(layer, layers[0]) if layers else None
             if activation is not None and num_rows * layer.out_features >= fewest:
-                results = _fused(results, layer, activation)
+                results = _Dense.apply(results, layer.weight, layer.bias, activation)  # type: ignore[no-untyped-call]
                 layers.pop(0)
             else:
                 results = layer(results)
@@ -123,10 +123,3 @@ def _activation_after(layer: nn.Module, follower: nn.Module) -> str | None:
 def _has_hooks(module: nn.Module) -> bool:
     forward = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001
     return bool(forward or module._backward_hooks or module._backward_pre_hooks)  # noqa: SLF001
-
-
-def _fused(rows: Tensor, layer: nn.Linear, activation: str) -> Tensor:
-    if torch.is_grad_enabled():
-        results: Tensor = _Dense.apply(rows, layer.weight, layer.bias, activation)  # type: ignore[no-untyped-call]
-        return results
-    return _linear(rows, layer.weight, layer.bias, activation)

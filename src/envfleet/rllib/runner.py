@@ -27,6 +27,7 @@ from ray.rllib.utils.metrics import (
 
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.episodes import Episodes
+from envfleet.rllib.connectors import actions_for_env
 from envfleet.rllib.dense import fuse_dense_layers
 from envfleet.rllib.fleets import make_packed_fleet
 from envfleet.rllib.passes import in_parts
@@ -188,13 +189,14 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         """Step once and record it; returns how many of the episodes that are wanted ended."""
         if random_actions:
             outputs = {Columns.ACTIONS: self.env.action_space.sample()}
+            actions = outputs[Columns.ACTIONS]
         else:
             outputs = self._act(recorder.num_samples, explore)
-        actions_for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])
+            actions = actions_for_env(outputs[Columns.ACTIONS], self.env.single_action_space, self.config)
         recorder.begin({Columns.OBS: self._seen, **outputs})
         is_sample = ~self._episodes.ended & (quotas > 0)
         with self._times.measuring((ENV_STEP_TIMER,)):
-            observations, rewards, terminated, truncated, _ = self.env.step(actions_for_env)
+            observations, rewards, terminated, truncated, _ = self.env.step(actions)
         flags = {Columns.TERMINATEDS: terminated, Columns.TRUNCATEDS: truncated}
         recorder.end(is_sample, {Columns.REWARDS: rewards.astype(np.float32), **flags})
         cut = np.flatnonzero(truncated & ~terminated)

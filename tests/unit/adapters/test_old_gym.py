@@ -65,13 +65,11 @@ def test_attributes_of_all_layers() -> None:
     env.set_wrapper_attr("length", 9)
     assert env.old.env.length == 9
     assert "length" not in vars(env.old)
-    env.set_wrapper_attr("new", 1)
-    assert env.old.new == 1
+    assert env.set_wrapper_attr("new", 1)
+    assert env.old.env.new == 1
+    assert not env.set_wrapper_attr("newer", 1, force=False)
     with pytest.raises(AttributeError, match="whisper"):
         env.get_wrapper_attr("whisper")
-    module = OldWrapper.__module__
-    assert in_workers.is_wrapped(env, module, "OldWrapper")
-    assert not in_workers.is_wrapped(env, module, "OldEnv")
 
 
 def test_rendering() -> None:

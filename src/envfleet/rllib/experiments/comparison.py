@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
-from envfleet.rllib.experiments.training import TrainingPlan, build, train
+from envfleet.rllib.experiments.training import Iteration, TrainingPlan, build, train
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Figures of one way at one place of the grid: those of the iteration of median speed, without the first.
-
-    Attributes:
-        way: `"vec"` or `"packed_vec"`.
-        num_envs: Sub-environments.
-        batch_size: Samples asked for per iteration.
-        samples: Samples per iteration.
-        samples_per_s: Samples per second.
-        seconds: By part: `iteration`, `sampling`, `connectors`, `learner`.
-        connectors: Of every connector piece, per iteration.
-        load: Processes that wanted the processor meanwhile (the average of a minute).
-    """
-
-    way: str
-    num_envs: int
-    batch_size: int
-    samples: int
-    samples_per_s: float
-    seconds: dict[str, float]
-    connectors: dict[str, float]
-    load: float
-
-
-def compare(plans: Iterable[TrainingPlan], num_iterations: int) -> Iterator[Comparison]:
+def compare(plans: Iterable[TrainingPlan], num_iterations: int) -> Iterator[Iteration]:
     """Train by every plan, for the time it takes.
 
     Args:
@@ -47,22 +21,12 @@ def compare(plans: Iterable[TrainingPlan], num_iterations: int) -> Iterator[Comp
         num_iterations: That count; one more goes before them.
 
     Yields:
-        What was measured of each plan.
+        Of each plan the iteration of median speed.
     """
     for plan in plans:
         with build(plan) as algorithm:
             _, *iterations = train(algorithm, plan, num_iterations + 1)
-        median = sorted(iterations, key=lambda iteration: iteration.samples_per_s)[len(iterations) // 2]
-        yield Comparison(
-            way=plan.way,
-            num_envs=plan.num_envs,
-            batch_size=plan.batch_size,
-            samples=median.samples,
-            samples_per_s=median.samples_per_s,
-            seconds=median.seconds,
-            connectors=median.connectors,
-            load=os.getloadavg()[0],
-        )
+        yield sorted(iterations, key=lambda iteration: iteration.samples_per_s)[len(iterations) // 2]
 
 
 def grid(
@@ -95,11 +59,11 @@ def grid(
     return plans
 
 
-def save(comparisons: Iterable[Comparison], file: Path) -> None:
+def save(iterations: Iterable[Iteration], file: Path) -> None:
     """Write results as JSON.
 
     Args:
-        comparisons: The results.
+        iterations: The results.
         file: Where to.
     """
-    write_whole(file, json.dumps([dataclasses.asdict(found) for found in comparisons], indent=1))
+    write_whole(file, json.dumps([dataclasses.asdict(found) for found in iterations], indent=1))

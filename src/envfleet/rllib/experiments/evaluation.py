@@ -18,7 +18,7 @@ from ray.rllib.core.columns import Columns
 import envfleet
 from envfleet.envs.film import save_film
 from envfleet.errors import InvalidArgument
-from envfleet.rllib.connectors import PrepareActions
+from envfleet.rllib.connectors import actions_for_env
 
 _MOST_STEPS = 100_000
 _FILMED_STEPS = 2000  # of an episode that does not end by itself
@@ -84,14 +84,12 @@ def _frames(env: gym.Env[Any, Any], act: Act, seed: int) -> Iterator[NDArray[np.
 def _best_actions(algorithm: Algorithm, action_space: gym.Space[Any]) -> Act:
     """Return the policy of the most likely actions, for observations `(N, …)` that no connector piece changes."""
     module = algorithm.get_module()
-    prepare = PrepareActions(None, action_space, config=algorithm.config)
 
     @torch.no_grad()
     def act(observations: NDArray[Any]) -> NDArray[Any]:
         outputs = module.forward_inference({Columns.OBS: torch.from_numpy(np.asarray(observations)).float()})
         kind = module.get_inference_action_dist_cls()
         distribution = kind.from_logits(outputs[Columns.ACTION_DIST_INPUTS]).to_deterministic()
-        batch = prepare(batch={Columns.ACTIONS: distribution.sample().numpy()})
-        return np.asarray(batch.get(Columns.ACTIONS_FOR_ENV, batch[Columns.ACTIONS]))
+        return np.asarray(actions_for_env(distribution.sample().numpy(), action_space, algorithm.config))
 
     return act

@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 
 from envfleet.files import replacing
-from envfleet.rllib.experiments.comparison import Comparison
+from envfleet.rllib.experiments.training import Iteration
 
 _STYLES = {"vec": "s--", "packed_vec": "o-"}
 _PIECES = 8  # of the breakdown; what is left is drawn as one
 
 
-def plot_throughput(comparisons: Sequence[Comparison], file: Path) -> None:
+def plot_throughput(measured: Sequence[Iteration], file: Path) -> None:
     """Draw samples per second over sub-environments: a line per way and batch size.
 
     Args:
-        comparisons: What was measured.
+        measured: Iterations, of which each stands for its plan.
         file: Where to: .png, .pdf or .svg.
     """
     figure, axes = _figure()
-    for way, batch_size in sorted({(found.way, found.batch_size) for found in comparisons}):
-        line = [found for found in comparisons if (found.way, found.batch_size) == (way, batch_size)]
-        counts, rates = [found.num_envs for found in line], [found.samples_per_s for found in line]
+    for way, batch_size in sorted({(found.plan.way, found.plan.batch_size) for found in measured}):
+        line = [found for found in measured if (found.plan.way, found.plan.batch_size) == (way, batch_size)]
+        counts, rates = [found.plan.num_envs for found in line], [found.samples_per_s for found in line]
         axes.loglog(counts, rates, _STYLES[way], label=f"{way}, batches of {batch_size:,}")
     axes.set(xlabel="sub-environments", ylabel="samples per second of whole iterations")
     for axis in (axes.xaxis, axes.yaxis):
@@ -35,16 +35,18 @@ def plot_throughput(comparisons: Sequence[Comparison], file: Path) -> None:
     _write(figure, file)
 
 
-def plot_breakdown(comparisons: Sequence[Comparison], file: Path) -> None:
+def plot_breakdown(measured: Sequence[Iteration], file: Path) -> None:
     """Draw the seconds of connector pieces per iteration, stacked, a bar per way and number of sub-environments.
 
     Args:
-        comparisons: What was measured; those of the largest batch are drawn.
+        measured: Iterations, of which each stands for its plan; those of the largest batch are drawn.
         file: Where to: .png, .pdf or .svg.
     """
     figure, axes = _figure()
-    largest = max(found.batch_size for found in comparisons)
-    bars = sorted((found for found in comparisons if found.batch_size == largest), key=lambda f: (f.num_envs, f.way))
+    largest = max(found.plan.batch_size for found in measured)
+    bars = sorted(
+        (found for found in measured if found.plan.batch_size == largest), key=lambda f: (f.plan.num_envs, f.plan.way)
+    )
     names = sorted({piece for found in bars for piece in found.connectors})
     seconds = np.array([[found.connectors.get(piece, 0.0) for found in bars] for piece in names])
     order = np.argsort(-seconds.sum(axis=1))
@@ -55,7 +57,7 @@ def plot_breakdown(comparisons: Sequence[Comparison], file: Path) -> None:
         drawn = axes.bar(range(len(bars)), part, bottom=heights, label=name, width=0.7)
         heights += part
     axes.bar_label(drawn, [f"{height:.2f}" for height in heights], fontsize=8)
-    axes.set_xticks(range(len(bars)), [f"{found.way}\n{found.num_envs:,}" for found in bars], fontsize=8)
+    axes.set_xticks(range(len(bars)), [f"{found.plan.way}\n{found.plan.num_envs:,}" for found in bars], fontsize=8)
     axes.set(xlabel="way and sub-environments", ylabel=f"seconds in connectors per iteration of {largest:,} samples")
     figure.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=2)
     _write(figure, file)

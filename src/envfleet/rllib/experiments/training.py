@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Literal
@@ -101,20 +102,24 @@ class Iteration:
     """Figures of one iteration.
 
     Attributes:
+        plan: The plan of the training.
         number: From 1.
         samples: Of this iteration.
         episode_return: Mean over the episodes that ended in it, the last 100 at most; `None` if none did.
         loss: Of the last update.
         seconds: By part: `iteration`, `sampling`, `connectors`, `learner`.
         connectors: Seconds of every connector piece, running means.
+        load: Processes that wanted the processor meanwhile (the average of a minute).
     """
 
+    plan: TrainingPlan
     number: int
     samples: int
     episode_return: float | None
     loss: float
     seconds: dict[str, float]
     connectors: dict[str, float]
+    load: float
 
     @property
     def samples_per_s(self) -> float:
@@ -168,10 +173,12 @@ def train(algorithm: Algorithm, plan: TrainingPlan, num_iterations: int) -> Iter
         num_steps = -(-samples // (plan.num_envs * max(plan.num_env_runners, 1)))
         episode_return = runners.get("episode_return_mean", math.nan)  # RLlib's word for none, but for the first time
         yield Iteration(
+            plan=plan,
             number=number,
             samples=samples,
             episode_return=None if math.isnan(episode_return) else float(episode_return),
             loss=float(result["learners"][DEFAULT_MODULE_ID]["total_loss"]),
             seconds=seconds,
             connectors=connector_seconds(result, num_steps),
+            load=os.getloadavg()[0],
         )
