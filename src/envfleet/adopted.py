@@ -81,11 +81,8 @@ class AdoptedEngine(Engine):
         self._is_inside = False
         self._step_s += time.perf_counter() - start_s
         self._steps += self.traits.num_envs
-        rewards, flags, infos = (
-            np.asarray(rewards, np.float64),
-            np.array((terminated, truncated), np.bool_),
-            dict(infos),
-        )
+        infos = dict(infos)
+        rewards, flags = np.asarray(rewards, np.float64), np.array((terminated, truncated), np.bool_)
         self._observations, self._finals = observations, infos.get("final_obs")
         episodes = self._episodes
         if episodes.on_step(rewards, flags) and episodes.described is not None:

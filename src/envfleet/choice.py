@@ -30,9 +30,6 @@ SLOW_STEP_S = 0.1
 """A step of the whole fleet in one thread that takes longer than this goes to processes untried: a trial would keep the
 caller waiting, and what processes cost is small beside it."""
 
-NOT_REPEATED_S = 10 * TRIAL_S
-"""A first step that takes longer than this is not repeated to measure it better."""
-
 MARGIN = 1.1
 """By how much processes must win, since they also cost memory and start-up."""
 
@@ -100,7 +97,7 @@ def _reason_against_trials(blueprint: Blueprint) -> str | None:
 def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:
     """Return the backend to use, and why; write into `rates` what was measured, in sub-environment steps per second."""
     num_envs, serial_s = serial.num_envs, _begin(serial)
-    if serial_s < NOT_REPEATED_S:
+    if serial_s <= SLOW_STEP_S:  # worth the time to measure it better
         serial_s = _step_s(serial)
     rates["serial"] = num_envs / serial_s
     if serial_s > SLOW_STEP_S:
@@ -112,7 +109,7 @@ def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tu
         _begin(process)
         rounds = [(_step_s(process), _step_s(serial)) for _ in range(ROUNDS)]
         name = process.plan.describe()
-    process_s, serial_s = sorted(rounds, key=lambda times: times[1] / times[0])[ROUNDS // 2]
+    process_s, serial_s = map(min, zip(*rounds, strict=True))
     rates.update({"serial": num_envs / serial_s, name: num_envs / process_s})
     gain = serial_s / process_s
     return ("process" if gain > MARGIN else "serial"), f"{name} stepped {gain:.2f} × as fast as serial"

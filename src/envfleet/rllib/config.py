@@ -121,11 +121,8 @@ class PackedPPOConfig(PPOConfig):
                 'call packing(fleet_options={"on_failure": "restart"}), which rebuilds that one alone'
             )
         for name in _PER_EPISODE:
-            is_overridden = any(
-                getattr(callback, name, None) is not getattr(RLlibCallback, name)
-                for callback in force_list(self.callbacks_class)
-            )
-            if is_overridden or getattr(self, f"callbacks_{name}"):
+            methods = [getattr(callback, name, None) for callback in force_list(self.callbacks_class)]
+            if set(methods) - {getattr(RLlibCallback, name)} or getattr(self, f"callbacks_{name}"):
                 raise InvalidArgument(
                     f"the callback {name} would be called per sub-environment, which packing is there to avoid: use "
                     f"on_sample_end, which gets the PackedRollouts, or {_VEC}"

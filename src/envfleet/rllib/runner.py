@@ -132,11 +132,12 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         most_samples = math.inf if num_timesteps is None else num_timesteps
         quotas = np.full(self.num_envs, sys.maxsize)  # episodes wanted of each sub-environment
         if num_episodes is not None:
-            self._needs_initial_reset = True
             quotas[:] = num_episodes // self.num_envs
             quotas[: num_episodes % self.num_envs] += 1
+        self._needs_initial_reset = True  # if a step fails
         while recorder.num_samples < most_samples and quotas.any():
             num_ended += self._step(recorder, quotas, explore, random_actions)
+        self._needs_initial_reset = num_episodes is not None
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=recorder.num_samples)
         self._increase_sampled_metrics(recorder.num_samples, num_ended)
         self._times.log(self.metrics)
@@ -188,11 +189,12 @@ class PackedEnvRunner(SingleAgentEnvRunner):
     def _step(self, recorder: RolloutRecorder, quotas: NDArray[np.int64], explore: bool, random_actions: bool) -> int:
         """Step once and record it; returns how many of the episodes that are wanted ended."""
         if random_actions:
-            outputs = {Columns.ACTIONS: self.env.action_space.sample()}
-            actions = outputs[Columns.ACTIONS]
+            actions = self.env.action_space.sample()
+            outputs = {Columns.ACTIONS: actions}
         else:
             outputs = self._act(recorder.num_samples, explore)
-            actions = actions_for_env(outputs[Columns.ACTIONS], self.env.single_action_space, self.config)
+            chosen = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])  # a piece of yours may have others
+            actions = actions_for_env(chosen, self.env.single_action_space, self.config)
         recorder.begin({Columns.OBS: self._seen, **outputs})
         is_sample = ~self._episodes.ended & (quotas > 0)
         with self._times.measuring((ENV_STEP_TIMER,)):

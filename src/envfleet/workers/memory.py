@@ -201,32 +201,29 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/c
         proc: Where procfs is mounted.
         cgroups: Where control groups are mounted.
     """
-    rooms = [*_room_of_machine(proc), *_room_of_cgroups(proc, cgroups)]
-    return min(rooms, default=None)
-
-
-def _room_of_machine(proc: Path) -> Iterator[Room]:
-    for line in _read_lines(proc / "meminfo"):
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            yield Room(int(value.split()[0]) * 1024, "this machine's memory")
-
-
-def _room_of_cgroups(proc: Path, cgroups: Path) -> Iterator[Room]:
-    """Read the limits of this process's control group and of all that enclose it (version 2)."""
+    rooms = [
+        Room(int(line.split()[1]) * 1024, "this machine's memory")
+        for line in _read_lines(proc / "meminfo")
+        if line.startswith("MemAvailable:")
+    ]
     for line in _read_lines(proc / "self" / "cgroup"):
         _, controllers, path = line.split(":", 2)
         # In a container the path may be the host's, of which only the last part is mounted, at the top.
         relative = Path(path.lstrip("/"))
         levels = [Path()] if ".." in relative.parts else [relative, *relative.parents]
-        for group in (cgroups / level for level in levels if not controllers):
-            limit, usage = (next(iter(_read_lines(group / f"memory.{name}")), "") for name in ("max", "current"))
-            if limit.isdigit() and usage.isdigit():  # not "max", and there is such a group
-                statistics = dict(line.split() for line in _read_lines(group / "memory.stat"))
-                # Not "file", which counts shared memory too.
-                cache_bytes = sum(int(statistics.get(f"{age}_file", 0)) for age in ("active", "inactive"))
-                left_bytes = max(0, int(limit) - int(usage) + cache_bytes)
-                yield Room(left_bytes, "the memory limit of this container or control group")
+        rooms += [room for level in levels if not controllers for room in _room_of_cgroup(cgroups / level)]
+    return min(rooms, default=None)
+
+
+def _room_of_cgroup(group: Path) -> Iterator[Room]:
+    """Read what the limit of a control group (version 2) leaves, if it has one."""
+    limit, usage = (next(iter(_read_lines(group / f"memory.{name}")), "") for name in ("max", "current"))
+    if limit.isdigit() and usage.isdigit():  # not "max", and there is such a group
+        statistics = dict(line.split() for line in _read_lines(group / "memory.stat"))
+        # Not "file", which counts shared memory too.
+        cache_bytes = sum(int(statistics.get(f"{age}_file", 0)) for age in ("active", "inactive"))
+        left_bytes = max(0, int(limit) - int(usage) + cache_bytes)
+        yield Room(left_bytes, "the memory limit of this container or control group")
 
 
 def _read_lines(path: Path) -> list[str]:
