@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -177,11 +178,11 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         )
 
     def _act(self, num_samples: int, explore: bool) -> dict[str, Any]:
-        forward = self.module.forward_inference
+        forward = _forward(self.module, "forward_exploration" if explore else "forward_inference")
         if explore:
             num_runners = self.config.num_env_runners or 1
             steps = (self.num_env_steps_sampled_lifetime // num_runners + num_samples) * num_runners
-            forward = partial(self.module.forward_exploration, t=steps)
+            forward = partial(forward, t=steps)
         with self._times.measuring((RLMODULE_INFERENCE_TIMER,)):
             outputs = in_parts(forward, self._cached_to_module, self.config.rows_per_pass)
         return self._connect(self._module_to_env, MODULE_TO_ENV_CONNECTOR, outputs, explore)
@@ -220,6 +221,12 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         columns = (column[wanted].tolist() for column in (ended.lengths, ended.returns, ended.seconds))
         self._finished.extend(zip(*columns, strict=True))
         return int(np.count_nonzero(wanted))
+
+
+def _forward(module: Any, name: str) -> Any:
+    """Return the pass of that name, without setting the mode of every part first, which is set already."""
+    is_rllibs = getattr(type(module), name, None) is getattr(TorchRLModule, name)
+    return getattr(module, f"_{name}" if is_rllibs else name)
 
 
 def _to_numpy(tensors: Any) -> Any:
