@@ -15,7 +15,6 @@ from envfleet.adapters.pettingzoo_game import ParallelGame
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.layout import SpaceLayout
-from envfleet.fleet.rollout import map_arrays
 from envfleet.make import make
 
 _OWN = ("reward", "terminated", "truncated", "is_active")
@@ -49,11 +48,13 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         self.num_envs = self.num_games * len(self.agent_names)
         self.single_observation_space = games.get_attr("agent_observation_space")[0]
         self.single_action_space = games.get_attr("agent_action_space")[0]
-        for space in (self.single_observation_space, self.single_action_space):
-            if SpaceLayout(space).num_objects:
+        self._observations = SpaceLayout(self.single_observation_space)
+        self._actions = SpaceLayout(self.single_action_space)
+        for layout in (self._observations, self._actions):
+            if layout.num_objects:
                 raise InvalidArgument(
-                    f"an agent's space is {space}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
-                    "Tuple of them: rows of an array are handed from games to agents"
+                    f"an agent's space is {layout.space}, expected Box, Discrete, MultiDiscrete or MultiBinary, or a "
+                    "Dict or Tuple of them: rows of an array are handed from games to agents"
                 )
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -160,11 +161,13 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
 
     def _to_games(self, actions: Any) -> Any:
         """Reshape every array: (N * A, …) -> (N, A, …)."""
-        return map_arrays(actions, lambda array: self._by_game(np.asarray(array), "an array of actions"))
+        leaves = self._actions.apart(actions)
+        return self._actions.batch([self._by_game(np.asarray(leaf), "an array of actions") for leaf in leaves])
 
-    def _by_row(self, values: Any) -> Any:
+    def _by_row(self, observations: Any) -> Any:
         """Reshape every array: (N, A, …) -> (N * A, …)."""
-        return map_arrays(values, lambda array: array.reshape(self.num_envs, *array.shape[2:]))
+        leaves = self._observations.apart(observations)
+        return self._observations.batch([leaf.reshape(self.num_envs, *leaf.shape[2:]) for leaf in leaves])
 
     def _gather(
         self, infos: Mapping[str, Any], name: str, dtype: np.dtype[Any] | None = None
