@@ -75,7 +75,6 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         self.num_envs = self.config.num_envs_per_env_runner
         self.env = make_packed_fleet(self.config.env, self.num_envs, context, self.config.fleet_options)
         self._needs_initial_reset = True
-        self._stand_in = [_NoEpisode()]
         make_callback(
             "on_environment_created",
             callbacks_objects=self._callbacks,
@@ -145,7 +144,13 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         return [recorder.finish(self._seen)] if recorder.num_steps else []
 
     def _reset(self, explore: bool) -> None:
-        self._shared_data: dict[str, Any] = {}
+        # What connector pieces get beside a batch.
+        self._context = {
+            "rl_module": self.module,
+            "episodes": [_NoEpisode()],
+            "shared_data": {},
+            "metrics": self.metrics,
+        }
         seed = None
         if self._needs_initial_reset and self._seed is not None:  # RLlib's seeds of EnvRunners are neighbours
             seed = self._seed + (self.worker_index or 0) * (self.num_envs - 1)
@@ -162,20 +167,8 @@ class PackedEnvRunner(SingleAgentEnvRunner):
         self._seen = _to_numpy(self._cached_to_module[Columns.OBS])
 
     def _to_module(self, observations: Any, explore: bool) -> dict[str, Any]:
-        return self._connect(self._env_to_module, ENV_TO_MODULE_CONNECTOR, {Columns.OBS: observations}, explore)
-
-    def _connect(self, pipeline: Any, prefix: str, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
-        """Put a batch through a connector pipeline."""
-        return self._times.run(
-            pipeline,
-            prefix,
-            batch,
-            rl_module=self.module,
-            episodes=self._stand_in,
-            explore=explore,
-            shared_data=self._shared_data,
-            metrics=self.metrics,
-        )
+        batch, pipeline = {Columns.OBS: observations}, self._env_to_module
+        return self._times.run(pipeline, ENV_TO_MODULE_CONNECTOR, batch, explore=explore, **self._context)
 
     def _act(self, num_samples: int, explore: bool) -> dict[str, Any]:
         forward = _forward(self.module, "forward_exploration" if explore else "forward_inference")
@@ -185,7 +178,8 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             forward = partial(forward, t=steps)
         with self._times.measuring((RLMODULE_INFERENCE_TIMER,)):
             outputs = in_parts(forward, self._cached_to_module, self.config.rows_per_pass)
-        return self._connect(self._module_to_env, MODULE_TO_ENV_CONNECTOR, outputs, explore)
+        pipeline = self._module_to_env
+        return self._times.run(pipeline, MODULE_TO_ENV_CONNECTOR, outputs, explore=explore, **self._context)
 
     def _step(self, recorder: RolloutRecorder, quotas: NDArray[np.int64], explore: bool, random_actions: bool) -> int:
         """Step once and record it; returns how many of the episodes that are wanted ended."""
