@@ -15,7 +15,7 @@ from envfleet.fleet.engine import Engine
 from envfleet.fleet.fleet import Fleet
 from envfleet.options import Options, read_autoreset_mode, read_options
 from envfleet.registry import BACKENDS
-from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable
+from envfleet.sources import Blueprint, EnvSource, count_envs, find_callable, refuse_retired
 
 
 def make(  # the front door: every option is keyword-only
@@ -111,6 +111,7 @@ def make(  # the front door: every option is keyword-only
         >>> fleet.close()
     """
     given = locals()
+    refuse_retired(env_kwargs)
     names = [field.name for field in dataclasses.fields(Options) if field.name in given]
     options = read_options(**{name: given[name] for name in names})
     return Fleet(make_engine(env, num_envs, options, env_kwargs), options.batch_size)

@@ -11,6 +11,13 @@ from gymnasium.vector import AutoresetMode
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_choice, check_flag, check_seconds, check_whole
 
+RETIRED = {
+    "spares": "pass batch_size and use send() and recv(): others step while one is reset",
+    "recycle_bytes": "pass recycle_episodes",
+    "start_method": "leave it out: workers are forked from a small server that never imports your main module",
+}
+"""Options that are gone, and what replaces them."""
+
 _LEAST = {
     "workers": 1,
     "envs_per_worker": 1,

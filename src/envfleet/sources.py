@@ -17,7 +17,7 @@ from envfleet.errors import InvalidArgument, UnknownEnv
 from envfleet.fleet.checks import check_whole
 from envfleet.kernels.kernel import Kernel
 from envfleet.kernels.registration import is_kernel
-from envfleet.options import Options
+from envfleet.options import RETIRED, Options
 from envfleet.registry import import_own
 from envfleet.workers.builders import EnvBuilder
 
@@ -27,6 +27,7 @@ EnvSource: TypeAlias = (
 """What `envfleet.make` accepts as an environment."""
 
 _OF_GYMNASIUM = {"render_mode", "max_episode_steps", "disable_env_checker"}
+_OPTIONS = ["num_envs", *(field.name for field in dataclasses.fields(Options))]
 _WHOLE_DICT = {"kwargs", "env_kwargs", "env_options"}
 
 
@@ -68,9 +69,10 @@ class Blueprint:
             make = functools.partial(_make_kernel_env, source, limit, **kwargs)
             return (EnvBuilder(make, shared_names=names),) * self.num_envs
         if kwargs:
+            name = min(kwargs)
             raise InvalidArgument(
-                f"keyword arguments {sorted(kwargs)} are neither make()'s nor can they go to a callable: check their "
-                "spelling, or bind them with functools.partial"
+                f"{name}={kwargs[name]!r} is no option of make(), and arguments of a callable are bound with "
+                f"functools.partial: {advise(name, _OPTIONS)}"
             )
         functions: list[Any] = list(source) if isinstance(source, Sequence) else [source] * self.num_envs
         read: dict[int, tuple[bool, tuple[str, ...]]] = {}
@@ -224,11 +226,16 @@ def check_keywords(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
         return
     for name in unsure:
         if name not in accepted:
-            options = ["num_envs", *(field.name for field in dataclasses.fields(Options))]
             raise InvalidArgument(
                 f"{name}={env_kwargs[name]!r} is neither an option of make() nor a keyword of {spec.id}, which takes "
-                f"{', '.join(accepted) or 'none'}: {advise(name, [*options, *accepted])}"
+                f"{', '.join(accepted) or 'none'}: {advise(name, [*_OPTIONS, *accepted])}"
             )
+
+
+def refuse_retired(env_kwargs: Mapping[str, Any]) -> None:
+    """Refuse options that `make` had once, and name what replaces them."""
+    for name in RETIRED.keys() & env_kwargs.keys():
+        raise InvalidArgument(f"{name}={env_kwargs[name]!r} is no option any more: {RETIRED[name]}")
 
 
 def _accepted(spec: EnvSpec) -> list[str] | None:

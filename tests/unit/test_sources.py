@@ -89,7 +89,7 @@ def test_what_is_no_environment_is_explained(source: Any, words: str) -> None:
 
 
 def test_keyword_arguments_need_an_id() -> None:
-    with pytest.raises(InvalidArgument, match=r"\['lenght'\] are neither make\(\)'s"):
+    with pytest.raises(InvalidArgument, match="lenght=3 is no option of make"):
         envfleet.make(CountingEnv, 2, lenght=3)
 
 
