@@ -63,7 +63,7 @@ def test_bench_prints_a_table_and_writes_files(tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "bare Python loop" in result.output
-    assert re.search(r"Gymnasium SyncVectorEnv +[\d,]+ +█+ +[\d.]+ +[\d.]+×", result.output)
+    assert re.search(r"Gymnasium SyncVectorEnv +[\d,]+ +[\d.]+ +[\d.]+×", result.output)
     assert [run["num_envs"] for run in json.loads(figures.read_text())["runs"]] == [1, 2]
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -108,6 +108,8 @@ def test_envs():
         (["bench", "CartPole-v1", "-w", "0"], "--workers is '0'"),
         (["bench", "CartPole-v1", "--peers", "loop,pufferlib"], "--peers names pufferlib"),
         (["bench", "CartPole-v1", "--backends", "spark"], "--backends names spark"),
+        (["bench", "CartPole-v1", "--backends", "none", "--peers", "none"], "name some with --backends or --peers"),
+        (["bench", "tests.unit.bench.fakes:broken"], "planted in the constructor"),
         (["tune", "CartPole-v1", "--backends", "ray"], "backends='ray'"),
         (["bench", "CartPole-v1", "-a", "render_mode"], "expected name=value"),
         (["envs", "no such thing"], "no registered id contains"),
