@@ -21,9 +21,10 @@ from envfleet.bench.child import ChildFailed
 from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, Contender, EnvFleet
 from envfleet.bench.plot import plot_report
 from envfleet.bench.report import count, machine_line, show_report
-from envfleet.bench.results import Report
+from envfleet.bench.results import Report, figures_json
 from envfleet.bench.rounds import Case, require_buildable, run_cases
 from envfleet.bench.workloads import BUILT_IN, resolve
+from envfleet.files import write_whole
 from envfleet.machine import whole_cores
 
 SIZES = (1, 2, 8, 64, 256)
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = list(QUICK) if options.quick else _plan(options.workloads, options.sizes)
 
     def save(report: Report) -> None:  # after every run: a long benchmark that is stopped keeps its figures
-        report.save(options.out / "fleet.json")
+        write_whole(options.out / "fleet.json", figures_json("bench", report))
 
     report = run_cases(_cases(plan), options.seconds, ROUNDS, _tell, save)
     sys.stderr.write("\n")

@@ -59,9 +59,7 @@ class Contender(abc.ABC):
     def absence(self, workload: Workload) -> str | None:
         """Return why it cannot run this workload here, or `None`. Imports nothing."""
         package = self.module.partition(".")[0]
-        if is_installed(package):
-            return None
-        return f"not installed: pip install {package.replace('_', '-')}, or the extra envfleet[bench]"
+        return None if is_installed(package) else f"not installed: pip install {package.replace('_', '-')}"
 
     @abc.abstractmethod
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
@@ -247,23 +245,18 @@ class EnvFleet(Contender):
         tag: Tells apart two fleets of one backend; part of the name.
     """
 
-    module = "envfleet"
-
     def __init__(self, backend: str, options: Mapping[str, Any] | None = None, tag: str = "") -> None:
         name = f"envfleet-{backend}-{tag}" if tag else f"envfleet-{backend}"
         super().__init__(name, f"envfleet {backend}" + (f" ({tag.replace('-', ' ')})" if tag else ""))
         self.backend, self.options = backend, options or {}
+        self.module = {"kernel": "numba", "ray": "ray"}.get(backend, "envfleet")
 
     def absence(self, workload: Workload) -> str | None:
         """Return why it cannot run: compiled code needs a kernel, and numba; Ray needs to be installed."""
-        if self.backend == "ray" and not is_installed("ray"):
-            return "not installed: pip install 'envfleet[ray]'"
-        if self.backend != "kernel":
-            return None
-        if kernel_of(workload) is None:
+        if self.backend == "kernel" and kernel_of(workload) is None:
             given = " that takes arguments" if workload.spec.kwargs else ""
             return f"{workload.spec.id} is no kernel and has no compiled twin{given} (envfleet envs lists kernels)"
-        return None if is_installed("numba") else "not installed: pip install numba, or the extra envfleet[kernels]"
+        return super().absence(workload)
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `envfleet.make`."""

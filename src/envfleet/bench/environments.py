@@ -40,17 +40,6 @@ class _CountingEnv(gymnasium.Env[Any, Any]):
         return {}
 
 
-class NullEnv(_CountingEnv):
-    """Costs next to nothing: what remains is the price of the vector environment itself."""
-
-    def __init__(self) -> None:
-        super().__init__(_box(4))
-        self._observation = np.zeros(4, np.float32)
-
-    def _observe(self) -> Any:
-        return self._observation
-
-
 class SpinEnv(_CountingEnv):
     """Burns a fixed amount of CPU time in every step, holding the interpreter lock as Python code does.
 
@@ -111,16 +100,20 @@ class DictEnv(_CountingEnv):
         }
 
 
-class InfoEnv(NullEnv):
-    """Numeric infos on every step, three unless told otherwise.
+class InfoEnv(_CountingEnv):
+    """Numeric infos on every step; without keys it costs next to nothing.
 
     Args:
         num_keys: How many keys every info has.
     """
 
     def __init__(self, num_keys: int = 3) -> None:
-        super().__init__()
+        super().__init__(_box(4))
+        self._observation = np.zeros(4, np.float32)
         self._names = [f"measure_{index}" for index in range(num_keys)]
+
+    def _observe(self) -> Any:
+        return self._observation
 
     def _info(self) -> dict[str, Any]:
         return dict.fromkeys(self._names, self._count * 0.5)
@@ -148,7 +141,7 @@ def minigrid() -> gymnasium.Env[Any, Any]:
     return wrappers.TransformObservation(env, lambda observation: observation["image"], space["image"])
 
 
-for _class in (NullEnv, SpinEnv, ImageEnv, DictEnv, InfoEnv):
+for _class in (SpinEnv, ImageEnv, DictEnv, InfoEnv):
     _env_id = f"envfleet-bench/{_class.__name__.removesuffix('Env')}-v0"
     gymnasium.register(_env_id, entry_point=f"{__name__}:{_class.__name__}", max_episode_steps=200)
 for _env_id, _function in {"Breakout-v5": breakout, "DoorKey-6x6-v0": minigrid}.items():

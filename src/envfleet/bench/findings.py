@@ -18,7 +18,6 @@ from rich.table import Table
 
 from envfleet.bench.doctor import Facts
 from envfleet.bench.report import HOW_EQUAL, count, duration, machine_line, make_table, run_table, size
-from envfleet.bench.results import figures_json
 
 _URGENT = frozenset({"fleet_failed", "one_core"})
 _BIG_OBSERVATION_BYTES = 4_096  # below, moving an observation is nothing beside the call that moves it
@@ -47,6 +46,8 @@ class Finding:
 class Examination:
     """The figures, and what follows from them.
 
+    Its JSON is `{"kind": "envfleet.doctor", "schema_version": 1, "facts": …, "findings": […]}`.
+
     Attributes:
         facts: What was measured.
         findings: What keeps a fleet from running at all, then the largest gain first.
@@ -54,10 +55,6 @@ class Examination:
 
     facts: Facts
     findings: tuple[Finding, ...]
-
-    def to_json(self) -> str:
-        """Write it as JSON: `{"kind": "envfleet.doctor", "schema_version": 1, "facts": …, "findings": […]}`."""
-        return figures_json("doctor", self)
 
 
 def diagnose(facts: Facts) -> Examination:

@@ -13,11 +13,8 @@ import os
 import platform
 import statistics
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from envfleet.bench.measure import require_psutil
-from envfleet.files import write_whole
 from envfleet.machine import cpu_model, usable_cores, version_of
 
 
@@ -29,9 +26,7 @@ class Machine:
         cpu: The processor's model name.
         cores: Logical cores of the machine.
         usable_cores: Cores this process may use at once: affinity and cgroup quota considered.
-        memory_bytes: Physical memory.
         load: How many processes were running or waiting on average in the last minute.
-        system: Operating system and release.
         python: Python's version.
         versions: Version of every package that took part.
     """
@@ -39,9 +34,7 @@ class Machine:
     cpu: str
     cores: int
     usable_cores: float
-    memory_bytes: int
     load: float
-    system: str
     python: str
     versions: dict[str, str]
 
@@ -53,9 +46,7 @@ def describe_machine(packages: Iterable[str] = ()) -> Machine:
         cpu=cpu_model(),
         cores=os.cpu_count() or 1,
         usable_cores=usable_cores(),
-        memory_bytes=int(require_psutil().virtual_memory().total),
         load=round(os.getloadavg()[0], 2),
-        system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         versions={name: version for name in wanted if (version := version_of(name)) is not None},
     )
@@ -165,11 +156,3 @@ class Report:
     machine: Machine
     seconds: float
     runs: tuple[Run, ...]
-
-    def to_json(self) -> str:
-        """Write the file described at the top of this module."""
-        return figures_json("bench", self)
-
-    def save(self, path: Path) -> None:
-        """Write the JSON file, with the folders above it."""
-        write_whole(path, self.to_json())

@@ -21,8 +21,8 @@ from rich.table import Table
 from envfleet.bench import measure
 from envfleet.bench.child import Child, ChildFailed
 from envfleet.bench.contenders import EnvFleet
-from envfleet.bench.report import count, make_table
-from envfleet.bench.results import Machine, Rated, describe_machine, figures_json
+from envfleet.bench.report import make_table
+from envfleet.bench.results import Machine, Rated, describe_machine
 from envfleet.bench.rounds import Progress
 from envfleet.bench.workloads import Workload
 from envfleet.errors import EnvfleetError
@@ -53,11 +53,6 @@ class Candidate:
     backend: str
     num_envs: int
     workers: int
-
-    def describe(self) -> str:
-        """Return in words what it is."""
-        where = "in this process" if self.backend == "serial" else f"on {count(self.workers, 'worker')}"
-        return f"{self.backend}: {count(self.num_envs, 'sub-environment')} {where}"
 
     def arguments(self) -> str:
         """Return what follows the environment in the call of `envfleet.make` that builds it."""
@@ -124,7 +119,7 @@ class Trial(Rated):
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Result of a search.
+    """Result of a search; its JSON is `{"kind": "envfleet.tune", "schema_version": 1, …the fields of this class…}`.
 
     Attributes:
         env: The environment's id.
@@ -143,10 +138,6 @@ class Tuning:
     num_untried: int
     seconds: float
     machine: Machine
-
-    def to_json(self) -> str:
-        """Write it as JSON: `{"kind": "envfleet.tune", "schema_version": 1, …fields of this class…}`."""
-        return figures_json("tune", self)
 
 
 class NothingWorked(EnvfleetError):
@@ -181,7 +172,7 @@ def search(
         for candidate in alive * _TURNS:
             elapsed = clock() - start
             if elapsed < seconds and candidate not in failures:
-                progress(candidate.describe(), elapsed / seconds)
+                progress(candidate.arguments(), elapsed / seconds)
                 try:
                     rates.setdefault(candidate, []).append(evaluator.measure(candidate, _SLICE_S))
                 except ChildFailed as error:
@@ -277,15 +268,11 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     tried = f"{len(tuning.trials)} fleets tried in {tuning.seconds:.0f} s{shown}{untried}."
     console.print(f"[dim]{tried}[/dim]", soft_wrap=True)
     for candidate, reason in tuning.failures:
-        console.print(f"[yellow]Failed: {escape(candidate.describe())}: {escape(reason)}[/yellow]", soft_wrap=True)
+        console.print(f"[yellow]Failed: {escape(candidate.arguments())}: {escape(reason)}[/yellow]", soft_wrap=True)
     console.print()
-    console.print(f"[bold]Best:[/bold] {escape(tuning.trials[0].candidate.describe())}")
-    console.print(f"    [bold green]{escape(tuning.best_line)}[/bold green]", soft_wrap=True)
-    if len(tuning.trials) > 1:
-        console.print(f"[bold]Runner-up:[/bold] {escape(tuning.trials[1].candidate.describe())}")
-    console.print()
-    for reason in explain(tuning.trials):
-        console.print(f"· {escape(reason)}", soft_wrap=True)
+    console.print(f"[bold]Best:[/bold] [green]{escape(tuning.best_line)}[/green]", soft_wrap=True)
+    for line in explain(tuning.trials):
+        console.print(f"· {escape(line)}", soft_wrap=True)
 
 
 def _table(tuning: Tuning) -> Table:
@@ -300,23 +287,15 @@ def _table(tuning: Tuning) -> Table:
 
 
 def explain(trials: Sequence[Trial]) -> list[str]:
-    """Return in plain words why the first is the best: beside the runner-up, and beside the other place to step in."""
-    if len(trials) == 1:
-        return ["It is the only one that could be measured."]
-    best, second = trials[:2]
-    gain = best.rate / second.rate - 1
-    reason = f"It makes {best.rate:,.0f} steps/s, {gain:.0%} more than the runner-up."
-    if not best.is_clearly_faster(second):
-        simpler = "; this one is simpler" if best.burden < second.burden else ""
-        reason = f"The runner-up is within the spread of the measurements ({-gain:+.0%} in the median){simpler}."
+    """Compare the first in words with the runner-up, and with the best of the other place to step in."""
+    best = trials[0]
     is_serial = best.candidate.backend == "serial"
-    other = next((one for one in trials if (one.candidate.backend == "serial") != is_serial), None)
-    if other is None:
-        return [reason]
-    if not is_serial:
-        ratio = f"{best.rate / other.rate:.2f}× the best single process"
-        return [reason, f"Its workers step at the same time: {ratio}, in which a step takes {1e6 / other.rate:.0f} µs."]
-    ratio = f"the best fleet with workers makes {other.rate / best.rate:.2f}×"
-    if not best.is_clearly_faster(other):
-        return [reason, f"Workers gain nothing beyond the spread of the measurements: {ratio}."]
-    return [reason, f"A step takes {1e6 / best.rate:.0f} µs in this process, too little for workers to pay: {ratio}."]
+    elsewhere = [one for one in trials if (one.candidate.backend == "serial") != is_serial]
+    rivals = dict.fromkeys(trials[1:2], "the runner-up")
+    rivals |= dict.fromkeys(elsewhere[:1], "the best with workers" if is_serial else "the best single process")
+    lines = []
+    for rival, name in rivals.items():
+        line = f"{best.rate / rival.rate:.2f}× {name}, {rival.candidate.arguments()}"
+        simpler = ", and this one is simpler" if best.burden < rival.burden else ""
+        lines.append(line + ("" if best.is_clearly_faster(rival) else f": within the spread{simpler}"))
+    return lines or ["It is the only one that could be measured."]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import importlib.util
 import json
 from collections.abc import Mapping
@@ -90,12 +89,7 @@ def _find_spec(source: str) -> EnvSpec:
     try:
         spec = copy.deepcopy(find_spec(source))
     except UnknownEnv as error:
-        close = difflib.get_close_matches(source, [*BUILT_IN, *gymnasium.registry], n=3, cutoff=0.5)
-        hint = f"Close to it: {', '.join(close)}." if close else "See what there is: envfleet envs."
-        raise InvalidArgument(
-            f"unknown environment {source!r}: expected a workload ({', '.join(BUILT_IN)}), a Gymnasium id, or "
-            f"module:function. {hint}"
-        ) from error
+        raise InvalidArgument(f"{error}; or name one of the workloads {', '.join(BUILT_IN)}") from error
     if spec.entry_point is None:
         raise InvalidArgument(
             f"{spec.id} has no single environment to build (only a vector one): pass an id that gymnasium.make accepts."

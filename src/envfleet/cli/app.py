@@ -92,6 +92,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
         from envfleet.bench.contenders import BACKEND_NAMES, CONTENDERS, DEFAULT_BACKENDS, PEER_NAMES
         from envfleet.bench.plot import check_plot, plot_report
         from envfleet.bench.report import show_report
+        from envfleet.bench.results import figures_json
         from envfleet.bench.rounds import Case, require_buildable, run_cases
         from envfleet.errors import InvalidArgument
 
@@ -110,7 +111,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
             report = run_cases(cases, seconds, rounds, tell)
         console = make_console()
         show_report(report, console)
-        write_figures(json_file, report.to_json())
+        write_figures(json_file, figures_json("bench", report))
         if plot is not None:
             plot_report(report, plot)
             console.print(f"[dim]Plot: {plot}[/dim]", soft_wrap=True)
@@ -130,6 +131,7 @@ def tune(
 ) -> None:
     """Find the fastest fleet for ENV: backend, workers, sub-environments."""
     with readable_errors():
+        from envfleet.bench.results import figures_json
         from envfleet.bench.tune import search_space, show_tuning
         from envfleet.bench.tune import tune as run_tune
         from envfleet.machine import whole_cores
@@ -138,7 +140,7 @@ def tune(
         with progress_bar() as tell:
             tuning = run_tune(_resolve(env, env_args), candidates, seconds, tell)
         show_tuning(tuning, make_console())
-        write_figures(json_file, tuning.to_json())
+        write_figures(json_file, figures_json("tune", tuning))
 
 
 @app.command()
@@ -160,6 +162,7 @@ def doctor(
     with readable_errors():
         from envfleet.bench.doctor import examine
         from envfleet.bench.findings import diagnose, show_examination
+        from envfleet.bench.results import figures_json
 
         workload = _resolve(env, env_args)
         with progress_bar() as tell:
@@ -168,7 +171,7 @@ def doctor(
             )
         examination = diagnose(facts)
         show_examination(examination, make_console())
-        write_figures(json_file, examination.to_json())
+        write_figures(json_file, figures_json("doctor", examination))
 
 
 @app.command()

@@ -14,10 +14,10 @@ import numpy as np
 
 from envfleet.bench.child import State
 from envfleet.bench.contenders import Contender
-from envfleet.bench.environments import NullEnv, SpinEnv
+from envfleet.bench.environments import InfoEnv, SpinEnv
 from envfleet.bench.workloads import Workload, resolve
 
-NULL = resolve("envfleet.bench.environments:envfleet-bench/Null-v0")
+NULL = resolve("infos", {"num_keys": 0})
 
 
 def echo(state: State, value: Any) -> Any:
@@ -90,6 +90,13 @@ class FakeContender(Contender):
         if self.fault == "die":
             os._exit(9)
         return FakeRunner(num_envs, self.fault)
+
+
+class NullEnv(InfoEnv):
+    """Costs next to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(num_keys=0)
 
 
 class SlowReset(SpinEnv):

@@ -8,7 +8,7 @@ from typing import Any
 from envfleet.bench.doctor import EnvFacts, Facts
 from envfleet.bench.results import Entry, Machine, Report, Run
 
-MACHINE = Machine("a processor", 4, 2.0, 8_000_000_000, 0.5, "Linux 6", "3.11.7", {"envfleet": "0.1.0"})
+MACHINE = Machine("a processor", 4, 2.0, 0.5, "3.11.7", {"envfleet": "0.1.0"})
 
 
 def entry(name: str, *rates: float, label: str = "") -> Entry:

@@ -11,6 +11,7 @@ from tests.unit.bench.samples import facts
 from envfleet.bench.child import ChildFailed
 from envfleet.bench.doctor import examine, probe_env
 from envfleet.bench.findings import diagnose, show_examination, straggler_loss
+from envfleet.bench.results import figures_json
 from envfleet.bench.workloads import resolve
 
 
@@ -212,7 +213,7 @@ def test_a_whole_examination():
     assert fractions == sorted(fractions)
     found = diagnose(found_facts)
     assert "fleet_failed" not in codes(found.findings)
-    data = json.loads(found.to_json())
+    data = json.loads(figures_json("doctor", found))
     assert (data["kind"], data["schema_version"]) == ("envfleet.doctor", 1)
     assert data["facts"]["env"]["num_infos"] == 3
     file = io.StringIO()

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.bench.fakes import NULL
 
 from envfleet.bench.child import ChildFailed
+from envfleet.bench.results import figures_json
 from envfleet.bench.tune import Candidate, NothingWorked, Trial, explain, search, search_space, tune
 from envfleet.bench.workloads import resolve
 from envfleet.errors import InvalidArgument
@@ -49,7 +50,7 @@ def run_search(evaluator, candidates, seconds=30.0):
 SPACE = search_space(4)
 
 
-@pytest.mark.parametrize("best", SPACE[::5], ids=Candidate.describe)
+@pytest.mark.parametrize("best", SPACE[::5], ids=Candidate.arguments)
 def test_it_finds_the_known_best(best):
     evaluator = FakeEvaluator(lambda candidate: 2_000.0 if candidate == best else 1_000.0, build_s=0.1, noise=0.3)
     trials, failures = run_search(evaluator, SPACE)
@@ -143,7 +144,8 @@ def test_a_real_search():
     tuning = tune(NULL, search_space(2, 4), 3.0, lambda text, fraction: lines.append(text))
     assert tuning.trials[0].rate > 0
     assert tuning.best_line.startswith(f'envfleet.make("{NULL.source}", num_envs=4, backend=')
-    data = json.loads(tuning.to_json())
+    assert tuning.best_line.endswith(", num_keys=0)")
+    data = json.loads(figures_json("tune", tuning))
     assert (data["kind"], data["schema_version"]) == ("envfleet.tune", 1)
     assert data["trials"][0]["candidate"]["num_envs"] == 4
 
@@ -173,12 +175,13 @@ def trials_of(*trials):
 
 def test_reasons():
     processes, serial = Candidate("process", 64, 2), Candidate("serial", 32, 1)
-    text = " ".join(explain(trials_of((processes, 1_800.0), (serial, 1_000.0))))
-    assert "80% more than the runner-up" in text
-    assert "1.80× the best single process" in text
-    text = " ".join(explain(trials_of((serial, 1_000.0), (processes, 400.0))))
-    assert "too little for workers to pay: the best fleet with workers makes 0.40×" in text
-    text = " ".join(explain(trials_of((serial, 1_000.0), (processes, 990.0))))
-    assert "The runner-up is within the spread of the measurements (-1% in the median); this one is simpler." in text
-    assert "Workers gain nothing beyond the spread of the measurements: the best fleet with workers makes 0.99×" in text
+    assert explain(trials_of((processes, 1_800.0), (serial, 1_000.0))) == [
+        '1.80× the best single process, num_envs=32, backend="serial"',
+    ]
+    runner_up, with_workers = explain(
+        trials_of((serial, 1_000.0), (Candidate("serial", 8, 1), 995.0), (processes, 990.0))
+    )
+    assert runner_up == '1.01× the runner-up, num_envs=8, backend="serial": within the spread'
+    assert with_workers.startswith("1.01× the best with workers")
+    assert with_workers.endswith("within the spread, and this one is simpler")
     assert explain(trials_of((serial, 1.0))) == ["It is the only one that could be measured."]

@@ -101,11 +101,11 @@ def test_arguments_that_the_environment_does_not_take():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CartPole-v7", "Close to it: CartPole-v1"),
-        ("cheep", "Close to it: cheap"),
+        ("CartPole-v7", "close to it: CartPole-v1"),
+        ("cheep", "one of the workloads cheap, lunar"),
         ("qqqqqqqqq", "envfleet envs"),
         ("no_such_module:make", "the module 'no_such_module' cannot be imported"),
-        ("json:no_such_function", "module:function"),
+        ("json:no_such_function", "has no callable of that name"),
     ],
 )
 def test_unknown_names(name, message):

@@ -103,7 +103,7 @@ def test_envs():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "CartPoles-v1"], "Close to it: CartPole-v1"),
+        (["bench", "CartPoles-v1"], "close to it: CartPole-v1"),
         (["bench", "CartPole-v1", "-n", "eight"], "--num-envs is 'eight'"),
         (["bench", "CartPole-v1", "-w", "0"], "--workers is '0'"),
         (["bench", "CartPole-v1", "--peers", "loop,pufferlib"], "--peers names pufferlib"),
