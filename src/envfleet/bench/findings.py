@@ -1,8 +1,7 @@
 """From the doctor's figures to what to change, and how it is shown. No clock, no process.
 
-A finding's gain is an estimate from the model below and no promise: one step
-of a fleet takes the slowest worker's share of the sub-environments, resets included, plus signalling, plus copies; the
-policy comes before the next one.
+A finding's gain is an estimate from a simple model and no promise: one step of a fleet takes the slowest worker's share
+of the sub-environments, resets included, plus signalling, plus copies; the policy comes before the next one.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _of_fleets(facts: Facts) -> Iterator[Finding]:
     if problems:
         advice = "Mend that first: see the error by making the fleet yourself, ENVFLEET_DEBUG=1 shows tracebacks."
         yield Finding("fleet_failed", f"A fleet of this environment failed: {'; '.join(problems)}", advice)
-    elif (finding := _of_processes(facts)) is not None:
+    if (finding := _of_processes(facts)) is not None:
         yield finding
     if facts.kernel is not None:
         step_s, is_twin = facts.step_s("kernel") or fastest_s, facts.kernel != run.env

@@ -171,7 +171,8 @@ def search(
     while alive and clock() < start + seconds:
         for candidate in alive * _TURNS:
             elapsed = clock() - start
-            if elapsed < seconds and candidate not in failures:
+            # Nobody new after half of the time: better a few candidates measured well than all of them once.
+            if elapsed < (seconds if candidate in rates else seconds / 2) and candidate not in failures:
                 progress(candidate.arguments(), elapsed / seconds)
                 try:
                     rates.setdefault(candidate, []).append(evaluator.measure(candidate, _SLICE_S))
