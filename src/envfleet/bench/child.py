@@ -19,12 +19,12 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import IO, Any, Self, TypeVar, TypeVarTuple
 
 from envfleet.errors import EnvfleetError, describe_exit
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 State = dict[Any, Any]
 """What a child process keeps between calls."""
 
@@ -64,22 +64,19 @@ class Child:
         """Return whether it can take a call."""
         return self._process.poll() is None
 
-    def call(
-        self, function: Callable[Concatenate[State, P], T], timeout_s: float, /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run `function(state, *args, **kwargs)` in the child and return its result.
+    def call(self, function: Callable[[State, *Ts], T], timeout_s: float, *args: *Ts) -> T:
+        """Run `function(state, *args)` in the child and return its result.
 
         Args:
             function: A function of a module, its first parameter the child's dict.
             timeout_s: How long to wait; after that the child and all its descendants are killed.
             *args: Passed on; must pickle.
-            **kwargs: Passed on; must pickle.
 
         Raises:
             ChildFailed: It raised, took too long, or died.
         """
         try:
-            self._pipe.send((function, args, kwargs))
+            self._pipe.send((function, args))
             is_result, value = self._wait(timeout_s)
         except (OSError, EOFError):  # it is dead, or its pipe closed
             raise self._fail(describe_exit(self._process.wait())) from None
@@ -134,9 +131,9 @@ def serve(pipe: Connection) -> None:
     state: State = {}
     with contextlib.suppress(EOFError):
         while True:
-            function, args, kwargs = pipe.recv()
+            function, args = pipe.recv()
             try:
-                reply = pickle.dumps((True, function(state, *args, **kwargs)))
+                reply = pickle.dumps((True, function(state, *args)))
             except Exception as error:  # noqa: BLE001 (whatever a contender raises is its result)
                 traceback.print_exc()
                 text = _line_of(str(error), 0)

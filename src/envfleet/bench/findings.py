@@ -89,7 +89,7 @@ def _of_machine(facts: Facts) -> Iterator[Finding]:
 
 def _of_fleets(facts: Facts) -> Iterator[Finding]:
     run, workers, fastest_s = facts.run, facts.workers, facts.fastest_s
-    problems = [f"{entry.label}: {entry.reason}" for entry in run.entries if entry.status == "failed"]
+    problems = [f"{entry.label}: {entry.problem}" for entry in run.entries if entry.problem]
     if problems:
         advice = "Mend that first: see the error by making the fleet yourself, ENVFLEET_DEBUG=1 shows tracebacks."
         yield Finding("fleet_failed", f"A fleet of this environment failed: {'; '.join(problems)}", advice)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -81,12 +83,7 @@ def compared(run: Run) -> list[Entry]:
 
 def notes(run: Run) -> list[str]:
     """Return who is missing, and whether the machine was too noisy for the figures."""
-    words = {"absent": "Left out", "failed": "Failed"}
-    lines = [
-        f"{words[entry.status]}: {entry.label}: {entry.reason.rstrip('.')}."
-        for entry in run.entries
-        if entry.status in words
-    ]
+    lines = [f"Not measured: {entry.label}: {entry.problem.rstrip('.')}." for entry in run.entries if entry.problem]
     baseline = run.find(BASELINE)
     if baseline is not None and (spread := baseline.spread)[1] > _NOISY * spread[0]:
         lines.append(
@@ -113,10 +110,7 @@ def duration(seconds: float) -> str:
     >>> duration(0.0000046), duration(0.000012), duration(0.0345), duration(2.5)
     ('4.6 µs', '12 µs', '34 ms', '2.5 s')
     """
-    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= factor:
-            return _two_digits(seconds / factor, unit)
-    return _two_digits(seconds / 1e-6, "µs")
+    return _in_unit(seconds, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)))
 
 
 def size(size_bytes: float) -> str:
@@ -125,14 +119,14 @@ def size(size_bytes: float) -> str:
     >>> size(80), size(28_224), size(3_500_000)
     ('80 B', '28 kB', '3.5 MB')
     """
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= factor:
-            return _two_digits(size_bytes / factor, unit)
-    return f"{size_bytes:.0f} B"
+    return _in_unit(size_bytes, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)))
 
 
-def _two_digits(value: float, unit: str) -> str:
-    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+def _in_unit(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """Write a value in the first unit that it holds, or in the last one, with two digits."""
+    unit, factor = next((one for one in units if value >= one[1]), units[-1])
+    digits = 1 if value < 9.95 * factor and unit != "B" else 0
+    return f"{value / factor:.{digits}f} {unit}"
 
 
 def _times(ratio: float | None, mark: str = "×") -> str:

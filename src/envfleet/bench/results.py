@@ -88,16 +88,14 @@ class Entry(Rated):
     Attributes:
         contender: Its name, such as `"gymnasium-async"`.
         label: Its name in tables and plots.
-        status: `"ok"`, `"absent"` (not installed, or cannot run this workload) or `"failed"`.
-        reason: Why it is absent or failed; empty if it is ok.
+        problem: Why it was left out (not installed, or cannot run this workload), or how it failed; empty if measured.
         start_s: Time to build all sub-environments and reset them once; `None` unless measured.
         memory_bytes: What all sub-environments together added to the process tree; `None` unless measured.
     """
 
     contender: str
     label: str
-    status: str = "ok"
-    reason: str = ""
+    problem: str = ""
     start_s: float | None = None
     memory_bytes: int | None = None
 

@@ -125,7 +125,7 @@ class _Seat:
     def prepare(self) -> None:
         absence = self.contender.absence(self._case.workload)
         if absence is not None:
-            self.entry = dataclasses.replace(self.entry, status="absent", reason=absence)
+            self.entry = dataclasses.replace(self.entry, problem=absence)
             return
         self._child = Child(self.contender.label)
         self._call(measure.import_module, _START_TIMEOUT_S, self.contender)
@@ -159,7 +159,7 @@ class _Seat:
         try:
             return self._child.call(function, timeout_s, *args)
         except ChildFailed as error:
-            reason = str(error).removeprefix(f"{self.contender.label}: ")
-            self.entry = dataclasses.replace(self.entry, status="failed", reason=reason, rates=())
+            problem = str(error).removeprefix(f"{self.contender.label}: ")
+            self.entry = dataclasses.replace(self.entry, problem=problem, rates=())
             self.kill()
             return None

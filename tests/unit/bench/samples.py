@@ -46,7 +46,7 @@ def facts(policy_s: float = 0.0, fleet: dict[str, float | None] | None = None, *
     entries = [entry("loop", 9_500.0)]
     for backend, rate in rates.items():
         found = entry(f"envfleet-{backend}", *([] if rate is None else [rate]))
-        entries.append(found if rate else dataclasses.replace(found, status="failed", reason="boom"))
+        entries.append(found if rate else dataclasses.replace(found, problem="boom"))
     return Facts(
         env=dataclasses.replace(ENV_FACTS, **env_changes),
         run=run(*entries, workload="Some-v0"),

@@ -230,4 +230,4 @@ def test_a_twin_is_measured_beside_the_environment():
     assert kernel_s is not None
     assert serial_s is not None
     assert kernel_s < serial_s / 2
-    assert {entry.status for entry in found.run.entries} == {"ok"}
+    assert not any(entry.problem for entry in found.run.entries)

@@ -61,12 +61,10 @@ def test_a_compiled_twin_is_named_and_compared_with_nobody_else():
 
 
 def test_missing_and_failed_contenders_are_named():
-    absent = dataclasses.replace(
-        entry("envpool", label="EnvPool"), status="absent", reason="not installed: pip install x"
-    )
-    failed = dataclasses.replace(entry("sb3-dummy", label="SB3 DummyVecEnv"), status="failed", reason="It broke.")
+    absent = dataclasses.replace(entry("envpool", label="EnvPool"), problem="not installed: pip install x")
+    failed = dataclasses.replace(entry("sb3-dummy", label="SB3 DummyVecEnv"), problem="It broke.")
     lines = notes(run(LOOP, absent, failed))
-    assert lines == ["Left out: EnvPool: not installed: pip install x.", "Failed: SB3 DummyVecEnv: It broke."]
+    assert lines == ["Not measured: EnvPool: not installed: pip install x.", "Not measured: SB3 DummyVecEnv: It broke."]
     assert "EnvPool" in text_of(run(LOOP, absent))
 
 
@@ -85,9 +83,9 @@ def test_a_terminal_of_80_columns_is_wide_enough():
 
 
 def test_nothing_measured_still_prints():
-    failed = dataclasses.replace(entry("loop", label="bare Python loop"), status="failed", reason="boom")
-    assert "Failed: bare Python loop: boom." in text_of(run(failed))
+    failed = dataclasses.replace(entry("loop", label="bare Python loop"), problem="boom")
+    assert "Not measured: bare Python loop: boom." in text_of(run(failed))
 
 
 def test_markup_in_names_is_text():
-    assert "[red]x" in text_of(run(dataclasses.replace(LOOP, rates=(), status="failed", reason="[red]x")))
+    assert "[red]x" in text_of(run(dataclasses.replace(LOOP, rates=(), problem="[red]x")))

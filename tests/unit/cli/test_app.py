@@ -71,7 +71,7 @@ def test_bench_prints_a_table_and_writes_files(tmp_path):
 def test_bench_of_a_peer_that_cannot_run_it():
     result = invoke("bench", "dict", "-n", "2", "--backends", "none", "--peers", "loop,envpool", *QUICK)
     assert result.exit_code == 0
-    assert "Left out: EnvPool: has no envfleet-bench/Dict-v0" in flat(result.output)
+    assert "Not measured: EnvPool: has no envfleet-bench/Dict-v0" in flat(result.output)
 
 
 def test_tune(tmp_path):
