@@ -93,6 +93,7 @@ def _draw_groups(axes: Axes, runs: Sequence[Run], colours: Mapping[str, str]) ->
         axes.set_yscale("log")
         axes.set_ylim(min(rates) / 2, max(rates) * 2)
     axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.tick_params(axis="y", which="minor", labelleft=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -33,8 +33,11 @@ def require_buildable(workload: Workload) -> None:
     Raises:
         ChildFailed: It cannot; the message says what was raised, such as which package is missing.
     """
-    with Child(f"one {workload.spec.id} by itself") as child:
-        child.call(measure.build_one, _START_TIMEOUT_S, workload)
+    with Child(f"{workload.spec.id} cannot be built here") as child:
+        try:
+            child.call(measure.build_one, _START_TIMEOUT_S, workload)
+        except ChildFailed as error:
+            raise ChildFailed(f"{error}. Install what it needs, or see that gymnasium.make builds one.") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,7 +93,7 @@ def bench(  # noqa: PLR0913 (one parameter per option)
         from envfleet.bench.plot import check_plot, plot_report
         from envfleet.bench.report import show_report
         from envfleet.bench.results import figures_json
-        from envfleet.bench.rounds import Case, require_buildable, run_cases
+        from envfleet.bench.rounds import Case, run_cases
         from envfleet.errors import InvalidArgument
 
         names = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
@@ -104,7 +104,6 @@ def bench(  # noqa: PLR0913 (one parameter per option)
             check_plot(plot)
         workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
         crews = split_counts(workers, "--workers") if workers else [None]
-        require_buildable(workload)
         contenders = [CONTENDERS[name] for name in names]
         cases = [Case(workload, size, crew, contenders) for crew in crews for size in sizes]
         with progress_bar() as tell:
@@ -231,7 +230,10 @@ app.add_typer(rllib.app)
 
 
 def _resolve(env: str, env_args: list[str]) -> Workload:
-    """Find the workload that is named on the command line."""
+    """Find the workload that is named on the command line, and see that it can be built."""
+    from envfleet.bench.rounds import require_buildable
     from envfleet.bench.workloads import resolve
 
-    return resolve(env, parse_env_kwargs(env_args))
+    workload = resolve(env, parse_env_kwargs(env_args))
+    require_buildable(workload)
+    return workload
