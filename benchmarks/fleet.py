@@ -17,16 +17,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from envfleet.bench.contenders import PEER_NAMES, Contender, EnvFleet, find_contenders
+from envfleet.bench.child import ChildFailed
+from envfleet.bench.contenders import CONTENDERS, PEER_NAMES, Contender, EnvFleet
 from envfleet.bench.plot import plot_report
 from envfleet.bench.report import count, machine_line, show_report
-from envfleet.bench.results import Report, Settings
-from envfleet.bench.rounds import Case, run_cases
-from envfleet.bench.workloads import BUILT_IN_NAMES, missing_module, resolve
+from envfleet.bench.results import Report, figures_json
+from envfleet.bench.rounds import Case, require_buildable, run_cases
+from envfleet.bench.workloads import BUILT_IN, resolve
+from envfleet.files import write_whole
 from envfleet.machine import whole_cores
 
 SIZES = (1, 2, 8, 64, 256)
 QUICK = (("cheap", (8, 64)), ("medium", (8,)), ("image", (8,)), ("dict", (8,)))
+
+ROUNDS = 3
 
 VARIED_SIZES = (8, 64)
 """Where those take part, too, that differ from another contender in one thing: threads, worker counts."""
@@ -64,15 +68,12 @@ BUDGETS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if --strict was given and a budget was missed."""
     options = _parse(arguments)
-    settings = Settings(seconds=options.seconds, warm_up_s=0.1)
-    if options.quick:
-        settings = Settings(seconds=0.25, idle_s=0.5, start_timeout_s=20.0)
     plan = list(QUICK) if options.quick else _plan(options.workloads, options.sizes)
 
     def save(report: Report) -> None:  # after every run: a long benchmark that is stopped keeps its figures
-        report.save(options.out / "fleet.json")
+        write_whole(options.out / "fleet.json", figures_json("bench", report))
 
-    report = run_cases(_cases(plan), settings, _tell, save)
+    report = run_cases(_cases(plan), options.seconds, ROUNDS, _tell, save)
     sys.stderr.write("\n")
     _write_text(report, options.out / "report.txt")
     _draw(report, options.out)
@@ -89,7 +90,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a subset in about two minutes")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a budget is missed")
     parser.add_argument("--seconds", type=float, default=0.3, help="length of one measurement")
-    parser.add_argument("--workloads", nargs="+", default=list(BUILT_IN_NAMES), choices=BUILT_IN_NAMES)
+    parser.add_argument("--workloads", nargs="+", default=list(BUILT_IN), choices=BUILT_IN)
     parser.add_argument("--sizes", nargs="+", type=int, help="numbers of sub-environments")
     return parser.parse_args(arguments)
 
@@ -109,16 +110,17 @@ def _contenders(num_envs: int) -> list[Contender]:
     ours += [
         EnvFleet("process", {"workers": n}, tag=count(n, "worker").replace(" ", "-")) for n in counts if n <= num_envs
     ]
-    return [*find_contenders(PEER_NAMES), *ours]
+    return [*(CONTENDERS[name] for name in PEER_NAMES), *ours]
 
 
 def _cases(plan: Sequence[tuple[str, Sequence[int]]]) -> list[Case]:
     cases = []
     for name, sizes in plan:
         workload = resolve(name)
-        missing = missing_module(workload.spec)
-        if missing is not None:
-            sys.stderr.write(f"{name} is left out: it needs {missing}, which is not installed.\n")
+        try:
+            require_buildable(workload)
+        except ChildFailed as error:
+            sys.stderr.write(f"{name} is left out: {error}\n")
             continue
         cases += [Case(workload, num_envs, whole_cores(), _contenders(num_envs)) for num_envs in sorted(sizes)]
     return cases

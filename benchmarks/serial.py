@@ -38,7 +38,6 @@ def main() -> None:
     actions = draw_actions(workload.build().action_space, args.num_envs)
     runners = [way.make(workload, args.num_envs, None) for way in (BareLoop(), EnvFleet("serial"))]
     for runner in runners:
-        runner.reset(0)
         turn(runner, actions, 2000)
     turns = [[turn(runner, actions) for runner in runners] for _ in range(args.turns)]
     loop_ns, fleet_ns = (statistics.median(times) for times in zip(*turns, strict=True))

@@ -13,21 +13,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import IO, Any, Self, TypeVar, TypeVarTuple
 
-from envfleet.bench.measure import State, require_psutil
 from envfleet.errors import EnvfleetError, describe_exit
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+State = dict[Any, Any]
+"""What a child process keeps between calls."""
 
 _POLL_S = 0.2
-_MEMORY_FLOOR = 0.05  # of the machine's memory: below, the child is ended before the system picks a victim
 
 
 class ChildFailed(EnvfleetError):
@@ -63,22 +64,19 @@ class Child:
         """Return whether it can take a call."""
         return self._process.poll() is None
 
-    def call(
-        self, function: Callable[Concatenate[State, P], T], timeout_s: float, /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run `function(state, *args, **kwargs)` in the child and return its result.
+    def call(self, function: Callable[[State, *Ts], T], timeout_s: float, *args: *Ts) -> T:
+        """Run `function(state, *args)` in the child and return its result.
 
         Args:
             function: A function of a module, its first parameter the child's dict.
             timeout_s: How long to wait; after that the child and all its descendants are killed.
             *args: Passed on; must pickle.
-            **kwargs: Passed on; must pickle.
 
         Raises:
-            ChildFailed: It raised, took too long, died, or used up the machine's memory.
+            ChildFailed: It raised, took too long, or died.
         """
         try:
-            self._pipe.send((function, args, kwargs))
+            self._pipe.send((function, args))
             is_result, value = self._wait(timeout_s)
         except (OSError, EOFError):  # it is dead, or its pipe closed
             raise self._fail(describe_exit(self._process.wait())) from None
@@ -103,30 +101,29 @@ class Child:
         self.kill()
 
     def _wait(self, timeout_s: float) -> tuple[bool, Any]:
-        memory, end = require_psutil().virtual_memory, time.monotonic() + timeout_s
+        end = time.monotonic() + timeout_s
         # Descendants may hold the pipe open after the child's death, so no end of file tells of it.
         while not self._pipe.poll(_POLL_S) and self.is_alive:
             if time.monotonic() > end:
                 raise self._fail(f"took longer than {timeout_s:g} s and was ended")
-            if memory().available < _MEMORY_FLOOR * memory().total:
-                raise self._fail("was ended because it left the machine less than 5 % of its memory")
         if not self._pipe.poll():
             raise EOFError
         reply: tuple[bool, Any] = self._pipe.recv()
         return reply
 
     def _fail(self, reason: str) -> ChildFailed:
-        tail = self._tail()
+        last_words = ""
+        if not self._log.closed:  # it may have been killed before
+            self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4_000))
+            last_words = _line_of(self._log.read().decode(errors="replace"), -1)
         self.kill()
-        return ChildFailed(f"{self._name}: {reason}" + (f"; the last it said: {tail}" if tail else ""))
+        return ChildFailed(f"{self._name}: {reason}" + (f"; the last it said: {last_words}" if last_words else ""))
 
-    def _tail(self) -> str:
-        with contextlib.suppress(ValueError, OSError):
-            self._log.seek(0, os.SEEK_END)
-            self._log.seek(max(0, self._log.tell() - 4_000))
-            lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
-            return lines[-1][:300] if lines else ""
-        return ""
+
+def _line_of(text: str, place: int) -> str:
+    """Return a line of a text, without its margins and not too long; empty if the text is."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return textwrap.shorten(lines[place], 300, placeholder="…") if lines else ""
 
 
 def serve(pipe: Connection) -> None:
@@ -134,23 +131,18 @@ def serve(pipe: Connection) -> None:
     state: State = {}
     with contextlib.suppress(EOFError):
         while True:
-            function, args, kwargs = pipe.recv()
+            function, args = pipe.recv()
             try:
-                reply = pickle.dumps((True, function(state, *args, **kwargs)))
+                reply = pickle.dumps((True, function(state, *args)))
             except Exception as error:  # noqa: BLE001 (whatever a contender raises is its result)
                 traceback.print_exc()
-                reply = pickle.dumps((False, _one_line(error)))
+                text = _line_of(str(error), 0)
+                reply = pickle.dumps((False, ": ".join(filter(None, (type(error).__name__, text)))))
             pipe.send_bytes(reply)
     # Whatever a contender left running, threads or processes, ends with this one; the group is ours alone.
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return text if len(text) <= 300 else text[:299] + "…"
 
 
 if __name__ == "__main__":

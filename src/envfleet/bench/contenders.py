@@ -6,7 +6,7 @@ as their own documentation tells users to.
 
 from __future__ import annotations
 
-import contextlib
+import abc
 import importlib
 import multiprocessing
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 import envfleet
 from envfleet.bench.workloads import Workload, is_installed
-from envfleet.errors import InvalidArgument
 from envfleet.kernels.registration import find_original, find_twin, is_kernel
 from envfleet.registry import BACKENDS
 
@@ -29,10 +28,7 @@ BASELINE = "loop"
 
 
 class Runner(Protocol):
-    """N sub-environments that are ready to be stepped."""
-
-    def reset(self, seed: int) -> None:
-        """Reset every sub-environment; the first is seeded with `seed`."""
+    """N sub-environments that were built and reset."""
 
     def step(self, actions: Any) -> int:
         """Step once with a batch of actions; return how many transitions that made.
@@ -44,7 +40,7 @@ class Runner(Protocol):
         """Release everything."""
 
 
-class Contender:
+class Contender(abc.ABC):
     """One way of running N sub-environments.
 
     Args:
@@ -52,39 +48,34 @@ class Contender:
         label: In tables and plots.
 
     Attributes:
-        packages: Distributions whose versions belong into a report.
-        modules: Modules to import before the clock runs.
+        module: Module to import before the clock runs.
     """
 
-    packages: tuple[str, ...] = ("gymnasium",)
-    modules: tuple[str, ...] = ("gymnasium",)
+    module = "gymnasium"
 
     def __init__(self, name: str, label: str) -> None:
         self.name, self.label = name, label
 
     def absence(self, workload: Workload) -> str | None:
         """Return why it cannot run this workload here, or `None`. Imports nothing."""
-        for name in (module.partition(".")[0] for module in self.modules):
-            if not is_installed(name):
-                return f"not installed: pip install {name.replace('_', '-')}, or the extra envfleet[bench]"
-        return None
+        package = self.module.partition(".")[0]
+        return None if is_installed(package) else f"not installed: pip install {package.replace('_', '-')}"
 
+    @abc.abstractmethod
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
-        """Build the sub-environments. `workers` is the wanted number of workers; `None` leaves it to the contender."""
-        raise NotImplementedError
+        """Build the sub-environments and reset them once, where possible with seeds from 0.
 
-
-# ---------------------------------------------------------------------------------------------------- the bare loop
+        Args:
+            workload: The environment.
+            num_envs: How many of it.
+            workers: Wanted number of workers; `None` leaves it to the contender.
+        """
 
 
 class _LoopRunner:
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         self._envs = envs
         self._action_space = envs[0].action_space
-
-    def reset(self, seed: int) -> None:
-        for index, env in enumerate(self._envs):
-            env.reset(seed=seed + index)
 
     def step(self, actions: Any) -> int:
         rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self._action_space, actions)
@@ -95,9 +86,8 @@ class _LoopRunner:
         return len(self._envs)
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # closes the others if one raises
-            for env in self._envs:
-                stack.callback(env.close)
+        for env in self._envs:
+            env.close()
 
 
 class BareLoop(Contender):
@@ -108,10 +98,10 @@ class BareLoop(Contender):
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Build N environments in this process."""
-        return _LoopRunner([workload.build(disable_env_checker=True) for _ in range(num_envs)])
-
-
-# ---------------------------------------------------------------------- whatever follows gymnasium.vector.VectorEnv
+        envs = [workload.build(disable_env_checker=True) for _ in range(num_envs)]
+        for index, env in enumerate(envs):
+            env.reset(seed=index)
+        return _LoopRunner(envs)
 
 
 class VectorRunner:
@@ -120,20 +110,16 @@ class VectorRunner:
     Args:
         envs: The vector environment.
         num_envs: How many sub-environments.
-        is_seeded: Whether `reset` takes a seed.
+        **reset: What its `reset` takes, such as a seed.
     """
 
-    def __init__(self, envs: Any, num_envs: int, *, is_seeded: bool = True) -> None:
-        self._envs, self._num_envs, self._is_seeded = envs, num_envs, is_seeded
+    def __init__(self, envs: Any, num_envs: int, **reset: Any) -> None:
+        self._envs, self._num_envs = envs, num_envs
         # EnvPool says nothing of its mode; it is next-step.
         mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._has_reset_rows = mode == AutoresetMode.NEXT_STEP
         self._ended = 0
-
-    def reset(self, seed: int) -> None:
-        """Reset all."""
-        self._envs.reset(**({"seed": seed} if self._is_seeded else {}))
-        self._ended = 0
+        envs.reset(**reset)
 
     def step(self, actions: Any) -> int:
         """Step once; rows of episodes that had ended are resets."""
@@ -169,13 +155,13 @@ class GymnasiumVector(Contender):
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `gymnasium.make_vec`; it has no number of workers."""
         envs = gymnasium.make_vec(workload.spec, num_envs=num_envs, vectorization_mode=self._mode)
-        return VectorRunner(envs, num_envs)
+        return VectorRunner(envs, num_envs, seed=0)
 
 
 class EnvPool(Contender):
     """EnvPool's C++ environments, for the ids that it has rewritten."""
 
-    packages = modules = ("envpool",)
+    module = "envpool"
     # Not asked of EnvPool itself: that imports it, which takes a second and starts threads.
     _CLASSIC = "CartPole-v1 LunarLander-v3 Acrobot-v1 Pendulum-v1 MountainCar-v0 BipedalWalker-v3"
     _MUJOCO = (
@@ -199,27 +185,20 @@ class EnvPool(Contender):
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `envpool.make_gymnasium`, which takes the seed; `workers` becomes `num_threads`."""
-        make = importlib.import_module("envpool").make_gymnasium
+        make = importlib.import_module(self.module).make_gymnasium
         threads = {} if workers is None else {"num_threads": min(workers, num_envs)}
-        envs = make(self._find(workload), num_envs=num_envs, seed=0, **threads)
-        return VectorRunner(envs, num_envs, is_seeded=False)
+        return VectorRunner(make(self._find(workload), num_envs=num_envs, seed=0, **threads), num_envs)
 
     def _find(self, workload: Workload) -> str | None:
         """Return EnvPool's id, of a kernel that of the environment that it equals; `None` where it has none."""
         return self._REWRITTEN.get(find_original(workload.spec.id) or workload.spec.id)
 
 
-# ------------------------------------------------------------------------------------------------ Stable-Baselines3
-
-
 class _Sb3Runner:
     def __init__(self, envs: Any) -> None:
-        self._envs = envs
-        self.close = envs.close
-
-    def reset(self, seed: int) -> None:
-        self._envs.seed(seed)
-        self._envs.reset()
+        self._envs, self.close = envs, envs.close
+        envs.seed(0)
+        envs.reset()
 
     def step(self, actions: Any) -> int:
         return len(self._envs.step(actions)[1])  # same-step autoreset: every row is a transition
@@ -232,8 +211,7 @@ class StableBaselines3(Contender):
         mode: `"dummy"` (in this process) or `"subproc"` (a process per environment).
     """
 
-    packages = ("stable-baselines3", "torch")
-    modules = ("stable_baselines3.common.vec_env",)
+    module = "stable_baselines3.common.vec_env"
 
     def __init__(self, mode: str) -> None:
         self._class = f"{mode.capitalize()}VecEnv"
@@ -242,37 +220,9 @@ class StableBaselines3(Contender):
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Build N environments; it has no number of workers."""
         # Imports are no part of the start, as for all others: each worker would take a second to import torch.
-        multiprocessing.set_forkserver_preload([f"{self.modules[0]}.subproc_vec_env", Workload.__module__])
-        make_all = getattr(importlib.import_module(self.modules[0]), self._class)
+        multiprocessing.set_forkserver_preload([f"{self.module}.subproc_vec_env", Workload.__module__])
+        make_all = getattr(importlib.import_module(self.module), self._class)
         return _Sb3Runner(make_all([workload.build] * num_envs))
-
-
-# ---------------------------------------------------------------------------------------------------------- our own
-
-
-class _BatchRunner:
-    """A fleet stepped asynchronously: act on whoever is ready, `batch_size` at a time."""
-
-    def __init__(self, fleet: envfleet.Fleet) -> None:
-        self._fleet = fleet
-        self._ready: NDArray[np.int64] | None = None
-        self._has_ended = np.zeros(fleet.num_envs, np.bool_)
-
-    def reset(self, seed: int) -> None:
-        self._fleet.reset(seed=seed)
-        self._has_ended[:] = False
-        self._ready = None
-
-    def step(self, actions: Any) -> int:
-        self._fleet.send(actions if self._ready is None else actions[self._ready], self._ready)
-        batch = self._fleet.recv()
-        self._ready = ready = batch.env_indices
-        transitions = len(ready) - int(np.count_nonzero(self._has_ended[ready]))
-        self._has_ended[ready] = batch.terminated | batch.truncated
-        return transitions
-
-    def close(self) -> None:
-        self._fleet.close(terminate=True)
 
 
 def kernel_of(workload: Workload) -> EnvSpec | None:
@@ -291,27 +241,22 @@ class EnvFleet(Contender):
 
     Args:
         backend: Of `envfleet.make`.
-        options: More arguments of `envfleet.make`, such as `batch_size`.
+        options: More arguments of `envfleet.make`, such as `workers`.
         tag: Tells apart two fleets of one backend; part of the name.
     """
-
-    packages = modules = ("envfleet",)
 
     def __init__(self, backend: str, options: Mapping[str, Any] | None = None, tag: str = "") -> None:
         name = f"envfleet-{backend}-{tag}" if tag else f"envfleet-{backend}"
         super().__init__(name, f"envfleet {backend}" + (f" ({tag.replace('-', ' ')})" if tag else ""))
         self.backend, self.options = backend, options or {}
+        self.module = {"kernel": "numba", "ray": "ray"}.get(backend, "envfleet")
 
     def absence(self, workload: Workload) -> str | None:
         """Return why it cannot run: compiled code needs a kernel, and numba; Ray needs to be installed."""
-        if self.backend == "ray" and not is_installed("ray"):
-            return "not installed: pip install 'envfleet[ray]'"
-        if self.backend != "kernel":
-            return None
-        if kernel_of(workload) is None:
+        if self.backend == "kernel" and kernel_of(workload) is None:
             given = " that takes arguments" if workload.spec.kwargs else ""
             return f"{workload.spec.id} is no kernel and has no compiled twin{given} (envfleet envs lists kernels)"
-        return None if is_installed("numba") else "not installed: pip install numba, or the extra envfleet[kernels]"
+        return super().absence(workload)
 
     def make(self, workload: Workload, num_envs: int, workers: int | None) -> Runner:
         """Call `envfleet.make`."""
@@ -319,11 +264,7 @@ class EnvFleet(Contender):
         if workers is not None and self.backend != "serial":
             options.setdefault("workers", min(workers, num_envs))
         source = (kernel_of(workload) if self.backend == "kernel" else None) or workload.spec
-        fleet = envfleet.make(source, num_envs, **options)
-        return VectorRunner(fleet, num_envs) if fleet.batch_size == num_envs else _BatchRunner(fleet)
-
-
-# --------------------------------------------------------------------------------------------------------- by name
+        return VectorRunner(envfleet.make(source, num_envs, **options), num_envs, seed=0)
 
 
 _PEERS = (
@@ -343,20 +284,3 @@ CONTENDERS: Mapping[str, Contender] = {one.name: one for one in (*_PEERS, *map(E
 def is_ours(name: str) -> bool:
     """Return whether a contender is a fleet of this package."""
     return name.startswith("envfleet-")
-
-
-def find_contenders(names: Sequence[str]) -> list[Contender]:
-    """Look up contenders by name.
-
-    Raises:
-        InvalidArgument: There is no contender of that name, or no name.
-    """
-    if not names:
-        raise InvalidArgument("no contender is left to measure: name some with --backends or --peers.")
-    for name in names:
-        if name not in CONTENDERS:
-            raise InvalidArgument(
-                f"{name!r} is an unknown contender: expected some of {', '.join(CONTENDERS)} "
-                "(backends of envfleet are named with --backends, peers with --peers)."
-            )
-    return [CONTENDERS[name] for name in names]

@@ -4,101 +4,52 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import importlib
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
+from envfleet.bench.child import State
 from envfleet.bench.contenders import Contender, Runner
 from envfleet.bench.workloads import Workload
 from envfleet.errors import InvalidArgument
 
-State = dict[Any, Any]
-"""What a child process keeps between calls."""
-
-_CPU_TIMES = ("user", "system", "children_user", "children_system")
 _NUM_BATCHES = 64  # random actions are drawn before the clock runs and used over and over
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """One measurement of a steady state.
-
-    Attributes:
-        transitions: Environment steps made; rows that were only resets are not counted.
-        vector_steps: Calls of `step`.
-        seconds: Wall time.
-        p50_us: Median wall time of one call of `step`, in microseconds.
-        p99_us: Its 99th percentile.
-        cpu_s: CPU time used by the process and all its descendants.
-    """
-
-    transitions: int
-    vector_steps: int
-    seconds: float
-    p50_us: float
-    p99_us: float
-    cpu_s: float
-
-    @property
-    def rate(self) -> float:
-        """Environment steps a second."""
-        return self.transitions / self.seconds
-
-
-def draw_actions(space: spaces.Space[Any], num_envs: int, count: int = _NUM_BATCHES) -> list[Any]:
+def draw_actions(space: spaces.Space[Any], num_envs: int) -> list[Any]:
     """Draw batches of random actions, the same for every contender."""
     batched = batch_space(copy.deepcopy(space), num_envs)
     batched.seed(0)
-    return [batched.sample() for _ in range(count)]
+    return [batched.sample() for _ in range(_NUM_BATCHES)]
 
 
-def measure_steps(runner: Runner, actions: Sequence[Any], seconds: float, warm_up_s: float) -> Sample:
-    """Step for a fixed time after a warm-up.
+def measure_rate(runner: Runner, actions: Sequence[Any], seconds: float) -> float:
+    """Step for a fixed time after a short warm-up; return the environment steps made per second.
 
     Args:
-        runner: Reset already.
+        runner: The sub-environments.
         actions: Batches of actions, used in turn.
-        seconds: How long to measure; at least one step is made.
-        warm_up_s: How long to step before; at least one step is made.
+        seconds: How long to measure; at least one step is made, and one before.
     """
-    step, clock, count = runner.step, time.perf_counter_ns, len(actions)
-    end = clock() + int(warm_up_s * 1e9)
+    step, clock, count = runner.step, time.perf_counter, len(actions)
     index = 0
-    while True:
-        step(actions[index % count])
-        index += 1
-        if clock() >= end:
-            break
-    durations: list[int] = []
-    transitions = 0
-    cpu_before = tree_cpu_s()
-    start = now = clock()
-    end = start + int(seconds * 1e9)
-    while now < end or not durations:
-        transitions += step(actions[index % count])
-        index += 1
-        before, now = now, clock()
-        durations.append(now - before)
-    cpu_s = tree_cpu_s() - cpu_before
-    p50, p99 = np.percentile(np.asarray(durations), [50, 99]) / 1e3
-    return Sample(transitions, len(durations), (now - start) / 1e9, float(p50), float(p99), max(0.0, cpu_s))
 
+    def step_for(duration: float) -> float:
+        nonlocal index
+        transitions, start = 0, clock()
+        while True:
+            transitions += step(actions[index % count])
+            index += 1
+            if (elapsed := clock() - start) >= duration:
+                return transitions / elapsed
 
-def tree_cpu_s() -> float:
-    """Sum the CPU time of this process, its living descendants and those they have waited for.
-
-    This process's own is exact; the system counts the descendants' in ticks, usually of 10 ms.
-    """
-    return time.process_time() + sum(
-        getattr(times, name, 0.0) for times in _read_tree("cpu_times", with_own=False) for name in _CPU_TIMES
-    )
+    step_for(min(0.2, seconds / 4))
+    return step_for(seconds)
 
 
 def tree_memory_bytes() -> int:
@@ -107,63 +58,58 @@ def tree_memory_bytes() -> int:
     Proportional set size where the system gives it, so that pages shared by forked processes and shared memory count
     once; elsewhere the resident set size, which counts them in every process.
     """
-    return sum(getattr(held, "pss", 0) or held.rss for held in _read_tree("memory_full_info", with_own=True))
-
-
-def _read_tree(method: str, *, with_own: bool) -> Iterator[Any]:
-    psutil = require_psutil()
+    psutil, total = require_psutil(), 0
     own = psutil.Process()
-    for process in [*([own] if with_own else []), *own.children(recursive=True)]:
+    for process in (own, *own.children(recursive=True)):
         with contextlib.suppress(psutil.Error):  # it has ended
-            yield getattr(process, method)()
+            held = process.memory_full_info()
+            total += getattr(held, "pss", 0) or held.rss
+    return total
 
 
-def import_modules(state: State, contender: Contender) -> None:
+def build_one(state: State, workload: Workload) -> None:
+    """Build one environment, to see that it can be done."""
+    workload.build().close()
+
+
+def import_module(state: State, contender: Contender) -> None:
     """Import what a contender needs in this process, so that its start is measured without."""
-    for module in contender.modules:
-        importlib.import_module(module)
+    importlib.import_module(contender.module)
 
 
 def open_runner(
     state: State, key: Hashable, contender: Contender, workload: Workload, num_envs: int, workers: int | None
 ) -> tuple[float, int]:
-    """Build a contender's sub-environments in this process and keep them in `state` under `key`.
+    """Build a contender's sub-environments in this process and keep them in `state` under `key`, unless they are there.
 
     Returns:
         Seconds from the call that builds them to the end of the first reset, imports not included; and by how many
-            bytes the process tree grew (proportional set size where the system tells, else resident).
+            bytes the process tree grew (proportional set size where the system tells, else resident). Both are 0 for
+            what is there already.
     """
-    import_modules(state, contender)
+    if key in state:
+        return 0.0, 0
+    import_module(state, contender)
     with contextlib.closing(workload.build()) as probe:
         actions = draw_actions(probe.action_space, num_envs)
     memory_before, start = tree_memory_bytes(), time.perf_counter()
     runner = contender.make(workload, num_envs, workers)
-    state[key] = (runner, actions)
-    runner.reset(seed=0)
     start_s = time.perf_counter() - start
+    state[key] = (runner, actions)
     runner.step(actions[0])  # memory that only stepping needs is counted too
     return start_s, max(0, tree_memory_bytes() - memory_before)
 
 
-def step_runner(state: State, key: Hashable, seconds: float, warm_up_s: float) -> Sample:
-    """Measure what is kept under `key`."""
+def step_runner(state: State, key: Hashable, seconds: float) -> float:
+    """Measure what is kept under `key`, in environment steps per second."""
     runner, actions = state[key]
-    return measure_steps(runner, actions, seconds, warm_up_s)
+    return measure_rate(runner, actions, seconds)
 
 
-def idle_runner(state: State, seconds: float) -> float:
-    """Wait, and return the CPU time that the process tree used meanwhile, in seconds of CPU a second."""
-    before, start = tree_cpu_s(), time.perf_counter()
-    time.sleep(seconds)
-    return max(0.0, tree_cpu_s() - before) / (time.perf_counter() - start)
-
-
-def close_runner(state: State, key: Hashable) -> float:
-    """Close what is kept under `key`; return how long that took in seconds."""
-    runner, _ = state.pop(key)
-    start = time.perf_counter()
-    runner.close()
-    return time.perf_counter() - start
+def close_others(state: State, kept: Collection[Hashable]) -> None:
+    """Close all but what is kept under these keys."""
+    for key in set(state).difference(kept):
+        state.pop(key)[0].close()
 
 
 def require_psutil() -> ModuleType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,19 +14,16 @@ from envfleet.kernels.registration import find_twin
 
 HOW_EQUAL = "docs/kernels.md has a table of how equal the two are."
 _NOISY = 1.25
-_QUIET_SHARE = 0.93
-_IDLE = 0.021  # the system counts CPU time in ticks of 10 ms: two of them in a second are within the error
 _KERNEL = "envfleet-kernel"
 _COMPARED = ("envfleet-serial", "envfleet-process", _KERNEL)
 
 
 def show_report(report: Report, console: Console) -> None:
-    """Print a report: per run a table of speeds, one of costs, and what they mean; 80 columns are enough for it."""
+    """Print a report: the machine, then per run a table and what it means; 80 columns are enough for it."""
     console.print(f"[dim]{escape(machine_line(report.machine))}[/dim]")
     for run in report.runs:
-        for table in [speed_table(run), *([cost_table(run)] if run.measured else [])]:
-            console.print()
-            console.print(table)
+        console.print()
+        console.print(run_table(run))
         console.print()
         for line in notes(run):
             console.print(f"[dim]{escape(line)}[/dim]")
@@ -36,10 +33,9 @@ def show_report(report: Report, console: Console) -> None:
 
 def machine_line(machine: Machine) -> str:
     """Put the machine in one line."""
-    cores = f"{machine.usable_cores:g} of {machine.cores} cores usable"
-    load = "" if machine.load is None else f" · load {machine.load:g}"
+    cores = f"{machine.usable_cores:g} of {machine.cores} cores usable · load {machine.load:g}"
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
-    return f"{machine.cpu} · {cores}{load} · Python {machine.python} · {versions}"
+    return f"{machine.cpu} · {cores} · Python {machine.python} · {versions}"
 
 
 def make_table(title: str | None, *columns: str) -> Table:
@@ -50,20 +46,29 @@ def make_table(title: str | None, *columns: str) -> Table:
     return table
 
 
-def speed_table(run: Run) -> Table:
-    """Make the table of steps/s, fastest first, and of how many times as fast as each of them our fleets are."""
-    where = f"{run.num_envs} × {run.env}" + ("" if run.workers is None else f", {count(run.workers, 'worker')}")
-    table, ours = make_table(where, "contender", "steps/s"), compared(run)
-    table.add_column("")
-    for name in ("× loop", *(f"{entry.label.removeprefix('envfleet ')} is" for entry in ours)):
-        table.add_column(name, justify="right")
-    ranked = sorted(run.measured, key=lambda entry: -entry.rate)
-    for entry in ranked:
-        bar = "█" * max(1, round(8 * entry.rate / ranked[0].rate))
+def run_table(run: Run) -> Table:
+    """Make the table of a run, fastest first: steps/s, how many times as fast our fleets are, start-up and memory."""
+    ours = compared(run)
+    names = [f"{entry.label.removeprefix('envfleet ')}\nis" for entry in ours]
+    title = f"{run.num_envs} × {run_title(run)}"
+    table = make_table(title, "contender", "steps/s", "× loop", *names, "start", "memory\nper env")
+    for entry in run.measured:
         ratios = ["" if one is entry else _times(run.ratio(one.contender, entry.contender)) for one in ours]
-        cells = [entry.label, f"{entry.rate:,.0f}", bar, _times(run.ratio(entry.contender, BASELINE), mark=""), *ratios]
-        table.add_row(*cells, style="green" if is_ours(entry.contender) else "")
+        table.add_row(
+            entry.label,
+            f"{entry.rate:,.0f}",
+            _times(run.ratio(entry.contender, BASELINE), mark=""),
+            *ratios,
+            "–" if entry.start_s is None else duration(entry.start_s),
+            "–" if entry.memory_bytes is None else size(entry.memory_bytes / run.num_envs),
+            style="green" if is_ours(entry.contender) else "",
+        )
     return table
+
+
+def run_title(run: Run) -> str:
+    """Name the environment of a run, and the workers if their number was given."""
+    return run.env if run.workers is None else f"{run.env}, {count(run.workers, 'worker')}"
 
 
 def compared(run: Run) -> list[Entry]:
@@ -72,65 +77,18 @@ def compared(run: Run) -> list[Entry]:
     A compiled twin gets none, since it does not step the same code as the others.
     """
     twin = _KERNEL if find_twin(run.env) else None
-    ours = [entry for entry in run.measured if is_ours(entry.contender) and entry.contender != twin]
+    ours = [entry for entry in run.entries if entry.rates and is_ours(entry.contender) and entry.contender != twin]
     return [entry for entry in ours if entry.contender in _COMPARED] or ours[:2]
 
 
-def cost_table(run: Run) -> Table:
-    """Make the table of latency, start-up, memory and CPU time, in the order of the speed table."""
-    table = make_table(None, "cost", "step p50", "p99", "start", "memory/env", "CPU/step", "close")
-    for entry in sorted(run.measured, key=lambda entry: -entry.rate):
-        samples = entry.samples
-        table.add_row(
-            entry.label,
-            duration(statistics.median(sample.p50_us for sample in samples) / 1e6),
-            duration(statistics.median(sample.p99_us for sample in samples) / 1e6),
-            "–" if entry.start_s is None else duration(entry.start_s),
-            "–" if entry.memory_bytes is None else size(entry.memory_bytes / run.num_envs),
-            duration(statistics.median(sample.cpu_s / max(1, sample.transitions) for sample in samples)),
-            "–" if entry.close_s is None else duration(entry.close_s),
-            style="green" if is_ours(entry.contender) else "",
-        )
-    return table
-
-
 def notes(run: Run) -> list[str]:
-    """Return who is missing, and how far the figures can be trusted."""
-    words = {"absent": "Left out", "failed": "Failed"}
-    lines = [
-        f"{words[entry.status]}: {entry.label}: {entry.reason.rstrip('.')}."
-        for status in words
-        for entry in run.entries
-        if entry.status == status
-    ]
-    lines += [
-        f"{entry.label} did not close within its time and was killed."
-        for entry in run.measured
-        if entry.memory_bytes is not None and entry.close_s is None
-    ]
-    lines += [
-        f"{entry.label} uses {entry.idle_cpu:.0%} of a core while nobody steps."
-        for entry in run.measured
-        if (entry.idle_cpu or 0.0) > _IDLE
-    ]
+    """Return who is missing, and whether the machine was too noisy for the figures."""
+    lines = [f"Not measured: {entry.label}: {entry.problem.rstrip('.')}." for entry in run.entries if entry.problem]
     baseline = run.find(BASELINE)
-    return lines if baseline is None else [*lines, *_noise(baseline)]
-
-
-def _noise(baseline: Entry) -> list[str]:
-    """Return how idle the machine was, going by the bare loop, which needs nothing but one core."""
-    lines = []
-    low, high = baseline.spread
-    if high > _NOISY * low:
+    if baseline is not None and (spread := baseline.spread)[1] > _NOISY * spread[0]:
         lines.append(
-            f"The machine is noisy: the bare loop gave {low:,.0f} to {high:,.0f} steps/s in different rounds. "
-            "Ratios are taken within a round and hold better than the steps/s."
-        )
-    share = statistics.median([sample.cpu_s / sample.seconds for sample in baseline.samples])
-    if share < _QUIET_SHARE:
-        lines.append(
-            f"The bare loop got {share:.0%} of a core: other work took the rest, or the environment waits for others. "
-            "CPU/step, the CPU time of one environment step, does not depend on that."
+            f"The machine is noisy: the bare loop gave {spread[0]:,.0f} to {spread[1]:,.0f} steps/s in different "
+            "rounds. Ratios are taken within a round and hold better than the steps/s."
         )
     return lines
 
@@ -152,10 +110,7 @@ def duration(seconds: float) -> str:
     >>> duration(0.0000046), duration(0.000012), duration(0.0345), duration(2.5)
     ('4.6 µs', '12 µs', '34 ms', '2.5 s')
     """
-    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= factor:
-            return _two_digits(seconds / factor, unit)
-    return _two_digits(seconds / 1e-6, "µs")
+    return _in_unit(seconds, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)))
 
 
 def size(size_bytes: float) -> str:
@@ -164,14 +119,14 @@ def size(size_bytes: float) -> str:
     >>> size(80), size(28_224), size(3_500_000)
     ('80 B', '28 kB', '3.5 MB')
     """
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= factor:
-            return _two_digits(size_bytes / factor, unit)
-    return f"{size_bytes:.0f} B"
+    return _in_unit(size_bytes, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)))
 
 
-def _two_digits(value: float, unit: str) -> str:
-    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+def _in_unit(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """Write a value in the first unit that it holds, or in the last one, with two digits."""
+    unit, factor = next((one for one in units if value >= one[1]), units[-1])
+    digits = 1 if value < 9.95 * factor and unit != "B" else 0
+    return f"{value / factor:.{digits}f} {unit}"
 
 
 def _times(ratio: float | None, mark: str = "×") -> str:

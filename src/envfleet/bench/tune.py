@@ -1,8 +1,7 @@
 """`envfleet tune`: find the fastest fleet for an environment within a given time, by successive halving.
 
-Every candidate is stepped for a moment; the better half goes on and is stepped for longer; and so on until two are
-left, which are compared with the best fleet of one process. Fleets stay open meanwhile (an idle fleet uses no CPU), and
-within a stage they are stepped in turns, so that what else the machine does meets all of them.
+Every candidate is stepped for a moment, a few times in turn with the others; the slower half is dropped, and so on.
+The last ones take turns until the time is up. Fleets stay open meanwhile (an idle fleet uses no CPU).
 
 A fleet is recommended in place of a simpler one only if it is faster beyond what repeated measurements differ by.
 """
@@ -13,13 +12,17 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from envfleet.bench import measure
 from envfleet.bench.child import Child, ChildFailed
 from envfleet.bench.contenders import EnvFleet
-from envfleet.bench.report import count
-from envfleet.bench.results import Machine, describe_machine, figures_json
+from envfleet.bench.report import make_table
+from envfleet.bench.results import Machine, Rated, describe_machine
 from envfleet.bench.rounds import Progress
 from envfleet.bench.workloads import Workload
 from envfleet.errors import EnvfleetError
@@ -30,14 +33,14 @@ BACKENDS = ("serial", "thread", "process")
 
 _ENVS_PER_WORKER = (1, 4, 16, 64)
 _MOST_ENVS = 256  # more is seldom wanted for training, and 256 environments take long to start
-_START_TIMEOUT_S = 30.0
-_MIN_SLICE_S = 0.05  # shorter says nothing: one scheduling delay would decide
-_TURNS = 3
-_LAST_TURNS = 9  # of which the lowest and the highest do not count, so that one disturbance decides nothing
+_TIMEOUT_S = 30.0  # for a fleet to be built, or to step beyond its time
+_SLICE_S = 0.1  # of one measurement
+_TURNS = 3  # measurements between two halvings
+_SHOWN = 10  # fleets in the table
 _TOLERANCE = 0.05  # a gain below is worth no workers, even where it is certain
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, order=True)
 class Candidate:
     """One way of building a fleet.
 
@@ -45,35 +48,16 @@ class Candidate:
         backend: `"serial"`, `"thread"` or `"process"`.
         num_envs: Number of sub-environments.
         workers: Number of workers, 1 for `"serial"`.
-        batch_size: Rows that one `recv` waits for; `num_envs` is the ordinary synchronous step.
     """
 
     backend: str
     num_envs: int
     workers: int
-    batch_size: int
-
-    @property
-    def is_batched(self) -> bool:
-        """Return whether it acts on whoever is ready and does not wait for all."""
-        return self.batch_size < self.num_envs
-
-    def options(self) -> dict[str, int]:
-        """Return the options of `envfleet.make` beyond `num_envs` and `backend`."""
-        workers = {} if self.backend == "serial" else {"workers": self.workers}
-        return workers | ({"batch_size": self.batch_size} if self.is_batched else {})
-
-    def describe(self) -> str:
-        """Return in words what it is."""
-        if self.backend == "serial":
-            return f"serial: {count(self.num_envs, 'sub-environment')} in this process"
-        text = f"{self.backend}: {count(self.num_envs, 'sub-environment')} on {count(self.workers, 'worker')}"
-        return text + (f", {self.batch_size} at a time" if self.is_batched else "")
 
     def arguments(self) -> str:
         """Return what follows the environment in the call of `envfleet.make` that builds it."""
-        given = {"num_envs": str(self.num_envs), "backend": f'"{self.backend}"', **self.options()}
-        return ", ".join(f"{name}={value}" for name, value in given.items())
+        workers = "" if self.backend == "serial" else f", workers={self.workers}"
+        return f'num_envs={self.num_envs}, backend="{self.backend}"{workers}'
 
 
 def search_space(cores: int, num_envs: int | None = None, backends: Sequence[str] = BACKENDS) -> list[Candidate]:
@@ -91,69 +75,35 @@ def search_space(cores: int, num_envs: int | None = None, backends: Sequence[str
         check_whole("num_envs", num_envs, 1)
     for backend in backends:
         check_choice("backends", backend, BACKENDS)
-    found = dict.fromkeys(
-        candidate
-        for backend in backends
-        for workers in _worker_counts(backend, cores)
-        for total in ([num_envs] if num_envs is not None else _totals(backend, workers, cores))
-        for candidate in _batchings(backend, total, min(workers, total))
-    )
-    return sorted(found, key=lambda candidate: _prior(candidate, cores))
-
-
-def _worker_counts(backend: str, cores: int) -> list[int]:
-    if backend == "serial":
-        return [1]
-    if backend == "thread":
-        return [max(2, cores)]
     # One worker alone is a loop with a detour, unless there is one core: then all of them are.
-    return sorted({count for count in (cores // 2, cores - 1, cores, 2 * cores) if count > 1} or {1})
+    crews = {"serial": [1], "thread": [max(2, cores)]}
+    of_processes = sorted({number for number in (cores // 2, cores - 1, cores, 2 * cores) if number > 1} or {1})
+    found = {
+        Candidate(backend, total, min(workers, total))
+        for backend in backends
+        for workers in crews.get(backend, of_processes)
+        for per_worker in _ENVS_PER_WORKER
+        for total in [num_envs or min(_MOST_ENVS, per_worker * (cores if backend == "serial" else workers))]
+    }
 
+    def by_prospect(candidate: Candidate) -> tuple[bool, bool, float, Candidate]:
+        """What is usually good comes first, since the time may not suffice for all."""
+        is_unusual = candidate.backend != "serial" and candidate.workers != cores
+        distance = abs(math.log2(candidate.num_envs / (8 * cores)))
+        return is_unusual, candidate.backend == "thread", distance, candidate
 
-def _totals(backend: str, workers: int, cores: int) -> list[int]:
-    per_worker = [envs * cores for envs in _ENVS_PER_WORKER] if backend == "serial" else _ENVS_PER_WORKER
-    return sorted({min(_MOST_ENVS, envs * workers) for envs in per_worker})
-
-
-def _batchings(backend: str, num_envs: int, workers: int) -> list[Candidate]:
-    """Wait for all; and, where there are several workers, for about half of them."""
-    sizes = [num_envs]
-    if backend == "process" and workers > 1:
-        sizes.append(max(1, math.ceil(num_envs / workers) * (workers // 2)))
-    return [Candidate(backend, num_envs, workers, size) for size in dict.fromkeys(sizes)]
-
-
-def _prior(candidate: Candidate, cores: int) -> tuple[float, ...]:
-    """Sort key: what is usually good comes first, since the time may not suffice for all."""
-    is_usual = candidate.backend == "serial" or candidate.workers == cores
-    distance = abs(math.log2(candidate.num_envs / (8 * cores)))
-    return (candidate.is_batched, not is_usual, candidate.backend == "thread", distance)
+    return sorted(found, key=by_prospect)
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class Trial(Rated):
     """Measurements of one candidate.
 
     Attributes:
         candidate: Which.
-        rates: Environment steps a second, a measurement per turn of the last stage that it took part in.
-        stage: That stage, from 0; later ones measured for longer.
     """
 
     candidate: Candidate
-    rates: tuple[float, ...]
-    stage: int
-
-    @property
-    def rate(self) -> float:
-        """Median of the measurements."""
-        return statistics.median(self.rates)
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Lowest and highest measurement, of five or more without the most extreme one on each side."""
-        ordered = sorted(self.rates)
-        return (ordered[1], ordered[-2]) if len(ordered) >= 5 else (ordered[0], ordered[-1])
 
     def is_clearly_faster(self, other: Trial) -> bool:
         """Return whether the spreads do not overlap; a single measurement has none, and shows nothing."""
@@ -162,19 +112,18 @@ class Trial:
         return self.spread[0] > other.spread[1] and self.rate > (1 + _TOLERANCE) * other.rate
 
     @property
-    def burden(self) -> tuple[bool, int, int, int]:
-        """Sort key, the simplest fleet first: asynchronous code, backend, workers, sub-environments."""
-        candidate = self.candidate
-        return candidate.is_batched, BACKENDS.index(candidate.backend), candidate.workers, candidate.num_envs
+    def burden(self) -> tuple[int, int, int]:
+        """Sort key, the simplest fleet first: backend, workers, sub-environments."""
+        return BACKENDS.index(self.candidate.backend), self.candidate.workers, self.candidate.num_envs
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Result of a search.
+    """Result of a search; its JSON is `{"kind": "envfleet.tune", "schema_version": 1, …the fields of this class…}`.
 
     Attributes:
         env: The environment's id.
-        best_lines: The source lines that make the best fleet.
+        best_line: The source line that makes the best fleet.
         trials: All that were measured, best first.
         failures: What failed, and why.
         num_untried: Candidates there was no time for.
@@ -183,26 +132,12 @@ class Tuning:
     """
 
     env: str
-    best_lines: tuple[str, ...]
+    best_line: str
     trials: tuple[Trial, ...]
     failures: tuple[tuple[Candidate, str], ...]
     num_untried: int
     seconds: float
     machine: Machine
-
-    @property
-    def best(self) -> Trial:
-        """Return the one to use."""
-        return self.trials[0]
-
-    @property
-    def runner_up(self) -> Trial | None:
-        """Return the second best."""
-        return self.trials[1] if len(self.trials) > 1 else None
-
-    def to_json(self) -> str:
-        """Write it as JSON: `{"kind": "envfleet.tune", "schema_version": 1, …fields of this class…}`."""
-        return figures_json("tune", dataclasses.asdict(self))
 
 
 class NothingWorked(EnvfleetError):
@@ -213,99 +148,57 @@ class NothingWorked(EnvfleetError):
 
 def search(
     candidates: Sequence[Candidate],
-    evaluator: ChildEvaluator,
+    evaluator: Evaluator,
     seconds: float,
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[tuple[Trial, ...], tuple[tuple[Candidate, str], ...], int]:
+) -> tuple[list[Trial], dict[Candidate, str]]:
     """Search by successive halving.
 
     Args:
         candidates: What to try, the most promising first.
         evaluator: Builds and steps them.
-        seconds: Time limit; a slice that has begun is finished.
+        seconds: Time limit; a measurement that has begun is finished.
         progress: Told what goes on and which fraction of the time is used.
         clock: Seconds, for tests.
 
     Returns:
-        Trials, best first; failures with their reason; how many candidates there was no time for.
+        Trials, best first; failures with their reason. Candidates that are in neither were left untried.
     """
-    halving = _Halving(list(candidates), evaluator, seconds, progress, clock)
-    halving.run(max(1, math.ceil(math.log2(max(2, len(candidates))))))
-    progress("done", 1.0)
-    num_untried = len(candidates) - len(halving.trials) - len(halving.failures)
-    return _rank(halving.trials.values()), tuple(halving.failures.items()), num_untried
-
-
-@dataclasses.dataclass
-class _Halving:
-    """The search's state: who is still in it, and what each gave."""
-
-    _alive: list[Candidate]
-    _evaluator: ChildEvaluator
-    _seconds: float
-    _progress: Progress
-    _clock: Callable[[], float]
-    trials: dict[Candidate, Trial] = dataclasses.field(default_factory=dict)
-    failures: dict[Candidate, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._start = self._clock()
-
-    def run(self, stages: int) -> None:
-        """Step everyone still in, drop the slower half, and so on; release whoever is left."""
-        end = self._start + self._seconds
-        for stage in range(stages):
-            left, is_last = end - self._clock(), stage == stages - 1
-            # The first stage also builds the fleets, which takes longer than to step them: it gets half of the time.
-            share = max(0.0, left / 2 if stage == 0 and not is_last else left / (stages - stage))
-            turns = _LAST_TURNS if is_last else _TURNS
-            slice_s = share / (turns * len(self._alive)) * (0.25 if stage == 0 else 1.0)
-            rates = self._take_turns(turns, max(_MIN_SLICE_S, slice_s), self._clock() + share)
-            self.trials |= {one: Trial(one, tuple(values), stage) for one, values in rates.items()}
-            ranked = sorted(rates, key=lambda candidate: -self.trials[candidate].rate)
-            # The best single process stays to the end: it is what all others must be compared with.
-            best_serial = [candidate for candidate in ranked if candidate.backend == "serial"][:1]
-            self._keep(ranked[: max(2, math.ceil(len(ranked) / 2))] + best_serial)
-            if not self._alive or self._clock() >= end:
-                break
-        self._keep([])
-
-    def _keep(self, chosen: Sequence[Candidate]) -> None:
-        for candidate in self._alive:
-            if candidate not in chosen:
-                self._evaluator.close(candidate)
-        self._alive = list(dict.fromkeys(chosen))
-
-    def _take_turns(self, turns: int, slice_s: float, stage_end: float) -> dict[Candidate, list[float]]:
-        rates: dict[Candidate, list[float]] = {}
-        for _ in range(turns):
-            for candidate in self._alive:
-                now = self._clock()
-                if candidate in self.failures or now >= stage_end:
-                    continue
-                self._progress(candidate.describe(), min(1.0, (now - self._start) / self._seconds))
+    start, alive, dropped = clock(), list(candidates), list[Candidate]()
+    rates: dict[Candidate, list[float]] = {}
+    failures: dict[Candidate, str] = {}
+    while alive and clock() < start + seconds:
+        for candidate in alive * _TURNS:
+            elapsed = clock() - start
+            # Nobody new after half of the time: better a few candidates measured well than all of them once.
+            if elapsed < (seconds if candidate in rates else seconds / 2) and candidate not in failures:
+                progress(candidate.arguments(), elapsed / seconds)
                 try:
-                    rates.setdefault(candidate, []).append(self._evaluator.measure(candidate, slice_s))
+                    rates.setdefault(candidate, []).append(evaluator.measure(candidate, _SLICE_S))
                 except ChildFailed as error:
-                    self.failures[candidate] = str(error)
-                    self.trials.pop(candidate, None)
-                    rates.pop(candidate)
-        return rates
+                    failures[candidate] = str(error)
+                    del rates[candidate]
+        ranked = sorted((one for one in alive if one in rates), key=lambda one: -statistics.median(rates[one]))
+        # The best single process stays to the end: it is what all others must be compared with.
+        best_serial = [candidate for candidate in ranked if candidate.backend == "serial"][:1]
+        alive = list(dict.fromkeys(ranked[: max(2, math.ceil(len(ranked) / 2))] + best_serial))
+        dropped = [candidate for candidate in ranked if candidate not in alive] + dropped
+        evaluator.keep(alive)
+    progress("done", 1.0)
+    finalists, others = ([Trial(tuple(rates[one]), one) for one in group] for group in (alive, dropped))
+    return _best_first(finalists) + others, failures
 
 
-def _rank(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Sort by how far each came, then by speed; first comes the simplest of the last stage or what clearly beats it."""
-    ordered = sorted(trials, key=lambda trial: (-trial.stage, -trial.rate))
-    if not ordered:
-        return ()
-    first, *others = sorted((trial for trial in ordered if trial.stage == ordered[0].stage), key=lambda one: one.burden)
-    for trial in others:
-        first = trial if trial.is_clearly_faster(first) else first
-    return (first, *(trial for trial in ordered if trial is not first))
+def _best_first(finalists: list[Trial]) -> list[Trial]:
+    """Put the simplest first, or what clearly beats it; then the others, the fastest first."""
+    best: list[Trial] = []
+    for trial in sorted(finalists, key=lambda one: one.burden):
+        best = best if best and not trial.is_clearly_faster(best[0]) else [trial]
+    return best + sorted((trial for trial in finalists if trial not in best), key=lambda one: -one.rate)
 
 
-class ChildEvaluator:
+class Evaluator:
     """Steps candidates in a child process, which is replaced when one of them takes it down.
 
     Args:
@@ -313,28 +206,24 @@ class ChildEvaluator:
     """
 
     def __init__(self, workload: Workload) -> None:
-        self._workload, self._child, self._open = workload, Child("the fleet"), set[Candidate]()
+        self._workload, self._child = workload, Child("the fleet")
 
     def measure(self, candidate: Candidate, seconds: float) -> float:
-        """Step it for a time, building it first if need be."""
+        """Step it for a time, building it first if need be; return the environment steps made per second."""
         if not self._child.is_alive:
             self._child.kill()
-            self._child, self._open = Child("the fleet"), set()
-        if candidate not in self._open:
-            fleet = EnvFleet(candidate.backend, candidate.options())
-            arguments = candidate, fleet, self._workload, candidate.num_envs, candidate.workers
-            self._child.call(measure.open_runner, _START_TIMEOUT_S, *arguments)
-            self._open.add(candidate)
-        return self._child.call(measure.step_runner, seconds + 30.0, candidate, seconds, min(0.2, seconds / 4)).rate
+            self._child = Child("the fleet")
+        workers = None if candidate.backend == "serial" else candidate.workers
+        arguments = EnvFleet(candidate.backend), self._workload, candidate.num_envs, workers
+        self._child.call(measure.open_runner, _TIMEOUT_S, candidate, *arguments)
+        return self._child.call(measure.step_runner, seconds + _TIMEOUT_S, candidate, seconds)
 
-    def close(self, candidate: Candidate) -> None:
-        """Release it; a fleet that cannot be closed goes with the child."""
-        if candidate in self._open and self._child.is_alive:
-            self._open.discard(candidate)
-            try:
-                self._child.call(measure.close_runner, 10.0, candidate)
-            except ChildFailed:
-                self._child.kill()
+    def keep(self, candidates: Collection[Candidate]) -> None:
+        """Release all others; if one cannot be closed, all go with the child and are built again when needed."""
+        try:
+            self._child.call(measure.close_others, _TIMEOUT_S, candidates)
+        except ChildFailed:
+            self._child.kill()
 
     def kill(self) -> None:
         """End the child process."""
@@ -346,7 +235,7 @@ def tune(workload: Workload, candidates: Sequence[Candidate], seconds: float, pr
 
     Args:
         workload: The environment.
-        candidates: What to try, see `candidates.search_space`.
+        candidates: What to try, see `search_space`.
         seconds: Time limit.
         progress: Told what goes on and which fraction of the time is used.
 
@@ -354,16 +243,60 @@ def tune(workload: Workload, candidates: Sequence[Candidate], seconds: float, pr
         NothingWorked: Not one candidate could be stepped.
     """
     start = time.monotonic()
-    evaluator = ChildEvaluator(workload.staggered())
+    evaluator = Evaluator(workload)
     try:
-        trials, failures, num_untried = search(candidates, evaluator, seconds, progress)
+        trials, failures = search(candidates, evaluator, seconds, progress)
     finally:
         evaluator.kill()
     if not trials:
-        reason = failures[0][1] if failures else f"not one could be built within {seconds:g} s"
+        reason = next(iter(failures.values()), f"not one could be built within {seconds:g} s")
         raise NothingWorked(
             f"no fleet of {workload.spec.id} could be stepped: {reason}. "
             "See that one environment works by itself (envfleet doctor), or give the search more --seconds."
         )
-    lines, elapsed_s = workload.make_lines(trials[0].candidate.arguments()), time.monotonic() - start
-    return Tuning(workload.spec.id, tuple(lines), trials, failures, num_untried, elapsed_s, describe_machine())
+    line = workload.make_line(trials[0].candidate.arguments())
+    num_untried, elapsed_s = len(candidates) - len(trials) - len(failures), time.monotonic() - start
+    return Tuning(
+        workload.spec.id, line, tuple(trials), tuple(failures.items()), num_untried, elapsed_s, describe_machine()
+    )
+
+
+def show_tuning(tuning: Tuning, console: Console) -> None:
+    """Print the ranking, the line to paste and the reasons."""
+    console.print(_table(tuning))
+    untried = f", {tuning.num_untried} left untried for want of time (more: --seconds)" if tuning.num_untried else ""
+    shown = f", the best {_SHOWN} shown" if len(tuning.trials) > _SHOWN else ""
+    tried = f"{len(tuning.trials)} fleets tried in {tuning.seconds:.0f} s{shown}{untried}."
+    console.print(f"[dim]{tried}[/dim]", soft_wrap=True)
+    for candidate, reason in tuning.failures:
+        console.print(f"[yellow]Failed: {escape(candidate.arguments())}: {escape(reason)}[/yellow]", soft_wrap=True)
+    console.print()
+    console.print(f"[bold]Best:[/bold] [green]{escape(tuning.best_line)}[/green]", soft_wrap=True)
+    for line in explain(tuning.trials):
+        console.print(f"· {escape(line)}", soft_wrap=True)
+
+
+def _table(tuning: Tuning) -> Table:
+    table = make_table(f"Fleets of {tuning.env}", "backend", "envs", "workers", "steps/s", "spread")
+    for place, trial in enumerate(tuning.trials[:_SHOWN]):
+        one = trial.candidate
+        workers = "–" if one.backend == "serial" else str(one.workers)
+        spread = "–".join(f"{rate:,.0f}" for rate in trial.spread)
+        style = "" if place else "bold green"
+        table.add_row(one.backend, str(one.num_envs), workers, f"{trial.rate:,.0f}", spread, style=style)
+    return table
+
+
+def explain(trials: Sequence[Trial]) -> list[str]:
+    """Compare the first in words with the runner-up, and with the best of the other place to step in."""
+    best = trials[0]
+    is_serial = best.candidate.backend == "serial"
+    elsewhere = [one for one in trials if (one.candidate.backend == "serial") != is_serial]
+    rivals = dict.fromkeys(trials[1:2], "the runner-up")
+    rivals |= dict.fromkeys(elsewhere[:1], "the best with workers" if is_serial else "the best single process")
+    lines = []
+    for rival, name in rivals.items():
+        line = f"{best.rate / rival.rate:.2f}× {name}, {rival.candidate.arguments()}"
+        simpler = ", and this one is simpler" if best.burden < rival.burden else ""
+        lines.append(line + ("" if best.is_clearly_faster(rival) else f": within the spread{simpler}"))
+    return lines or ["It is the only one that could be measured."]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import faulthandler
 import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from envfleet.cli import demo, playing, remote, rllib, searching, serving, training
 from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, readable_errors, write_figures
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
+
+if TYPE_CHECKING:
+    from envfleet.bench.workloads import Workload
 
 app = typer.Typer(
     name="envfleet",
@@ -86,25 +89,28 @@ def bench(  # noqa: PLR0913 (one parameter per option)
 ) -> None:
     """Measure fleets of ENV against the usual ways to step many environments."""
     with readable_errors():
-        from envfleet.bench.contenders import BACKEND_NAMES, DEFAULT_BACKENDS, PEER_NAMES, find_contenders
+        from envfleet.bench.contenders import BACKEND_NAMES, CONTENDERS, DEFAULT_BACKENDS, PEER_NAMES
         from envfleet.bench.plot import check_plot, plot_report
         from envfleet.bench.report import show_report
-        from envfleet.bench.results import Settings
+        from envfleet.bench.results import figures_json
         from envfleet.bench.rounds import Case, run_cases
+        from envfleet.errors import InvalidArgument
 
-        chosen_peers = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
-        chosen_backends = choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)
+        names = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
+        names += [f"envfleet-{name}" for name in choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)]
+        if not names:
+            raise InvalidArgument("nobody is left to measure: name some with --backends or --peers.")
         if plot is not None:
             check_plot(plot)
         workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
         crews = split_counts(workers, "--workers") if workers else [None]
-        contenders = find_contenders([*chosen_peers, *(f"envfleet-{name}" for name in chosen_backends)])
+        contenders = [CONTENDERS[name] for name in names]
         cases = [Case(workload, size, crew, contenders) for crew in crews for size in sizes]
         with progress_bar() as tell:
-            report = run_cases(cases, Settings(seconds=seconds, rounds=rounds), tell)
+            report = run_cases(cases, seconds, rounds, tell)
         console = make_console()
         show_report(report, console)
-        write_figures(json_file, report.to_json())
+        write_figures(json_file, figures_json("bench", report))
         if plot is not None:
             plot_report(report, plot)
             console.print(f"[dim]Plot: {plot}[/dim]", soft_wrap=True)
@@ -122,18 +128,18 @@ def tune(
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,
 ) -> None:
-    """Find the fastest fleet for ENV: backend, workers, environments per worker, batch size."""
+    """Find the fastest fleet for ENV: backend, workers, sub-environments."""
     with readable_errors():
-        from envfleet.bench.tune import search_space
+        from envfleet.bench.results import figures_json
+        from envfleet.bench.tune import search_space, show_tuning
         from envfleet.bench.tune import tune as run_tune
-        from envfleet.bench.tune_report import show_tuning
         from envfleet.machine import whole_cores
 
         candidates = search_space(whole_cores(), num_envs, split_names(backends))
         with progress_bar() as tell:
             tuning = run_tune(_resolve(env, env_args), candidates, seconds, tell)
         show_tuning(tuning, make_console())
-        write_figures(json_file, tuning.to_json())
+        write_figures(json_file, figures_json("tune", tuning))
 
 
 @app.command()
@@ -145,25 +151,26 @@ def doctor(
         int | None, typer.Option("--workers", "-w", min=1, help="Workers of your fleet; the usable cores if not given.")
     ] = None,
     policy_latency_ms: Annotated[
-        float | None, typer.Option(min=0.0, help="Time your policy takes for one batch of actions.")
-    ] = None,
+        float, typer.Option(min=0.0, help="Time your policy takes for one batch of actions.", show_default=False)
+    ] = 0.0,
     seconds: Annotated[float, typer.Option(min=0.05, help="About the length of one measurement.")] = 0.5,
     env_args: EnvArgs = [],  # noqa: B006 (typer copies it)
     json_file: JsonFile = None,
 ) -> None:
     """Report why a fleet of ENV is no faster, and what to change."""
     with readable_errors():
-        from envfleet.bench.doctor import examination_json, examine
-        from envfleet.bench.doctor_report import show_examination
-        from envfleet.bench.findings import diagnose
+        from envfleet.bench.doctor import examine
+        from envfleet.bench.findings import diagnose, show_examination
+        from envfleet.bench.results import figures_json
 
-        policy_s = None if policy_latency_ms is None else policy_latency_ms / 1e3
         workload = _resolve(env, env_args)
         with progress_bar() as tell:
-            facts = examine(workload, num_envs, workers, policy_s=policy_s, seconds=seconds, progress=tell)
-        findings = diagnose(facts)
-        show_examination(facts, findings, make_console())
-        write_figures(json_file, examination_json(facts, findings))
+            facts = examine(
+                workload, num_envs, workers, policy_s=policy_latency_ms / 1e3, seconds=seconds, progress=tell
+            )
+        examination = diagnose(facts)
+        show_examination(examination, make_console())
+        write_figures(json_file, figures_json("doctor", examination))
 
 
 @app.command()
@@ -174,7 +181,7 @@ def envs(
         list[str], typer.Option("--import", "-i", metavar="MODULE", help="Import this first; it registers its own ids.")
     ] = [],  # noqa: B006 (typer copies it)
 ) -> None:
-    """List what can be vectorized here: registered environments, by namespace."""
+    """List the registered environments, by namespace; kernels are marked."""
     with readable_errors():
         from envfleet.bench.catalogue import catalogue, show_catalogue
         from envfleet.errors import InvalidArgument
@@ -184,13 +191,13 @@ def envs(
                 importlib.import_module(name)
             except ImportError as error:
                 raise InvalidArgument(f"--import {name}: it cannot be imported ({error}). Install it first.") from error
-        entries = catalogue(pattern)
-        if not entries:
+        specs = catalogue(pattern)
+        if not specs:
             raise InvalidArgument(
                 f"no registered id contains {pattern!r}. Environments of other packages register when their module is "
                 "imported: envfleet envs --import ale_py."
             )
-        show_catalogue(entries, make_console())
+        show_catalogue(specs, make_console())
 
 
 training.register(app)
@@ -222,9 +229,10 @@ app.add_typer(serving.token_app)
 app.add_typer(rllib.app)
 
 
-def _resolve(env: str, env_args: list[str]) -> Any:
-    """Find the workload and check that what it needs is installed."""
-    from envfleet.bench.workloads import require_buildable, resolve
+def _resolve(env: str, env_args: list[str]) -> Workload:
+    """Find the workload that is named on the command line, and see that it can be built."""
+    from envfleet.bench.rounds import require_buildable
+    from envfleet.bench.workloads import resolve
 
     workload = resolve(env, parse_env_kwargs(env_args))
     require_buildable(workload)

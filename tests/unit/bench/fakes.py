@@ -12,10 +12,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from envfleet.bench.child import State
 from envfleet.bench.contenders import Contender
-from envfleet.bench.measure import State
-from envfleet.bench.synthetic import NullEnv, SpinEnv
-from envfleet.bench.workloads import Workload
+from envfleet.bench.environments import InfoEnv, SpinEnv
+from envfleet.bench.workloads import Workload, resolve
+
+NULL = resolve("infos", {"num_keys": 0})
 
 
 def echo(state: State, value: Any) -> Any:
@@ -63,10 +65,6 @@ class FakeRunner:
     def __init__(self, num_envs: int, fault: str) -> None:
         self.num_envs, self.fault, self.steps = num_envs, fault, 0
 
-    def reset(self, seed: int) -> None:
-        if self.fault == "reset":
-            raise RuntimeError("planted in reset")
-
     def step(self, actions: Any) -> int:
         self.steps += 1
         if self.fault == "step" and self.steps > 3:
@@ -79,8 +77,6 @@ class FakeRunner:
 
 
 class FakeContender(Contender):
-    packages = modules = ()
-
     def __init__(self, name: str, fault: str = "") -> None:
         super().__init__(name, f"the {name}")
         self.fault = fault
@@ -96,13 +92,38 @@ class FakeContender(Contender):
         return FakeRunner(num_envs, self.fault)
 
 
+class NullEnv(InfoEnv):
+    """Costs next to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(num_keys=0)
+
+
+class SlowReset(SpinEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        time.sleep(0.01)
+        return super().reset(seed=seed, options=options)
+
+
 def slow_reset() -> gymnasium.Env[Any, Any]:
     """Resets take a thousand times a step, and episodes are short."""
-    return gymnasium.wrappers.TimeLimit(SpinEnv(step_us=10, reset_us=10_000), 10)
+    return gymnasium.wrappers.TimeLimit(SlowReset(step_us=10), 10)
+
+
+class HugeObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Observations of 4 MB."""
+
+    def __init__(self) -> None:
+        super().__init__(NullEnv())
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (1_000_000,), np.float32)
+        self._observation = np.zeros(1_000_000, np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return self._observation
 
 
 def huge_observation() -> gymnasium.Env[Any, Any]:
-    return NullEnv(observation_bytes=4_000_000)
+    return HugeObservation()
 
 
 class Threaded(NullEnv):

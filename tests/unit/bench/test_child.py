@@ -15,7 +15,7 @@ from envfleet.bench.child import Child, ChildFailed
 def test_calls_share_a_state_and_return_values():
     with Child("pat") as child:
         assert child.call(fakes.remember, 30.0, 1) is None
-        assert child.call(fakes.remember, 30.0, value=2) == 1
+        assert child.call(fakes.remember, 30.0, 2) == 1
         large = np.arange(1_000_000)
         np.testing.assert_array_equal(child.call(fakes.echo, 30.0, large), large)
 

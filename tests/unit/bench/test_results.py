@@ -1,10 +1,11 @@
 """Ratios, and the JSON they come from."""
 
-import dataclasses
 import json
 
 import pytest
 from tests.unit.bench.samples import entry, report, run
+
+from envfleet.bench.results import figures_json
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_each_round():
@@ -15,7 +16,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_each_round():
 
 
 def test_a_ratio_with_somebody_who_was_not_measured_is_none():
-    failed = dataclasses.replace(entry("theirs"), status="failed")
+    failed = entry("theirs")
     assert run(entry("ours", 300), failed).ratio("ours", "theirs") is None
     assert run(entry("ours", 300)).ratio("ours", "theirs") is None
 
@@ -26,10 +27,13 @@ def test_median_and_spread():
     assert one.spread == (100, 400)
 
 
+def test_of_five_the_most_extreme_do_not_count():
+    assert entry("ours", 1, 100, 400, 200, 10_000).spread == (100, 400)
+
+
 def test_json_has_the_documented_form():
-    data = json.loads(report(run(entry("loop", 100))).to_json())
-    assert list(data) == ["kind", "schema_version", "started_at", "machine", "settings", "runs"]
+    data = json.loads(figures_json("bench", report(run(entry("loop", 100)))))
+    assert list(data) == ["kind", "schema_version", "started_at", "machine", "seconds", "runs"]
     assert (data["kind"], data["schema_version"]) == ("envfleet.bench", 1)
     assert list(data["runs"][0]) == ["workload", "env", "num_envs", "workers", "entries"]
-    sample = data["runs"][0]["entries"][0]["samples"][0]
-    assert list(sample) == ["transitions", "vector_steps", "seconds", "p50_us", "p99_us", "cpu_s"]
+    assert data["runs"][0]["entries"][0]["rates"] == [100]

@@ -5,12 +5,12 @@ import json
 import random
 
 import pytest
-from tests.unit.bench.samples import MACHINE
+from tests.unit.bench.fakes import NULL
 
 from envfleet.bench.child import ChildFailed
-from envfleet.bench.tune import Candidate, NothingWorked, Trial, Tuning, search, search_space, tune
-from envfleet.bench.tune_report import explain
-from envfleet.bench.workloads import synthetic
+from envfleet.bench.results import figures_json
+from envfleet.bench.tune import Candidate, NothingWorked, Trial, explain, search, search_space, tune
+from envfleet.bench.workloads import resolve
 from envfleet.errors import InvalidArgument
 
 
@@ -19,7 +19,7 @@ class FakeEvaluator:
 
     def __init__(self, speed, build_s=0.3, noise=0.0, faulty=()):
         self.now, self.speed, self.build_s, self.noise, self.faulty = 0.0, speed, build_s, noise, faulty
-        self.opened, self.closed, self.time_on = [], [], {}
+        self.opened, self.kept, self.time_on = [], [], {}
         self.rng = random.Random(0)
 
     def clock(self):
@@ -35,8 +35,8 @@ class FakeEvaluator:
         self.time_on[candidate] = self.time_on.get(candidate, 0.0) + seconds
         return self.speed(candidate) * (1 + self.rng.uniform(-1, 1) * self.noise / (1 + 10 * seconds))
 
-    def close(self, candidate):
-        self.closed.append(candidate)
+    def keep(self, candidates):
+        self.kept.append(list(candidates))
 
 
 def run_search(evaluator, candidates, seconds=30.0):
@@ -50,26 +50,27 @@ def run_search(evaluator, candidates, seconds=30.0):
 SPACE = search_space(4)
 
 
-@pytest.mark.parametrize("best", SPACE[::5], ids=Candidate.describe)
+@pytest.mark.parametrize("best", SPACE[::5], ids=Candidate.arguments)
 def test_it_finds_the_known_best(best):
     evaluator = FakeEvaluator(lambda candidate: 2_000.0 if candidate == best else 1_000.0, build_s=0.1, noise=0.3)
-    trials, failures, _ = run_search(evaluator, SPACE)
+    trials, failures = run_search(evaluator, SPACE)
     assert trials[0].candidate == best
     assert not failures
 
 
-def test_it_keeps_to_the_time_and_closes_all_it_opened():
+def test_it_keeps_to_the_time_and_to_ever_fewer_fleets():
     evaluator = FakeEvaluator(lambda candidate: 1_000.0)
     run_search(evaluator, SPACE, seconds=20.0)
     assert evaluator.now < 20.5
-    assert set(evaluator.opened) <= set(evaluator.closed)
+    assert all(set(later) <= set(earlier) for earlier, later in itertools.pairwise(evaluator.kept))
+    assert len(evaluator.kept[-1]) <= 3
 
 
 def test_with_little_time_the_promising_ones_are_tried_first():
     evaluator = FakeEvaluator(lambda candidate: 1_000.0, build_s=1.0)
-    trials, _, num_untried = run_search(evaluator, SPACE, seconds=6.0)
+    trials, _ = run_search(evaluator, SPACE, seconds=6.0)
     tried = {trial.candidate for trial in trials}
-    assert num_untried == len(SPACE) - len(tried) > 0
+    assert len(tried) < len(SPACE)
     assert tried <= set(SPACE[: len(tried)])
     assert {candidate.backend for candidate in tried} >= {"serial", "process"}
 
@@ -82,16 +83,15 @@ def test_more_time_goes_to_the_better_half():
 
 def test_the_best_single_process_stays_to_the_end():
     evaluator = FakeEvaluator(lambda candidate: 10.0 if candidate.backend == "serial" else 1_000.0 + candidate.num_envs)
-    trials, _, _ = run_search(evaluator, SPACE)
-    last = max(trial.stage for trial in trials)
-    assert [trial.candidate.backend for trial in trials if trial.stage == last].count("serial") == 1
+    run_search(evaluator, SPACE)
+    assert [candidate.backend for candidate in evaluator.kept[-1]].count("serial") == 1
 
 
 def test_within_the_noise_the_simpler_fleet_wins():
     def speed(candidate):
         return 1_000.0 if candidate.backend == "serial" else 1_020.0
 
-    trials, _, _ = run_search(FakeEvaluator(speed), SPACE)
+    trials, _ = run_search(FakeEvaluator(speed), SPACE)
     assert trials[0].candidate.backend == "serial"
 
 
@@ -118,35 +118,34 @@ def test_of_backends_that_are_as_fast_the_simplest_wins():
     def speed(candidate):
         return 1_000.0 if candidate.backend == "serial" else 2_000.0
 
-    assert run_search(FakeEvaluator(speed), search_space(2, 8))[0][0].candidate == Candidate("thread", 8, 2, 8)
+    assert run_search(FakeEvaluator(speed), search_space(2, 8))[0][0].candidate == Candidate("thread", 8, 2)
 
 
 def test_failures_are_reported_and_never_win():
     faulty = [candidate for candidate in SPACE if candidate.backend == "process"]
-    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1_000.0, 0.1, faulty=faulty), SPACE)
-    assert {candidate for candidate, _ in failures} == set(faulty)
+    trials, failures = run_search(FakeEvaluator(lambda candidate: 1_000.0, 0.1, faulty=faulty), SPACE)
+    assert set(failures) == set(faulty)
     assert all(trial.candidate.backend != "process" for trial in trials)
 
 
 def test_all_fail():
-    trials, failures, _ = run_search(FakeEvaluator(lambda candidate: 1.0, 0.1, faulty=SPACE), SPACE)
+    trials, failures = run_search(FakeEvaluator(lambda candidate: 1.0, 0.1, faulty=SPACE), SPACE)
     assert not trials
     assert len(failures) == len(SPACE)
 
 
 def test_an_env_that_cannot_be_built_is_told():
-    workload = synthetic("NullEnv", no_such_argument=1)
-    with pytest.raises(NothingWorked, match="no_such_argument"):
-        tune(workload, search_space(1, 2, ["serial"]), 5.0, lambda text, fraction: None)
+    with pytest.raises(NothingWorked, match="planted in the constructor"):
+        tune(resolve("tests.unit.bench.fakes:broken"), search_space(1, 2, ["serial"]), 5.0, lambda text, fraction: None)
 
 
 def test_a_real_search():
     lines = []
-    tuning = tune(synthetic("NullEnv"), search_space(2, 4), 3.0, lambda text, fraction: lines.append(text))
-    assert tuning.best.rate > 0
-    assert tuning.best_lines[0] == "from envfleet.bench.synthetic import NullEnv"
-    assert tuning.best_lines[1].startswith("envfleet.make(NullEnv, num_envs=4, backend=")
-    data = json.loads(tuning.to_json())
+    tuning = tune(NULL, search_space(2, 4), 3.0, lambda text, fraction: lines.append(text))
+    assert tuning.trials[0].rate > 0
+    assert tuning.best_line.startswith(f'envfleet.make("{NULL.source}", num_envs=4, backend=')
+    assert tuning.best_line.endswith(", num_keys=0)")
+    data = json.loads(figures_json("tune", tuning))
     assert (data["kind"], data["schema_version"]) == ("envfleet.tune", 1)
     assert data["trials"][0]["candidate"]["num_envs"] == 4
 
@@ -157,7 +156,6 @@ def test_the_search_space():
         assert len(set(space)) == len(space)
         for candidate in space:
             assert 1 <= candidate.workers <= candidate.num_envs
-            assert 1 <= candidate.batch_size <= candidate.num_envs
             assert num_envs in (None, candidate.num_envs)
     assert all(candidate.backend == "serial" for candidate in search_space(4, None, ["serial"]))
     with pytest.raises(InvalidArgument, match="ray"):
@@ -167,26 +165,23 @@ def test_the_search_space():
 
 
 def test_arguments_are_what_make_takes():
-    assert Candidate("serial", 8, 1, 8).arguments() == 'num_envs=8, backend="serial"'
-    assert Candidate("process", 8, 2, 4).arguments() == 'num_envs=8, backend="process", workers=2, batch_size=4'
+    assert Candidate("serial", 8, 1).arguments() == 'num_envs=8, backend="serial"'
+    assert Candidate("process", 8, 2).arguments() == 'num_envs=8, backend="process", workers=2'
 
 
-def tuning_of(*trials):
-    ranked = tuple(Trial(candidate, (rate, rate), 1) for candidate, rate in trials)
-    return Tuning("Some-v0", ("envfleet.make()",), ranked, (), 0, 10.0, MACHINE)
+def trials_of(*trials):
+    return [Trial((rate, rate), candidate) for candidate, rate in trials]
 
 
 def test_reasons():
-    processes = Candidate("process", 64, 2, 64)
-    batched, serial = Candidate("process", 64, 2, 32), Candidate("serial", 32, 1, 32)
-    text = " ".join(explain(tuning_of((processes, 1_800.0), (serial, 1_000.0), (batched, 900.0))))
-    assert "80% more than the runner-up" in text
-    assert "1.80× the best single process" in text
-    text = " ".join(explain(tuning_of((serial, 1_000.0), (processes, 400.0))))
-    assert "too little for workers to pay: the best fleet with workers makes 0.40×" in text
-    text = " ".join(explain(tuning_of((batched, 1_000.0), (processes, 400.0))))
-    assert "fleet.send(actions, env_indices)" in text
-    text = " ".join(explain(tuning_of((serial, 1_000.0), (processes, 990.0))))
-    assert "The runner-up is within the spread of the measurements (-1% in the median); this one is simpler." in text
-    assert "Workers gain nothing beyond the spread of the measurements: the best fleet with workers makes 0.99×" in text
-    assert explain(tuning_of((serial, 1.0))) == ["It is the only one that could be measured."]
+    processes, serial = Candidate("process", 64, 2), Candidate("serial", 32, 1)
+    assert explain(trials_of((processes, 1_800.0), (serial, 1_000.0))) == [
+        '1.80× the best single process, num_envs=32, backend="serial"',
+    ]
+    runner_up, with_workers = explain(
+        trials_of((serial, 1_000.0), (Candidate("serial", 8, 1), 995.0), (processes, 990.0))
+    )
+    assert runner_up == '1.01× the runner-up, num_envs=8, backend="serial": within the spread'
+    assert with_workers.startswith("1.01× the best with workers")
+    assert with_workers.endswith("within the spread, and this one is simpler")
+    assert explain(trials_of((serial, 1.0))) == ["It is the only one that could be measured."]

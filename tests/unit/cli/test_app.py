@@ -63,7 +63,7 @@ def test_bench_prints_a_table_and_writes_files(tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "bare Python loop" in result.output
-    assert re.search(r"Gymnasium SyncVectorEnv +[\d,]+ +█+ +[\d.]+ +[\d.]+×", result.output)
+    assert re.search(r"Gymnasium SyncVectorEnv +[\d,]+ +[\d.]+ +[\d.]+×", result.output)
     assert [run["num_envs"] for run in json.loads(figures.read_text())["runs"]] == [1, 2]
     assert plot.read_bytes().startswith(b"\x89PNG")
 
@@ -71,7 +71,7 @@ def test_bench_prints_a_table_and_writes_files(tmp_path):
 def test_bench_of_a_peer_that_cannot_run_it():
     result = invoke("bench", "dict", "-n", "2", "--backends", "none", "--peers", "loop,envpool", *QUICK)
     assert result.exit_code == 0
-    assert "Left out: EnvPool: has no envfleet-bench/Dict-v0" in flat(result.output)
+    assert "Not measured: EnvPool: has no envfleet-bench/Dict-v0" in flat(result.output)
 
 
 def test_tune(tmp_path):
@@ -103,11 +103,13 @@ def test_envs():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "CartPoles-v1"], "Close to it: CartPole-v1"),
+        (["bench", "CartPoles-v1"], "close to it: CartPole-v1"),
         (["bench", "CartPole-v1", "-n", "eight"], "--num-envs is 'eight'"),
         (["bench", "CartPole-v1", "-w", "0"], "--workers is '0'"),
         (["bench", "CartPole-v1", "--peers", "loop,pufferlib"], "--peers names pufferlib"),
         (["bench", "CartPole-v1", "--backends", "spark"], "--backends names spark"),
+        (["bench", "CartPole-v1", "--backends", "none", "--peers", "none"], "name some with --backends or --peers"),
+        (["bench", "tests.unit.bench.fakes:broken"], "planted in the constructor"),
         (["tune", "CartPole-v1", "--backends", "ray"], "backends='ray'"),
         (["bench", "CartPole-v1", "-a", "render_mode"], "expected name=value"),
         (["envs", "no such thing"], "no registered id contains"),
