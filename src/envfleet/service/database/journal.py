@@ -15,12 +15,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from envfleet.errors import EnvfleetError
-from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot, Usage, User
+from envfleet.service.database.models import Episode, Event, FleetRow, Snapshot, Usage, User
 from envfleet.service.database.store import Store, live_envs_of, today
-from envfleet.service.database.writing import Prepared, Transaction, Writer
 from envfleet.service.refusals import QuotaSpent
 
 _MOST_ENTRIES = 256
+_CLOSE = (
+    sa.update(FleetRow)
+    .where(FleetRow.id == sa.bindparam("fleet"), FleetRow.closed_at.is_(None))
+    .values(closed_at=sa.bindparam("at"))
+)
 
 
 class Conflict(EnvfleetError):
@@ -63,11 +67,22 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._writer = Writer(store.engine)
-        self._statements = _Statements(store.engine.dialect)
+        self._connection: sa.Connection | None = None  # stays open, as a reply waits for its commit
         self._waiting: collections.deque[tuple[JournalEntry, Future[None]]] = collections.deque()
         self._turn = threading.Lock()
         self._used: dict[int, tuple[int, int]] = {}  # user to day and steps, as of the last commit of this process
+        upsert: Any = sqlite.insert if store.is_sqlite else postgresql.insert
+        snapshot, usage = upsert(Snapshot), upsert(Usage)
+        kept = {name: snapshot.excluded[name] for name in ("seq", "body")}
+        total = {"steps": Usage.steps + usage.excluded.steps}
+        self._inserts = {
+            "fleets": sa.insert(FleetRow),
+            "events": sa.insert(Event),
+            "episodes": sa.insert(Episode),
+            "snapshots": snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept),
+        }
+        self._count_steps = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
+        self._count_steps = self._count_steps.returning(Usage.steps)
 
     def check_steps(self, user_id: int, steps: int, most: int) -> None:
         """Refuse steps before they are made; what is refused here would be when it is committed.
@@ -136,31 +151,33 @@ class Journal:
             closed.update(entry.closed)
             most_steps.update(entry.most_steps)
             most_live_envs.update(entry.most_live_envs)
-        sql = self._statements
-        with self._writer.begin() as transaction:
+        if self._connection is None:
+            self._connection = self._store.engine.connect()
+        connection = self._connection
+        with connection.begin():
             if not self._store.is_sqlite:  # SQLite lets one process write at a time
                 for user_id in sorted(most_live_envs):
-                    transaction.ask(sql.lock_user, user=user_id)
-            for name, statement in sql.inserts.items():
+                    connection.execute(sa.select(User.id).where(User.id == user_id).with_for_update(key_share=True))
+            for name, statement in self._inserts.items():
                 rows = [row for entry in entries for row in getattr(entry, name)]
                 if rows:
-                    transaction.write(statement, rows)
+                    connection.execute(statement, rows)
             if closed:
-                transaction.write(sql.close, [{"fleet": fleet, "at": at} for fleet, at in closed.items()])
+                connection.execute(_CLOSE, [{"fleet": fleet, "at": at} for fleet, at in closed.items()])
             for user_id, most in most_live_envs.items():
-                live = transaction.ask(sql.live_envs, user=user_id)
+                live = connection.execute(live_envs_of(user_id)).scalar_one()
                 if live > most:
                     raise live_envs_spent(live, most)
             used = {
-                user_id: self._count(transaction, user_id, count, most_steps.get(user_id))
+                user_id: self._count(connection, user_id, count, most_steps.get(user_id))
                 for user_id, count in sorted(steps.items())
             }
         self._used.update(used)
 
-    def _count(self, transaction: Transaction, user_id: int, steps: int, most: int | None) -> tuple[int, int]:
+    def _count(self, connection: sa.Connection, user_id: int, steps: int, most: int | None) -> tuple[int, int]:
         """Count a user's steps; returns the day and all that were made in it by any process."""
         day = today()
-        used = transaction.ask(self._statements.count_steps, user_id=user_id, day=day, steps=steps)
+        used: int = connection.execute(self._count_steps, {"user_id": user_id, "day": day, "steps": steps}).scalar_one()
         if most is not None and used > most:
             raise steps_spent(used - steps, steps, most)
         return day, used
@@ -168,40 +185,8 @@ class Journal:
     def close(self) -> None:
         """Release the connection."""
         with self._turn:
-            self._writer.close()
-
-
-class _Statements:
-    """What is written and asked in a commit.
-
-    Args:
-        dialect: Of the database.
-    """
-
-    def __init__(self, dialect: sa.Dialect) -> None:
-        upsert: Any = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
-        user = sa.bindparam("user", type_=sa.Integer())
-        snapshot, usage = upsert(Snapshot.__table__), upsert(Usage.__table__)
-        kept = {name: snapshot.excluded[name] for name in ("seq", "body")}
-        snapshot = snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept)
-        total = {"steps": Usage.__table__.c.steps + usage.excluded.steps}
-        usage = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
-        closed = sa.update(FleetRow).where(FleetRow.id == sa.bindparam("fleet"), FleetRow.closed_at.is_(None))
-        self.inserts = {
-            "fleets": Prepared(sa.insert(FleetRow), dialect, _names(FleetRow)),
-            "events": Prepared(sa.insert(Event), dialect, _names(Event)),
-            "episodes": Prepared(sa.insert(Episode), dialect, [key for key in _names(Episode) if key != "id"]),
-            "snapshots": Prepared(snapshot, dialect, _names(Snapshot)),
-        }
-        self.close = Prepared(closed.values(closed_at=sa.bindparam("at")), dialect)
-        self.lock_user = Prepared(sa.select(User.id).where(User.id == user).with_for_update(key_share=True), dialect)
-        self.live_envs = Prepared(live_envs_of(user), dialect)
-        counting = usage.returning(Usage.__table__.c.steps)
-        self.count_steps = Prepared(counting, dialect, _names(Usage))
-
-
-def _names(table: type[Base]) -> list[str]:
-    return list(table.__table__.columns.keys())
+            if self._connection is not None:
+                self._connection.close()
 
 
 def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:
