@@ -191,9 +191,3 @@ def test_a_replay_of_rows_that_were_stepped_by_themselves(service: Service, ann:
     for block, reward, (observation, expected) in zip(replay.log.blocks, replay.rewards, seen, strict=True):
         assert reward == expected
         np.testing.assert_array_equal(block, observation[: len(block)])
-    state = ann.call(f"/fleets/{fleet}/save", seq=seq, rows=[0])["state"]
-    seq = ann.call(f"/fleets/{fleet}/load", seq=seq + 1, rows=[1], states=[[state, 0]])["seq"]
-    ann.call(f"/fleets/{fleet}/step", seq=seq, rows=[1], actions=np.array([2]))
-    restored = next(each for each in episodes_of(service, fleet) if each["env_index"] == 1)
-    with pytest.raises(Closed, match="state that was saved"):
-        Replays(service.store, service.settings, service.fleets).make(restored)

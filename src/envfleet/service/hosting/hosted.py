@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict
 
 from envfleet.errors import InvalidArgument, SubEnvError
 from envfleet.fleet.checks import check_rows
+from envfleet.kernels.batch_base import BatchState
 from envfleet.remote.codec import pack, shrink, unpack
 from envfleet.service.hosting.meter import Meter
 from envfleet.service.hosting.plain import infos_to_plain, space_to_plain
-from envfleet.service.hosting.saved import SavedStates, state_from_plain, state_to_plain
 from envfleet.service.offers import Offer
 
 _log = logging.getLogger("envfleet.service")
@@ -104,25 +104,20 @@ class HostedFleet:
         lists_all = config.num_envs <= _MOST_LISTED
         self.meter = Meter(config.num_envs, hosting=offer.hosting, lists_all=lists_all)
         self._every = np.arange(config.num_envs)
-        self._saved = SavedStates(config.num_envs)
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
         """Return an event as it is stored: with its time, and with the seeds that the service draws.
 
         Args:
-            event: `{"do": "reset", "rows", "seeds"}`, `{"do": "step", "actions"}` of all or with the `"rows"` of some,
-                `{"do": "save", "rows"}` or `{"do": "load", "rows", "states"}`.
+            event: `{"do": "reset", "rows", "seeds"}`, or `{"do": "step", "actions"}` of all or with the `"rows"` of
+                some.
             at: The time.
 
         Raises:
-            InvalidArgument: It gives seeds, or saves states, and must not.
+            InvalidArgument: It gives seeds, and must not.
         """
         event = {**event, "at": at}
         is_ranked = self.config.mode == "ranked"
-        if is_ranked and event["do"] in ("save", "load"):
-            raise InvalidArgument(
-                "this fleet is ranked: states are neither saved nor restored, every decision is final"
-            )
         if event["do"] != "reset":
             return event
         if is_ranked and event["seeds"] is not None:
@@ -138,7 +133,7 @@ class HostedFleet:
             InvalidArgument: It is none that this fleet can make; nothing was done.
             ResetNeeded: Likewise, since something must be reset before.
         """
-        makers = {"reset": self._reset, "step": self._step, "save": self._save, "load": self._load}
+        makers = {"reset": self._reset, "step": self._step}
         made = makers[event["do"]](event)
         self.seq += 1
         made.reply["seq"] = self.seq
@@ -181,18 +176,6 @@ class HostedFleet:
         }
         return Made(reply, episodes, len(rows) - int(ended_before.sum()))
 
-    def _save(self, event: Mapping[str, Any]) -> Made:
-        self._saved.keep(self.seq, self.fleet, self._chosen(event["rows"]), self.meter)
-        return Made({"state": self.seq}, [], 0)
-
-    def _load(self, event: Mapping[str, Any]) -> Made:
-        rows, columns = self._chosen(event["rows"]), self.meter.columns
-        self._saved.check(event["states"], len(rows))
-        abandoned = self.meter.abandon(rows, seq=self.seq, at=event["at"])
-        observations = self._saved.bring(self.fleet, rows, event["states"], self.meter)
-        columns["first_seqs"][rows], columns["started_at"][rows] = self.seq, event["at"]  # it is another episode
-        return Made({"observations": observations}, abandoned, 0)
-
     @property
     def owner(self) -> dict[str, Any]:
         """What rows of its episodes have in common."""
@@ -230,22 +213,25 @@ class HostedFleet:
 
     def save(self) -> bytes:
         """Return the state as bytes."""
-        plain = state_to_plain(self.fleet.get_state())
-        return pack({**plain, "meter": self.meter.columns, "saved": self._saved.to_plain()})
+        state = self.fleet.get_state()
+        arrays = {name: _without_records(array) for name, array in state.arrays.items()}
+        return pack({"arrays": arrays, "params": dict(state.params), "meter": self.meter.columns})
 
     def load(self, body: bytes, seq: int) -> None:
         """Go on where `save` was called."""
         saved = unpack(body)
         self.fleet.reset(seed=0)
         forms = self.fleet.get_state().arrays
-        self.fleet.set_state(state_from_plain(saved, forms))
-        self._saved.load_plain(saved["saved"], forms)
+        arrays = {
+            name: each.view(forms[name].dtype).reshape(forms[name].shape) for name, each in saved["arrays"].items()
+        }
+        self.fleet.set_state(BatchState(arrays, saved["params"]))
         self.meter.columns = {name: array.copy() for name, array in saved["meter"].items()}
         self.seq = self.snapshot_seq = seq
 
     def adopt(self, other: HostedFleet) -> None:
         """Become what `other` is, which must not be used any more; `release` this one before."""
-        self.fleet, self.meter, self._saved = other.fleet, other.meter, other._saved
+        self.fleet, self.meter = other.fleet, other.meter
         self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
         self.is_behind = other.is_behind
         self.num_processes = other.num_processes
@@ -273,3 +259,8 @@ def shrink_actions(actions: Any) -> Any:
     if isinstance(actions, (list, tuple)):
         return [shrink_actions(each) for each in actions]
     return shrink(actions) if isinstance(actions, np.ndarray) else actions
+
+
+def _without_records(array: NDArray[Any]) -> NDArray[Any]:
+    """Return records as bytes, which can be packed; other arrays as they are."""
+    return np.ascontiguousarray(array).view(np.uint8) if array.dtype.kind == "V" else array

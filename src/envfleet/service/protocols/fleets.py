@@ -11,9 +11,7 @@ from envfleet.service.database.scores import COUNTED
 from envfleet.service.hosting.hosted import FleetConfig
 from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import BINARY, BinaryRoute, caller, read, reply_with, service_of
-from envfleet.service.protocols.schemas import CreateFleet, FleetCall, LoadRows, ResetFleet, SaveRows, StepFleet
-from envfleet.service.service import Service
-from envfleet.service.users.auth import Identity
+from envfleet.service.protocols.schemas import CreateFleet, ResetFleet, StepFleet
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])
@@ -68,53 +66,30 @@ async def reset_fleet(fleet: str, request: Request) -> Response:
     return await _call(fleet, request, "reset", ResetFleet)
 
 
-@router.post("/fleets/{fleet}/save", openapi_extra=BINARY, response_class=Response)
-async def save_rows(fleet: str, request: Request) -> Response:
-    """Save sub-environments in the middle of their episodes; the service keeps the states, and tells their number."""
-    return await _call(fleet, request, "save", SaveRows)
+@router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
+async def step_fleet(fleet: str, request: Request) -> Response:
+    """Step a fleet, or some rows of it."""
+    return await _call(fleet, request, "step", StepFleet)
 
 
-@router.post("/fleets/{fleet}/load", openapi_extra=BINARY, response_class=Response)
-async def load_rows(fleet: str, request: Request) -> Response:
-    """Go on from saved states."""
-    return await _call(fleet, request, "load", LoadRows)
-
-
-async def _call(fleet: str, request: Request, verb: str, schema: type[FleetCall]) -> Response:
+async def _call(fleet: str, request: Request, verb: str, schema: type[ResetFleet | StepFleet]) -> Response:
     """Have a fleet do something; the fields of the body are those of the event."""
     service, identity = await caller(request)
     body = await request.body()  # of somebody who may send one
 
     def work() -> tuple[bytes, bool]:
         asked = read(schema, body)
-        fields = {name: value for name, value in asked if name not in FleetCall.model_fields}
+        event = {"do": verb, **{name: value for name, value in asked if name not in ("seq", "key")}}
+        most_steps = service.quotas.limits(identity)[1]
         with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-            return service.fleets.call(hosted, {"do": verb, **fields}, seq=asked.seq, key=asked.key)
+            reply, is_stored = service.fleets.call(hosted, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
+        if verb == "step" and not is_stored:
+            count = hosted.config.num_envs if asked.rows is None else len(asked.rows)
+            service.metrics.env_steps.labels(hosted.config.env).inc(count)
+        return reply, is_stored
 
     reply, is_stored = await service.run(identity, verb, work)
     return reply_with(reply, is_stored=is_stored)
-
-
-@router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
-async def step_fleet(fleet: str, request: Request) -> Response:
-    """Step a fleet, or some rows of it."""
-    service, identity = await caller(request)
-    body = await request.body()  # of somebody who may send one
-    reply, is_stored = await service.run(identity, "step", lambda: _step(service, identity, fleet, body))
-    return reply_with(reply, is_stored=is_stored)
-
-
-def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tuple[bytes, bool]:
-    asked = read(StepFleet, body)
-    with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-        config, event, count = hosted.config, {"do": "step", "actions": asked.actions}, hosted.config.num_envs
-        if asked.rows is not None:
-            event["rows"], count = asked.rows, len(asked.rows)
-        most_steps = service.quotas.limits(identity)[1]
-        reply, is_stored = service.fleets.call(hosted, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
-    if not is_stored:
-        service.metrics.env_steps.labels(config.env).inc(count)
-    return reply, is_stored
 
 
 @router.post("/fleets/{fleet}/close", response_class=Response)

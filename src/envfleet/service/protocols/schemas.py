@@ -70,19 +70,6 @@ class StepFleet(FleetCall):
     rows: Rows = None
 
 
-class SaveRows(FleetCall):
-    """`POST /api/v2/fleets/{fleet}/save`."""
-
-    rows: Rows = None
-
-
-class LoadRows(FleetCall):
-    """`POST /api/v2/fleets/{fleet}/load`; of each state the number that `save` told, and the place in it."""
-
-    rows: Rows = None
-    states: Annotated[list[tuple[Count, Count]], _Batch]
-
-
 class CreateToken(Schema):
     """`POST /api/v2/admin/tokens`."""
 

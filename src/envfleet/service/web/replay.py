@@ -162,14 +162,10 @@ def _is_seeded(event: Mapping[str, Any]) -> bool:
 def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, layout: SpaceLayout) -> dict[str, Any] | None:
     """Return an event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
     rows = event.get("rows")
-    if event["do"] == "save":
-        return None
     every = list(range(num_envs)) if rows is None else np.asarray(rows).tolist()
     if row not in every:
         return None
     place = every.index(row)
-    if event["do"] == "load":
-        raise Closed("the episode goes on from a state that was saved, and is not replayed")
     if event["do"] == "step":
         actions = layout.batch([leaf[[place]] for leaf in layout.unbatch(event["actions"], len(every))[0]])
         return {**event, "actions": actions} if rows is None else {**event, "rows": [0], "actions": actions}
