@@ -58,7 +58,7 @@ class Service:
         self.board = Board(self.scores)
         self.metrics = Metrics()
         self.is_ready = False
-        self.fleets = Fleets(self.store, Journal(self.store), settings)
+        self.fleets = Fleets(self.store, Journal(self.store), settings, self.metrics)
         self._stop_tending = threading.Event()
         self._tending: threading.Thread | None = None
 

@@ -23,7 +23,7 @@ MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 
 
 def episodes_of(service: Service, fleet: str) -> list[dict[str, Any]]:
-    user_id = service.store.load_fleet(fleet).row["user_id"]  # type: ignore[union-attr]  # it is there
+    user_id = service.store.load_fleet(fleet)["user_id"]  # type: ignore[index]  # it is there
     return [episode for episode in service.scores.episodes(user_id, limit=1000) if episode["fleet_id"] == fleet]
 
 

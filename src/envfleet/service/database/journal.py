@@ -14,10 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from envfleet.errors import EnvfleetError
 from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot, Usage, User
 from envfleet.service.database.store import Store, live_envs_of, today
-from envfleet.service.refusals import QuotaSpent
+from envfleet.service.refusals import Busy, QuotaSpent
 
 _MOST_ENTRIES = 256
 _CLOSE = (
@@ -27,10 +26,8 @@ _CLOSE = (
 )
 
 
-class Conflict(EnvfleetError):
+class Conflict(Busy):
     """Another process has written what this one was about to write: its view of the fleet is old."""
-
-    code = "conflict"
 
 
 @dataclasses.dataclass
@@ -125,8 +122,8 @@ class Journal:
         for entry, result in waiting:
             try:
                 self._write([entry])
-            except sa.exc.IntegrityError as error:
-                result.set_exception(Conflict(f"another process was first: {error.orig}"))
+            except sa.exc.IntegrityError:
+                result.set_exception(Conflict("the fleet is being used by another call or process: try again"))
             except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 result.set_exception(error)
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import time
@@ -20,19 +19,6 @@ _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
 _PASSWORD = re.compile(r"(?<=://)\S+(?=@)")
 """User and password of a URL; the text need not be a URL otherwise."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredFleet:
-    """A fleet as it is stored: what it takes to build it, and a snapshot.
-
-    Attributes:
-        row: The fleet's own row, by column.
-        snapshot: `(seq, body)` of the last snapshot, or `None`.
-    """
-
-    row: dict[str, Any]
-    snapshot: tuple[int, bytes] | None
 
 
 class Store:
@@ -154,15 +140,18 @@ class Store:
 
     # ------------------------------------------------------------------ fleets
 
-    def load_fleet(self, fleet_id: str) -> StoredFleet | None:
-        """Read a fleet, without its events."""
+    def load_fleet(self, fleet_id: str) -> dict[str, Any] | None:
+        """Read a fleet's own row, all columns."""
         with self.engine.connect() as connection:
             row = connection.execute(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id)).mappings().first()
-            if row is None:
-                return None
-            query = sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
+        return None if row is None else dict(row)
+
+    def load_snapshot(self, fleet_id: str) -> tuple[int, bytes] | None:
+        """Read `(seq, body)` of a fleet's last snapshot, if there is one."""
+        query = sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
+        with self.engine.connect() as connection:
             found = connection.execute(query).first()
-        return StoredFleet(dict(row), None if found is None else (found.seq, found.body))
+        return None if found is None else (found.seq, found.body)
 
     def events(self, fleet_id: str, first: int, limit: int) -> list[tuple[int, bytes, bytes]]:
         """Read `(seq, key, body)` of a fleet's events in order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from envfleet.errors import InvalidArgument, SubEnvError
+from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError
 from envfleet.fleet.checks import check_rows
 from envfleet.kernels.batch_base import BatchState
-from envfleet.remote.codec import pack, shrink, unpack
+from envfleet.remote.codec import pack, unpack
 from envfleet.service.hosting.meter import Meter
 from envfleet.service.hosting.plain import infos_to_plain, space_to_plain
 from envfleet.service.offers import Offer
+from envfleet.service.refusals import EnvFailed, failed
 
 _log = logging.getLogger("envfleet.service")
 
@@ -84,11 +85,12 @@ class HostedFleet:
         seq: How many events it made.
         last: Key and reply of the last event, or `None`.
         touched_at: When it was used last.
-        is_open: Whether it may be used; one that left the memory is found again.
+        is_open: Whether it may be used; one that left the memory is built again.
         is_behind: Whether events in the database are yet to be made again here.
         snapshot_seq: Count at the last snapshot.
         readable: Attributes of its sub-environments that participants may read.
         num_processes: Worker processes that it has.
+        when_closed: Called once when it is closed.
     """
 
     def __init__(self, fleet_id: str, user_id: int, offer: Offer, config: FleetConfig) -> None:
@@ -98,6 +100,7 @@ class HostedFleet:
         self.last: tuple[bytes, Any] | None = None
         self.touched_at = 0.0
         self.is_open, self.is_behind = True, False
+        self.when_closed: Callable[[], object] = bool
         self.can_save, self.readable = offer.is_kernel, offer.readable
         self.num_processes = offer.count_processes(config.num_envs)
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
@@ -132,9 +135,15 @@ class HostedFleet:
         Raises:
             InvalidArgument: It is none that this fleet can make; nothing was done.
             ResetNeeded: Likewise, since something must be reset before.
+            EnvFailed: An environment raised; the fleet must not be used any more.
         """
         makers = {"reset": self._reset, "step": self._step}
-        made = makers[event["do"]](event)
+        try:
+            made = makers[event["do"]](event)
+        except (InvalidArgument, ResetNeeded, EnvFailed):
+            raise
+        except Exception as error:
+            raise failed(error) from error
         self.seq += 1
         made.reply["seq"] = self.seq
         return made
@@ -217,7 +226,7 @@ class HostedFleet:
         arrays = {name: _without_records(array) for name, array in state.arrays.items()}
         return pack({"arrays": arrays, "params": dict(state.params), "meter": self.meter.columns})
 
-    def load(self, body: bytes, seq: int) -> None:
+    def load(self, seq: int, body: bytes) -> None:
         """Go on where `save` was called."""
         saved = unpack(body)
         self.fleet.reset(seed=0)
@@ -229,36 +238,17 @@ class HostedFleet:
         self.meter.columns = {name: array.copy() for name, array in saved["meter"].items()}
         self.seq = self.snapshot_seq = seq
 
-    def adopt(self, other: HostedFleet) -> None:
-        """Become what `other` is, which must not be used any more; `release` this one before."""
-        self.fleet, self.meter = other.fleet, other.meter
-        self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
-        self.is_behind = other.is_behind
-        self.num_processes = other.num_processes
-        other.is_open, other.num_processes = False, 0
-
-    def release(self) -> None:
-        """End its sub-environments and their processes; it may adopt others then."""
+    def close(self) -> None:
+        """End its sub-environments and their processes; nothing happens if that was done before."""
+        if not self.is_open:
+            return
+        self.is_open = False
         try:
             self.fleet.close()
         except SubEnvError as error:  # everything is released, and nobody can mend it
             _log.warning("fleet %s is closed, though its environment failed to: %s", self.fleet_id, error)
         finally:
-            self.num_processes = 0
-
-    def close(self) -> None:
-        """Release it for good."""
-        self.is_open = False
-        self.release()
-
-
-def shrink_actions(actions: Any) -> Any:
-    """Actions in fewer bytes, to be stored: whole numbers as small as they allow."""
-    if isinstance(actions, dict):
-        return {name: shrink_actions(each) for name, each in actions.items()}
-    if isinstance(actions, (list, tuple)):
-        return [shrink_actions(each) for each in actions]
-    return shrink(actions) if isinstance(actions, np.ndarray) else actions
+            self.when_closed()
 
 
 def _without_records(array: NDArray[Any]) -> NDArray[Any]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from envfleet.errors import InvalidArgument
+from envfleet.remote.codec import shrink
 from envfleet.service.hosting.episode_fleet import EpisodeFleet, episode_fleet_config, find_episode_offer
 from envfleet.service.hosting.hosted import HostedFleet, Made
 from envfleet.service.protocols.requests import read
@@ -61,24 +61,15 @@ class EpisodeCalls:
         offer, protocol = find_episode_offer(self._service.settings.offers, asked.env_type)
         config = episode_fleet_config(offer, protocol, num_envs, asked.max_steps_per_episode)
         user_id, key = self._identity.user_id, secrets.token_hex(16)
-        with self._room(num_envs) as most:
+        most = self._service.quotas.limits(self._identity)[0]
+        try:
             fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
-        event = {"do": "reset", "rows": list(range(num_envs)), "seeds": None}
+        except QuotaSpent:  # these clients never close anything, so close for them what they left alone
+            self._close_left_alone()
+            fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
         with self._fleets.use(user_id, fleet_id) as hosted:
-            made = self._fleets.call_next(hosted, lambda: event)
+            made = self._fleets.make(hosted, {"do": "reset", "rows": list(range(num_envs)), "seeds": None})
         return fleet_id, made.reply["observations"][:, 0].tolist()
-
-    @contextlib.contextmanager
-    def _room(self, num_envs: int) -> Iterator[int]:
-        """Keep room for a fleet; these clients never close anything, so close for them what they left alone."""
-        quotas = self._service.quotas
-        with contextlib.ExitStack() as stack:
-            try:
-                most = stack.enter_context(quotas.room(self._identity, num_envs))
-            except QuotaSpent:
-                self._close_left_alone()
-                most = stack.enter_context(quotas.room(self._identity, num_envs))
-            yield most
 
     def _close_left_alone(self) -> None:
         user_id, now = self._identity.user_id, time.time()
@@ -112,7 +103,7 @@ class EpisodeCalls:
         with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
             fleet = _checked(hosted, row)
             event = {"do": "reset", "rows": [row], "seeds": [asked.seed]}
-            made = self._fleets.call_next(fleet, lambda: event)
+            made = self._fleets.make(fleet, event)
             return {
                 "observation": made.reply["observations"][0, 0].tolist(),
                 "new_episode_id": _episode_id(fleet, row),
@@ -129,7 +120,7 @@ class EpisodeCalls:
 
         def reset(fleet: EpisodeFleet, places: Sequence[tuple[int, int]]) -> None:
             event = {"do": "reset", "rows": [row for _, row in places], "seeds": [seeds[place] for place, _ in places]}
-            made = self._fleets.call_next(fleet, lambda: event)
+            made = self._fleets.make(fleet, event)
             for k, (place, row) in enumerate(places):
                 observation = made.reply["observations"][k, 0].tolist()
                 results[place] = {"observation": observation, "id": _episode_id(fleet, row), "info": {}}
@@ -151,6 +142,8 @@ class EpisodeCalls:
         fleet_id, row = _parse(asked.episode_id)
         with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
             fleet = _checked(hosted, row)
+            if fleet.is_over(row):
+                raise EpisodeOver("the episode has ended: reset it")
             fleet.protocol.check_action(asked.action)
             result = self._step(fleet, [(0, row)], [asked])[0]
             info = {"step": result["step"], "episode_id": _episode_id(fleet, row)}
@@ -198,15 +191,9 @@ class EpisodeCalls:
         span = min(actions[places[0][0]].step_size, protocol.longest)
         rows = [row for _, row in places]
         most_steps = self._service.quotas.limits(self._identity)[1]
-
-        def event() -> Mapping[str, Any]:
-            if any(fleet.is_over(row) for row in rows):
-                raise EpisodeOver("the episode has ended: reset it")
-            chosen = np.array([actions[place].action for place, _ in places])
-            return {"do": "step", "rows": rows, "actions": chosen, protocol.span: span}
-
-        made = self._fleets.call_next(fleet, event, most_steps=most_steps)
-        self._service.metrics.env_steps.labels(fleet.config.env).inc(len(rows))
+        chosen = shrink(np.array([actions[place].action for place, _ in places]))
+        event = {"do": "step", "rows": rows, "actions": chosen, protocol.span: span}
+        made = self._fleets.make(fleet, event, most_steps=most_steps)
         return [_result(fleet, made, k, row, actions[place]) for k, (place, row) in enumerate(places)]
 
     def _by_fleet(

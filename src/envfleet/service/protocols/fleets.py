@@ -27,13 +27,10 @@ async def create_fleet(request: Request) -> Response:
         asked = read(CreateFleet, body)
         offer = find_offer(service.settings.offers, asked.env)
         offer.check(asked.num_envs, asked.options, is_ranked=asked.mode == "ranked")
-        user_id, key = identity.user_id, asked.key.hex()
-        fleet = service.fleets.find_made(user_id, key)
-        if fleet is None:  # a retry is not counted against the quota once more
-            config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
-            with service.quotas.room(identity, asked.num_envs) as most:
-                fleet = service.fleets.create(user_id, config, key, most_live_envs=most)
-        with service.fleets.use(user_id, fleet) as hosted:
+        config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
+        most = service.quotas.limits(identity)[0]
+        fleet = service.fleets.create(identity.user_id, config, asked.key.hex(), most_live_envs=most)
+        with service.fleets.use(identity.user_id, fleet) as hosted:
             return pack(hosted.describe())
 
     return reply_with(await service.run(identity, "create", work), status=201)
@@ -81,12 +78,8 @@ async def _call(fleet: str, request: Request, verb: str, schema: type[ResetFleet
         asked = read(schema, body)
         event = {"do": verb, **{name: value for name, value in asked if name not in ("seq", "key")}}
         most_steps = service.quotas.limits(identity)[1]
-        with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-            reply, is_stored = service.fleets.call(hosted, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
-        if verb == "step" and not is_stored:
-            count = hosted.config.num_envs if asked.rows is None else len(asked.rows)
-            service.metrics.env_steps.labels(hosted.config.env).inc(count)
-        return reply, is_stored
+        user_id = identity.user_id
+        return service.fleets.call(user_id, fleet, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
 
     reply, is_stored = await service.run(identity, verb, work)
     return reply_with(reply, is_stored=is_stored)

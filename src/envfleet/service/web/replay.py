@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from envfleet.envs.hosting import EpisodeLog
-from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied
+from envfleet.errors import InvalidArgument
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.remote.codec import infos_from_plain, unpack
 from envfleet.service.database.models import Event, FleetRow
@@ -21,7 +21,7 @@ from envfleet.service.database.store import Store
 from envfleet.service.hosting.fleets import Fleets
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.offers import find_offer
-from envfleet.service.refusals import Closed, EnvFailed
+from envfleet.service.refusals import Closed
 from envfleet.service.settings import Settings
 
 _MOST_EVENTS = 20_000
@@ -102,8 +102,6 @@ class Replays:
                     rewards.append(float(reply["rewards"][0]))
                     _note(log, event, reply)
             return Replay(np.array(rewards), log, hosting.unit)
-        except (StepTimeout, SubEnvError, WorkerDied) as error:
-            raise EnvFailed(f"the episode could not be made again ({type(error).__name__})") from error
         finally:
             hosted.close()
 
