@@ -121,35 +121,28 @@ def _decode(code: int, data: bytes) -> Any:
 
 
 def infos_from_plain(plain: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
-    """Return the infos that a service sent in Gymnasium's form; rows without a value hold zeros, or `None`.
+    """Return the infos that a service sent in Gymnasium's form; rows without an object hold `None`.
 
     Raises:
         WireError: It is something else.
     """
     try:
-        return _read_columns(plain, num_envs, is_inner=False)
-    except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+        return {name: _read_column(column, num_envs) for name, column in plain.items()}
+    except (AttributeError, TypeError, IndexError, ValueError) as error:
         raise WireError(f"the infos cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _read_columns(plain: Mapping[str, Any], num_envs: int, *, is_inner: bool) -> dict[str, Any]:
-    infos: dict[str, Any] = {}
-    for name, column in plain.items():
-        rows = np.arange(num_envs) if column["rows"] is None else column["rows"]
-        if "columns" in column:
-            infos[name] = _read_columns(column["columns"], num_envs, is_inner=True)
-        elif column.get("is_object"):
-            infos[name] = np.full(num_envs, None, object)
-            for row, value in zip(rows, column["values"], strict=True):
-                infos[name][row] = value
-        else:
-            values = column["values"]
-            infos[name] = np.zeros((num_envs, *values.shape[1:]), values.dtype)
-            infos[name][rows] = values
-        if not is_inner or column.get("is_masked"):
-            infos[f"_{name}"] = np.zeros(num_envs, np.bool_)
-            infos[f"_{name}"][rows] = True
-    return infos
+def _read_column(column: Any, num_envs: int) -> Any:
+    if isinstance(column, Mapping):
+        return infos_from_plain(column, num_envs)
+    if isinstance(column, np.ndarray):
+        if len(column) != num_envs:
+            raise ValueError(f"a column has {len(column)} rows, expected {num_envs}")
+        return column.copy()
+    objects = np.full(num_envs, None, object)
+    for row, value in zip(*column, strict=True):
+        objects[row] = value
+    return objects
 
 
 # ------------------------------------------------------------------------------------------------------------ spaces

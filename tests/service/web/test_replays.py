@@ -13,6 +13,7 @@ from tests.service.conftest import TURBOFAN, Caller
 
 from envfleet.envs.hosting import Mark, PlainLog
 from envfleet.envs.turbofan.plots import EngineLog
+from envfleet.remote.codec import infos_from_plain
 from envfleet.service.database.models import Event, FleetRow
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.service import Service
@@ -42,12 +43,11 @@ def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env
         actions = rng.choice(3, num_envs, p=(0.85, 0.1, 0.05)) if env == TURBOFAN else rng.integers(0, 2, num_envs)
         reply = ann.call(f"/fleets/{fleet}/step", seq=seq, actions=actions)
         over = reply["terminated"] | reply["truncated"]
-        final = reply["infos"].get("final_obs")
+        final = infos_from_plain(reply["infos"], num_envs).get("final_obs")
         for row in range(num_envs):
             observation = reply["observations"][row]
             if final is not None and over[row]:
-                rows = np.arange(num_envs) if final["rows"] is None else final["rows"]
-                observation = final["values"][list(rows).index(row)]
+                observation = final[row]
             seen[row, seq] = observation, reply["rewards"][row]
         if mode == "DISABLED" and over.any():
             reply = ann.call(f"/fleets/{fleet}/reset", seq=reply["seq"], rows=np.flatnonzero(over).tolist())

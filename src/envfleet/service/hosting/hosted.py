@@ -27,11 +27,8 @@ _log = logging.getLogger("envfleet.service")
 CLOSE = "close"
 """What the last event of a fleet does."""
 
-SEED_BITS = 62
-"""How many bits the seeds have that the service draws."""
-
-_MOST_LISTED = 256
-"""Episodes of training fleets with more sub-environments are not stored one by one."""
+_SEED_BITS = 62  # of seeds that the service draws
+_MOST_LISTED = 256  # episodes of training fleets with more sub-environments are not stored one by one
 
 
 class FleetConfig(BaseModel):
@@ -113,7 +110,7 @@ class HostedFleet:
 
         Args:
             event: `{"do": "reset", "rows", "seeds"}`, or `{"do": "step", "actions"}` of all or with the `"rows"` of
-                some.
+                some; in the episode protocol also with the number of the environment's own steps.
             at: The time.
 
         Raises:
@@ -123,10 +120,13 @@ class HostedFleet:
         is_ranked = self.config.mode == "ranked"
         if event["do"] != "reset":
             return event
-        if is_ranked and event["seeds"] is not None:
+        if self.config.kind == "episodes":  # those without a seed of the client's are ranked
+            event["is_ranked"] = [seed is None for seed in event["seeds"]]
+            event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in event["seeds"]]
+        elif is_ranked and event["seeds"] is not None:
             raise InvalidArgument("seeds were given, but this fleet is ranked: leave them out, the service draws them")
-        if event["seeds"] is None and (is_ranked or self.seq == 0):
-            event["seeds"] = secrets.randbits(SEED_BITS)
+        elif event["seeds"] is None and (is_ranked or self.seq == 0):
+            event["seeds"] = secrets.randbits(_SEED_BITS)
         return event
 
     def make(self, event: Mapping[str, Any]) -> Made:
@@ -156,7 +156,7 @@ class HostedFleet:
         episodes = self.meter.abandon(rows, seq=self.seq, at=event["at"])
         is_ranked = np.asarray(event.get("is_ranked", self.config.mode == "ranked"))
         self.meter.begin(rows, seq=self.seq, at=event["at"], is_ranked=is_ranked)
-        return Made({"observations": observations, "infos": infos_to_plain(infos, len(rows))}, episodes, 0)
+        return Made({"observations": observations, "infos": infos_to_plain(infos)}, episodes, 0)
 
     def _chosen(self, rows: Any) -> NDArray[np.int64]:
         """Indices that a client sent; all, if it sent none."""
@@ -165,6 +165,9 @@ class HostedFleet:
     def _step(self, event: Mapping[str, Any]) -> Made:
         rows, actions, at = self._chosen(event.get("rows")), event["actions"], event["at"]
         ended_before = ~self.meter.columns["is_running"][rows]
+        protocol = self.meter.hosting.episodes
+        if protocol is not None and protocol.span in event:
+            self.fleet.set_attr(protocol.span, event[protocol.span])
         if rows is self._every:
             step = self.fleet.step(actions)
         else:
@@ -181,7 +184,7 @@ class HostedFleet:
             "rewards": rewards,
             "terminated": terminated,
             "truncated": truncated,
-            "infos": infos_to_plain(infos, len(rows)),
+            "infos": infos_to_plain(infos),
         }
         return Made(reply, episodes, len(rows) - int(ended_before.sum()))
 

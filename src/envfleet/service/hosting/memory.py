@@ -12,7 +12,6 @@ from typing import Any
 from envfleet.errors import InvalidArgument
 from envfleet.remote.codec import unpack
 from envfleet.service.database.store import Store
-from envfleet.service.hosting.episode_fleet import EpisodeFleet
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.hosting.process_room import ProcessRoom
 from envfleet.service.offers import find_offer
@@ -116,12 +115,11 @@ class Memory:
             Busy: There is no room for its worker processes at present.
         """
         offer = find_offer(self._settings.offers, config.env)
-        kind = EpisodeFleet if config.kind == "episodes" else HostedFleet
 
         def make() -> HostedFleet:
             with contextlib.ExitStack() as undoing:
                 try:
-                    hosted = kind(fleet_id, user_id, offer, config)
+                    hosted = HostedFleet(fleet_id, user_id, offer, config)
                     undoing.callback(hosted.close)
                     if snapshot is not None:
                         hosted.load(*snapshot)
