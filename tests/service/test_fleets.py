@@ -315,7 +315,7 @@ def test_what_counts_for_a_score_can_be_replayed_whatever_its_age(
         here.fleets.tend()
         assert here.count(FleetRow) == 2
         episodes = [row for row in here.scores.episodes(user.user_id) if row["is_ranked"]]
-        replays = Replays(here.store, here.settings, here.fleets)
+        replays = Replays(here.store, here.fleets)
         assert [len(replays.make(row).rewards) for row in episodes] == [1] * 4
         monkeypatch.setattr("envfleet.service.database.scores.COUNTED", 2)  # two newer ones have taken their place
         here.fleets.tend()

@@ -13,7 +13,6 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from envfleet.service.database.board import Board
 from envfleet.service.database.journal import Journal
 from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
@@ -43,7 +42,6 @@ class Service:
         quotas: Of all users.
         fleets: Of all users.
         scores: Of all users.
-        board: The leaderboards that everybody looks at.
         metrics: Of this process.
         is_ready: Whether it takes calls.
     """
@@ -55,7 +53,6 @@ class Service:
         self.tokens = Tokens(self.store)
         self.quotas = Quotas(self.store, settings)
         self.scores = Scores(self.store, settings.offers)
-        self.board = Board(self.scores)
         self.metrics = Metrics()
         self.is_ready = False
         self.fleets = Fleets(self.store, Journal(self.store), settings, self.metrics)

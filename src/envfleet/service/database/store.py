@@ -125,14 +125,19 @@ class Store:
                 connection.execute(sa.text("SELECT pg_advisory_unlock(728531)"))
                 connection.commit()
 
-    def check(self) -> None:
-        """Ask the database for something.
+    def rows(self, query: sa.Executable) -> list[dict[str, Any]]:
+        """Return what a query finds, by column.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: It does not answer.
+            sqlalchemy.exc.SQLAlchemyError: The database does not answer.
         """
         with self.engine.connect() as connection:
-            connection.execute(sa.select(1))
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def value(self, query: sa.Executable) -> Any:
+        """Return the first column of the first row that a query finds, or `None`; raises as `rows`."""
+        with self.engine.connect() as connection:
+            return connection.execute(query).scalar()
 
     def close(self) -> None:
         """Close all connections."""
@@ -142,9 +147,7 @@ class Store:
 
     def load_fleet(self, fleet_id: str) -> dict[str, Any] | None:
         """Read a fleet's own row, all columns."""
-        with self.engine.connect() as connection:
-            row = connection.execute(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id)).mappings().first()
-        return None if row is None else dict(row)
+        return next(iter(self.rows(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id))), None)
 
     def load_snapshot(self, fleet_id: str) -> tuple[int, bytes] | None:
         """Read `(seq, body)` of a fleet's last snapshot, if there is one."""
@@ -173,19 +176,16 @@ class Store:
     def count_events(self, fleet_id: str) -> int:
         """Return how many events a fleet has made."""
         query = sa.select(sa.func.coalesce(sa.func.max(Event.seq), -1)).where(Event.fleet_id == fleet_id)
-        with self.engine.connect() as connection:
-            return int(connection.execute(query).scalar_one()) + 1
+        return int(self.value(query)) + 1
 
     def is_closed(self, fleet_id: str) -> bool:
         """Return whether a fleet was closed, or forgotten since."""
         query = sa.select(FleetRow.id).where(FleetRow.id == fleet_id, FleetRow.closed_at.is_(None))
-        with self.engine.connect() as connection:
-            return connection.execute(query).first() is None
+        return self.value(query) is None
 
     def find_by_key(self, key: str) -> str | None:
         """Return the fleet that was made by the call with this key."""
-        with self.engine.connect() as connection:
-            found: str | None = connection.execute(sa.select(FleetRow.id).where(FleetRow.key == key)).scalar()
+        found: str | None = self.value(sa.select(FleetRow.id).where(FleetRow.key == key))
         return found
 
     def open_fleets(self, user_id: int | None = None, idle_since: float | None = None) -> list[dict[str, Any]]:
@@ -200,13 +200,11 @@ class Store:
             query = query.where(FleetRow.user_id == user_id)
         if idle_since is not None:
             query = query.where(FleetRow.touched_at < idle_since)
-        with self.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+        return self.rows(query)
 
     def count_live_envs(self, user_id: int) -> int:
         """Sub-environments of a user's open fleets."""
-        with self.engine.connect() as connection:
-            return int(connection.execute(live_envs_of(user_id)).scalar_one())
+        return int(self.value(live_envs_of(user_id)))
 
     def touch_fleets(self, touched: dict[str, float]) -> None:
         """Note when fleets were used last, unless another process has used them later."""
@@ -227,8 +225,7 @@ class Store:
     def steps_today(self, user_id: int) -> int:
         """Steps of a user's sub-environments since midnight, UTC."""
         query = sa.select(Usage.steps).where(Usage.user_id == user_id, Usage.day == today())
-        with self.engine.connect() as connection:
-            return int(connection.execute(query).scalar() or 0)
+        return int(self.value(query) or 0)
 
     def purge(self, before: float, kept: sa.Select[Any]) -> int:
         """Forget fleets that were closed before then, with their events; episodes and their returns stay.

@@ -108,19 +108,20 @@ class Fleets:
             return made
         return self._memory.put(hosted).fleet_id
 
-    def build_copy(self, fleet_id: str, user_id: int, config: FleetConfig) -> HostedFleet:
-        """Return a fleet that only the caller knows and closes, and that is never stored.
-
-        Args:
-            fleet_id: Of which it is a copy.
-            user_id: Whose that is.
-            config: What to make.
+    def build_single(self, fleet_id: str) -> tuple[HostedFleet, int]:
+        """Return a fleet of one like a stored one, which only the caller knows and closes; and how many that one has.
 
         Raises:
-            InvalidArgument: It cannot be made.
+            Closed: The other one is no longer kept, or ran another version of its environment.
+            InvalidArgument: Its environment is not hosted any more, or cannot be made.
             EnvFailed: Likewise, as its environment raises.
         """
-        return self._memory.build(fleet_id, user_id, config)
+        row = self._store.load_fleet(fleet_id)
+        if row is None:
+            raise Closed("the events of this episode are no longer kept")
+        config = self._memory.read_config(row)
+        single = config.model_copy(update={"num_envs": 1})
+        return self._memory.build(fleet_id, row["user_id"], single), config.num_envs
 
     # ------------------------------------------------------------------ calling
 

@@ -88,15 +88,25 @@ class Memory:
             raise _unknown(fleet_id)
         if row["closed_at"] is not None:
             raise _closed(fleet_id)
+        config = self.read_config(row)
+        hosted = self.build(fleet_id, row["user_id"], config, snapshot=self._store.load_snapshot(fleet_id))
+        hosted.is_behind, hosted.touched_at = True, row["touched_at"]
+        return self.put(hosted)
+
+    def read_config(self, row: Mapping[str, Any]) -> FleetConfig:
+        """Return what it takes to build a stored fleet again.
+
+        Raises:
+            Closed: It ran another version of its environment.
+            InvalidArgument: Its environment is not hosted any more.
+        """
         config = FleetConfig.model_validate(row["config"])
         version = find_offer(self._settings.offers, config.env).version()
         if version != config.version:
             raise Closed(
-                f"fleet {fleet_id!r} ran {config.version}, this service has {version}: close it and create a new one"
+                f"fleet {row['id']!r} ran {config.version}, this service has {version}: close it and create a new one"
             )
-        hosted = self.build(fleet_id, row["user_id"], config, snapshot=self._store.load_snapshot(fleet_id))
-        hosted.is_behind, hosted.touched_at = True, row["touched_at"]
-        return self.put(hosted)
+        return config
 
     def build(
         self, fleet_id: str, user_id: int, config: FleetConfig, snapshot: tuple[int, bytes] | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from envfleet.remote.codec import pack
 from envfleet.service.database.scores import COUNTED
@@ -118,11 +118,11 @@ async def envs(request: Request) -> Response:
 
 
 @scores_router.get("/scores/{env:path}")
-async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = COUNTED) -> dict[str, Any]:
+async def scores(env: str, request: Request) -> dict[str, Any]:
     """Return the leaderboard of an environment."""
     service = service_of(request)
     if not service.settings.has_public_scores:
         await caller(request)
     offer = find_offer(service.settings.offers, env)
-    rows = await service.in_thread(lambda: service.board.rows(offer.env, limit))
-    return {"env": offer.env, "limit": limit, "scores": rows}
+    rows = await service.in_thread(lambda: service.scores.fresh_board(offer.env))
+    return {"env": offer.env, "limit": COUNTED, "scores": rows}

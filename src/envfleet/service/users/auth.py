@@ -46,6 +46,11 @@ class Identity:
     max_live_envs: int | None
     max_steps_per_day: int | None
 
+    @property
+    def is_admin(self) -> bool:
+        """Whether the user may administer."""
+        return self.role == "admin"
+
 
 class Tokens:
     """Makes, checks and revokes tokens; checks are remembered for seconds, so that a step does not wait for SQL.
