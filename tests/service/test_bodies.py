@@ -79,7 +79,7 @@ def test_bodies_are_small_except_for_batches(http: httpx.Client, posts: list[str
     headers = (
         f"User-Token: {admin.token}\r\nAuthorization: Bearer {admin.token}\r\nCookie: envfleet_session={session}\r\n"
     )
-    unread = r"/api/v2/fleets/{fleet}/close|/api/v2/admin/tokens/{token_id}/.*|/api/v1/session/create"
+    unread = r"/api/v2/fleets/{fleet}/close|(/api/v2)?/admin/tokens/{token_id}/.*|/api/v1/session/create|/sign-out"
     for path in posts:
         most = {"v1": 2_097_152, "v2": 67_108_864}[path.split("/")[2]] if path in BATCHES else 16_384
         status, text = announce(http, path, most + 1, headers)

@@ -8,16 +8,12 @@ from typing import Any
 from envfleet.errors import MissingDependency, ServiceRefused
 from student_client.episode_protocol import StudentLink
 
-_COLUMNS = {  # of the table, and their names at the service; what it leaves out is None
-    "total_episodes": "total_episodes",
-    "total_reward": "total_reward",
-    "avg_reward": "avg_reward",
-    "best_reward": "best_reward",
-    "maintenance_actions": "total_maintenance",
-    "avg_episode_length": "avg_steps",
-    "failure_rate": "failure_rate",
-    "last_episode_date": "last_episode_date",
-}
+_COLUMNS = (
+    "total_episodes", "total_reward", "avg_reward", "best_reward", "maintenance_actions", "avg_episode_length",
+    "failure_rate", "last_episode_date",
+)  # fmt: skip
+_NAMES = {"maintenance_actions": "total_maintenance", "avg_episode_length": "avg_steps"}
+"""Columns that have another name at the service; what it leaves out is `None`."""
 
 
 def get_leaderboard_score(
@@ -49,7 +45,7 @@ def get_leaderboard_score(
             metrics = link.call("GET", f"/user/{link.token}/score?limit={limit}").get("metrics") or {}
         except ServiceRefused as error:
             raise ValueError(f"no score ({error}): check user_token and server_url") from error
-    row = {"user_token": link.token, **{name: metrics.get(key) for name, key in _COLUMNS.items()}}
+    row = {"user_token": link.token, **{name: metrics.get(_NAMES.get(name, name)) for name in _COLUMNS}}
     if not return_dataframe:
         return row if metrics else {}
     try:

@@ -31,19 +31,15 @@ Part = tuple[ServiceCall, Any]
 
 @dataclasses.dataclass(frozen=True)
 class RemoteStats(FleetStats):
-    """What a remote fleet did, and what went over the network.
+    """What a remote fleet did, and how often it asked services.
 
     Attributes:
         requests: Requests sent, repetitions included.
         retries: Repetitions, because no answer came or the service asked for them.
-        sent_bytes: Of bodies.
-        received_bytes: Of bodies.
     """
 
     requests: int
     retries: int
-    sent_bytes: int
-    received_bytes: int
 
 
 class _Answer(NamedTuple):
@@ -113,9 +109,7 @@ class RemoteEngine(seam.Engine):
         self._rewards, self._flags = np.zeros(num_envs), np.zeros((2, num_envs), np.bool_)
         self._seeds: list[int | None] = [None] * num_envs
         self._open: list[ServiceCall] | None = None  # the request that was not answered yet
-        self._sent: dict[
-            ServiceCall, seam.Rows
-        ] = {}  # steps that were sent, and which rows of each are to be collected
+        self._sent: dict[ServiceCall, seam.Rows] = {}  # steps that were sent, and rows of each to be collected
         self._tears = False  # whether an error now would lose something
         self._result: Any = None
         self._steps, self._wait_s, self._copy_s = 0, 0.0, 0.0
@@ -409,9 +403,9 @@ class RemoteEngine(seam.Engine):
         """Return statistics, with those of the network."""
         total_s = self._wait_s + self._copy_s
         rate = self._steps / total_s if total_s else 0.0
-        names = "requests", "retries", "sent_bytes", "received_bytes"
-        network = {name: sum(getattr(queue.link, name) for queue in self._queues) for name in names}
-        return RemoteStats(self._steps, rate, 0.0, self._wait_s, self._copy_s, 0.0, 0, (), **network)
+        links = [queue.link for queue in self._queues]
+        sent = sum(link.requests for link in links), sum(link.retries for link in links)
+        return RemoteStats(self._steps, rate, 0.0, self._wait_s, self._copy_s, 0.0, 0, (), *sent)
 
     @property
     def is_stuck(self) -> bool:

@@ -56,7 +56,9 @@ class Replays:
 
         Raises:
             Closed: It is no longer known what happened in it, or it would take too long to find out.
+            InvalidArgument: Its environment is not hosted any more.
             EnvFailed: The environment cannot be made, or fails.
+            Busy: There is no room for a worker process.
         """
         deadline = time.monotonic() + timeout_s
         hosted, num_envs = self._fleets.build_single(episode["fleet_id"])
@@ -123,17 +125,15 @@ def _is_seeded(event: Mapping[str, Any]) -> bool:
 def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, layout: SpaceLayout) -> dict[str, Any] | None:
     """Return an event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
     rows = event.get("rows")
-    every = list(range(num_envs)) if rows is None else np.asarray(rows).tolist()
-    if row not in every:
+    places = list(range(num_envs)) if rows is None else np.asarray(rows).tolist()
+    if row not in places:
         return None
-    place = every.index(row)
+    place = places.index(row)
+    mine = {name: value for name, value in event.items() if name not in ("rows", "is_ranked")}
     if event["do"] == "step":
-        actions = layout.batch([leaf[[place]] for leaf in layout.unbatch(event["actions"], len(every))[0]])
-        return {**event, "actions": actions} if rows is None else {**event, "rows": [0], "actions": actions}
+        leaves, _ = layout.unbatch(event["actions"], len(places))
+        return {**mine, "actions": layout.batch([leaf[[place]] for leaf in leaves])}
     seeds = event["seeds"]
     if seeds is not None:
         seeds = [seeds + row if isinstance(seeds, int) else seeds[place]]
-    picked = {**event, "rows": None if rows is None else [0], "seeds": seeds}
-    if "is_ranked" in event:
-        picked["is_ranked"] = [event["is_ranked"][place]]
-    return picked
+    return {**mine, "rows": None, "seeds": seeds}
