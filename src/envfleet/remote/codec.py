@@ -8,6 +8,7 @@ that a decoder need not copy them.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import struct
@@ -92,10 +93,15 @@ def _array_bytes(array: NDArray[Any]) -> bytes:
     if array.dtype.kind not in KINDS:
         raise TypeError(f"an array of dtype {array.dtype}: only bools and numbers are sent as arrays")
     dtype = array.dtype.newbyteorder("<")
-    name = dtype.str.encode()
-    header = struct.pack(f"<B{len(name)}sB{array.ndim}Q", len(name), name, array.ndim, *array.shape)
-    padding = bytes(-len(header) % _ALIGNMENT)
-    return b"".join((header, padding, np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data))
+    plain = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
+    return b"".join((_array_header(dtype.str, array.shape), plain))
+
+
+@functools.lru_cache(256)
+def _array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    name = dtype.encode()
+    header = struct.pack(f"<B{len(name)}sB{len(shape)}Q", len(name), name, len(shape), *shape)
+    return header + bytes(-len(header) % _ALIGNMENT)
 
 
 def _decode(code: int, data: bytes) -> Any:
