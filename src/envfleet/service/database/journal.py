@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,7 +35,7 @@ class JournalEntry:
     """What one call did, to be committed as a whole.
 
     Attributes:
-        fleets: Rows of new fleets.
+        fleets: Rows of new fleets, JSON as text, as in all rows.
         events: Rows of events.
         episodes: Rows of episodes that are over.
         snapshots: Rows of snapshots, which replace older ones.
@@ -69,17 +69,19 @@ class Journal:
         self._turn = threading.Lock()
         self._used: dict[int, tuple[int, int]] = {}  # user to day and steps, as of the last commit of this process
         upsert: Any = sqlite.insert if store.is_sqlite else postgresql.insert
-        snapshot, usage = upsert(_table(Snapshot)), upsert(_table(Usage))
+        snapshot, usage = upsert(Snapshot), upsert(Usage)
         kept = {name: snapshot.excluded[name] for name in ("seq", "body")}
         total = {"steps": Usage.steps + usage.excluded.steps}
+        replacing = snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept)
+        counting = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
+        dialect = store.engine.dialect
         self._inserts = {
-            "fleets": sa.insert(_table(FleetRow)),
-            "events": sa.insert(_table(Event)),
-            "episodes": sa.insert(_table(Episode)),
-            "snapshots": snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept),
+            "fleets": _Prepared(sa.insert(FleetRow), FleetRow, dialect),
+            "events": _Prepared(sa.insert(Event), Event, dialect),
+            "episodes": _Prepared(sa.insert(Episode), Episode, dialect),
+            "snapshots": _Prepared(replacing, Snapshot, dialect),
         }
-        self._count_steps = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
-        self._count_steps = self._count_steps.returning(Usage.steps)
+        self._count_steps = _Prepared(counting.returning(Usage.steps), Usage, dialect)
 
     def check_steps(self, user_id: int, steps: int, most: int) -> None:
         """Refuse steps before they are made; what is refused here would be when it is committed.
@@ -158,7 +160,7 @@ class Journal:
             for name, statement in self._inserts.items():
                 rows = [row for entry in entries for row in getattr(entry, name)]
                 if rows:
-                    connection.execute(statement, rows)
+                    connection.exec_driver_sql(statement.text, [statement.bind(row) for row in rows])
             if closed:
                 connection.execute(_CLOSE, [{"fleet": fleet, "at": at} for fleet, at in closed.items()])
             for user_id, most in most_live_envs.items():
@@ -174,7 +176,8 @@ class Journal:
     def _count(self, connection: sa.Connection, user_id: int, steps: int, most: int | None) -> tuple[int, int]:
         """Count a user's steps; returns the day and all that were made in it by any process."""
         day = today()
-        used: int = connection.execute(self._count_steps, {"user_id": user_id, "day": day, "steps": steps}).scalar_one()
+        values = self._count_steps.bind({"user_id": user_id, "day": day, "steps": steps})
+        used: int = connection.exec_driver_sql(self._count_steps.text, values).scalar_one()
         if most is not None and used > most:
             raise steps_spent(used - steps, steps, most)
         return day, used
@@ -186,9 +189,23 @@ class Journal:
                 self._connection.close()
 
 
-def _table(model: type[Base]) -> sa.Table:
-    """Return the table of a model; SQLAlchemy takes longer to execute a statement about the model itself."""
-    return Base.metadata.tables[model.__tablename__]
+class _Prepared:
+    """A statement as the driver takes it: a reply waits for it, and SQLAlchemy takes longer to prepare it every time.
+
+    Args:
+        statement: An insert of whole rows; columns of JSON are given as text.
+        model: Of the table.
+        dialect: Of the database.
+    """
+
+    def __init__(self, statement: Any, model: type[Base], dialect: sa.Dialect) -> None:
+        names = [name for name in model.__table__.columns.keys() if (model, name) != (Episode, "id")]  # noqa: SIM118
+        compiled = statement.compile(dialect=dialect, column_keys=names)
+        self.text, self._order = str(compiled), compiled.positiontup
+
+    def bind(self, row: Mapping[str, Any]) -> Any:
+        """Return a row's values as the driver takes them."""
+        return row if self._order is None else tuple(row[name] for name in self._order)
 
 
 def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:

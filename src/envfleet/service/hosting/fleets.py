@@ -91,7 +91,7 @@ class Fleets:
             "key": key,
             "env": config.env,
             "num_envs": config.num_envs,
-            "config": config.model_dump(),
+            "config": config.model_dump_json(),
             "created_at": now,
             "touched_at": now,
             "closed_at": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -141,5 +142,5 @@ class Meter:
             "total": float(columns["returns"][row]),
             "length": int(columns["lengths"][row]),
             "outcome": outcome,
-            "details": self.hosting.details(columns, row, reason),
+            "details": json.dumps(self.hosting.details(columns, row, reason)),
         }
