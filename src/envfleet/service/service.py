@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -126,7 +124,5 @@ class Service:
         """
         async with self._turns.take(identity) as waited_s:
             self.metrics.wait_s.observe(waited_s)
-            begun = time.perf_counter()
-            with contextlib.ExitStack() as stack:
-                stack.callback(lambda: self.metrics.call_s.labels(call).observe(time.perf_counter() - begun))
+            with self.metrics.call_s.labels(call).time():
                 return await self.in_thread(work)

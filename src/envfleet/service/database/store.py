@@ -238,8 +238,7 @@ class Store:
             How many fleets were forgotten.
         """
         closed = sa.select(FleetRow.id).where(FleetRow.closed_at < before, FleetRow.id.not_in(kept))
-        with self.engine.connect() as connection:
-            old = list(connection.execute(closed).scalars())
+        old = [row["id"] for row in self.rows(closed)]
         for first in range(0, len(old), _FORGOTTEN_AT_ONCE):  # so that nobody waits long for the database
             some = old[first : first + _FORGOTTEN_AT_ONCE]
             with self.engine.begin() as connection:

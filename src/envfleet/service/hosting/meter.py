@@ -63,7 +63,8 @@ class Meter:
 
     def abandon(self, rows: NDArray[np.int64], *, seq: int, at: float) -> list[dict[str, Any]]:
         """End the episodes in `rows` that run and were stepped; returns them."""
-        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0) & self._is_listed[rows]]
+        listed = self._lists_all | self.columns["is_ranked"][rows]
+        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0) & listed]
         found = [self._describe(row, "abandoned", None, seq, at) for row in left.tolist()]
         self.columns["is_running"][rows] = False
         return found
@@ -111,7 +112,7 @@ class Meter:
                 seq,
                 at,
             )
-            for k in np.flatnonzero(ended & self._is_listed[rows]).tolist()
+            for k in np.flatnonzero(ended & (self._lists_all | self.columns["is_ranked"][rows])).tolist()
         ]
 
     def _check_returns(self, rows: NDArray[np.int64], rewards: NDArray[Any]) -> None:
@@ -124,11 +125,6 @@ class Meter:
                 f"is {returns[place]:g}, which no score can hold: expected finite rewards; nothing was stepped, reset "
                 "it or take another action"
             )
-
-    @property
-    def _is_listed(self) -> NDArray[np.bool_]:
-        is_ranked: NDArray[np.bool_] = self.columns["is_ranked"]
-        return np.ones_like(is_ranked) if self._lists_all else is_ranked
 
     def _describe(self, row: int, outcome: str, reason: Any, seq: int, at: float) -> dict[str, Any]:
         columns = self.columns
