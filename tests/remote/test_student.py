@@ -154,7 +154,6 @@ def test_engines_that_ended_wait_and_blocks_have_their_own_lengths() -> None:
         blocks, rewards, *_, infos = env.step([0, 0, 0], step_size=4)
         assert [block.shape for block in blocks] == [(4, 9), (0, 9), (4, 9)]
         assert (rewards[1], infos[1]["terminated"]) == (0.0, True)
-        assert "2 of 3 engines fly" in repr(env)
         reset, infos = env.reset_specific_envs([1])
         assert (reset.shape, len(infos), env.get_active_count()) == ((1, 9), 1, 3)
         assert env.episode_ids[1] != first[1]

@@ -19,7 +19,7 @@ from tests.service.test_limits import leave_fleet
 from envfleet.envs.turbofan import turbofan
 from envfleet.errors import InvalidArgument
 from envfleet.remote.codec import unpack
-from envfleet.service.offers import Option, make_offer
+from envfleet.service.offers import Offer, make_offer
 from envfleet.service.refusals import Closed, EnvFailed, NotFound
 from envfleet.service.service import Service
 
@@ -116,8 +116,8 @@ def test_text_is_no_flag_of_an_engine_either() -> None:
 
 
 def test_an_option_is_sent_to_worker_processes_and_back() -> None:
-    option = Option(choices=("a",))
-    assert Option.model_validate_json(option.model_dump_json()) == option
+    offer = make_offer(TURBOFAN, has_pictures=True)
+    assert Offer.model_validate_json(offer.model_dump_json()) == offer
 
 
 @pytest.mark.parametrize("what", ["log", "version"])

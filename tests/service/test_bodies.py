@@ -79,12 +79,13 @@ def test_bodies_are_small_except_for_batches(http: httpx.Client, posts: list[str
     headers = (
         f"User-Token: {admin.token}\r\nAuthorization: Bearer {admin.token}\r\nCookie: envfleet_session={session}\r\n"
     )
-    unread = r"/api/v2/fleets/{fleet}/close|/api/v2/admin/tokens/{token_id}/.*|/api/v1/session/create"
+    unread = r"/api/v2/fleets/{fleet}/close|(/api/v2)?/admin/tokens/{token_id}/.*|/api/v1/session/create|/sign-out"
     for path in posts:
+        if re.fullmatch(unread, path):
+            continue
         most = {"v1": 2_097_152, "v2": 67_108_864}[path.split("/")[2]] if path in BATCHES else 16_384
         status, text = announce(http, path, most + 1, headers)
-        if re.fullmatch(unread, path) is None:
-            assert (status, f"more than {most:,} bytes, the limit of this call: send less" in text) == (413, True), path
+        assert (status, f"more than {most:,} bytes, the limit of this call: send less" in text) == (413, True), path
 
 
 def test_a_body_that_is_announced_as_small_and_is_large_is_refused(http: httpx.Client) -> None:

@@ -206,8 +206,6 @@ def test_scores_of_the_original_board(ann: Caller, service: Service) -> None:
     [
         ("reset", {"rows": None, "seeds": None}),
         ("step", {"actions": np.zeros(2, np.int64)}),
-        ("save", {"rows": None}),  # ranked episodes would be tried out, and the best of them kept
-        ("load", {"rows": None, "states": [(1, 0), (1, 1)]}),
     ],
 )
 def test_the_fleet_protocol_does_not_reach_into_episodes(ann: Caller, verb: str, body: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
 from envfleet.service.hosting.fleets import Fleets
 from envfleet.service.hosting.hosted import FleetConfig
+from envfleet.service.metrics import Metrics
 from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Closed, NotFound, OutOfStep
 from envfleet.service.settings import Settings
@@ -41,7 +42,7 @@ class Process:
         self.settings, self.store = settings, Store(settings.database)
         self.store.migrate()
         self.journal = Journal(self.store)
-        self.fleets = Fleets(self.store, self.journal, settings)
+        self.fleets = Fleets(self.store, self.journal, settings, Metrics())
         self.tokens, self.scores = Tokens(self.store), Scores(self.store, settings.offers)
 
     def user(self, name: str) -> Identity:
@@ -56,9 +57,8 @@ class Process:
         return self.fleets.create(user.user_id, config, repr(np.random.default_rng().random()))
 
     def call(self, user: Identity, fleet: str, seq: int, **event: Any) -> dict[str, Any]:
-        with self.fleets.use(user.user_id, fleet) as hosted:
-            key = event.pop("key", b"k" * 8)
-            reply: dict[str, Any] = unpack(self.fleets.call(hosted, event, seq=seq, key=key)[0])
+        key = event.pop("key", b"k" * 8)
+        reply: dict[str, Any] = unpack(self.fleets.call(user.user_id, fleet, event, seq=seq, key=key)[0])
         return reply
 
     def reset(self, user: Identity, fleet: str, seq: int = 0, seeds: Any = None) -> dict[str, Any]:
@@ -128,8 +128,9 @@ def test_two_processes_with_one_database(tmp_path: Path) -> None:
         # Both think that it is their turn: the database decides.
         with left.fleets.use(user.user_id, fleet) as hosted:
             assert hosted.seq == 3
-            with pytest.raises(OutOfStep):
-                left.fleets.call(hosted, {"do": "step", "actions": np.zeros(3, np.int64)}, seq=3, key=b"other key")
+        with pytest.raises(OutOfStep):
+            left.call(user, fleet, 3, do="step", actions=np.zeros(3, np.int64), key=b"other key")
+        with left.fleets.use(user.user_id, fleet) as hosted:
             assert hosted.seq == 4
         assert left.count(Event) == 4
 
@@ -145,7 +146,7 @@ def test_processes_catch_up_before_they_look(tmp_path: Path, postgres_url: str) 
         left.step(user, fleet, 1, [0, 0, 0])
         with right.fleets.use(user.user_id, fleet) as hosted:
             assert hosted.seq == 2
-            right.fleets.call_next(hosted, lambda: {"do": "step", "actions": np.zeros(3, np.int64)})
+            right.fleets.make(hosted, {"do": "step", "actions": np.zeros(3, np.int64)})
         left.fleets.close_fleet(user.user_id, fleet)
         with pytest.raises(Closed), right.fleets.use(user.user_id, fleet):
             pass
@@ -314,7 +315,7 @@ def test_what_counts_for_a_score_can_be_replayed_whatever_its_age(
         here.fleets.tend()
         assert here.count(FleetRow) == 2
         episodes = [row for row in here.scores.episodes(user.user_id) if row["is_ranked"]]
-        replays = Replays(here.store, here.settings, here.fleets)
+        replays = Replays(here.store, here.fleets)
         assert [len(replays.make(row).rewards) for row in episodes] == [1] * 4
         monkeypatch.setattr("envfleet.service.database.scores.COUNTED", 2)  # two newer ones have taken their place
         here.fleets.tend()

@@ -167,7 +167,7 @@ def test_who_makes_room_where_there_is_none_for_another_process(tmp_path: Path) 
 
 def test_processes_count_from_before_they_are_started_until_they_have_ended(tmp_path: Path) -> None:
     offer = make_offer(USUAL)
-    room = ProcessRoom(make_settings(tmp_path, max_processes=1), lambda _: False)
+    room = ProcessRoom(make_settings(tmp_path, max_processes=1), list, lambda _: False)
     config = FleetConfig(env=USUAL, version="1", num_envs=1, autoreset_mode="NEXT_STEP", mode="training", options={})
 
     def make() -> HostedFleet:

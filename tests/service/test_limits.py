@@ -27,10 +27,8 @@ from envfleet.service.users.quotas import Turns
 
 
 def step(here: Process, user: Identity, fleet: str, seq: int, most: int | None, actions: Any = (0, 0)) -> bool:
-    with here.fleets.use(user.user_id, fleet, is_counted=True) as hosted:
-        event = {"do": "step", "actions": np.array(actions)}
-        key = bytes([seq] * 8)
-        return here.fleets.call(hosted, event, seq=seq, key=key, most_steps=most)[1]
+    event = {"do": "step", "actions": np.array(actions)}
+    return here.fleets.call(user.user_id, fleet, event, seq=seq, key=bytes([seq] * 8), most_steps=most)[1]
 
 
 def test_steps_of_a_day_are_counted_over_all_processes_and_restarts(tmp_path: Path, database: str) -> None:

@@ -1,4 +1,4 @@
-"""Parts of a fleet: rows that are stepped while the others wait, and states that are kept across snapshots."""
+"""Parts of a fleet: rows that are stepped while the others wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.service.conftest import TURBOFAN
 
 import envfleet
-from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.errors import InvalidArgument
 from envfleet.service.hosting.hosted import FleetConfig, HostedFleet
 from envfleet.service.offers import Offer, make_offer
 
@@ -39,28 +39,6 @@ def test_rows_are_told_in_the_order_that_was_asked_for(env: str, backend: str) -
             for name, values in zip(("observations", "rewards", "terminated", "truncated"), expected[:4], strict=True):
                 np.testing.assert_array_equal(found[name], values[rows])
     fleet.close()
-
-
-def test_saved_states_are_part_of_a_snapshot() -> None:
-    fleet, restored = hosted(), hosted()
-    with pytest.raises(ResetNeeded):
-        make(fleet, do="save", rows=None)
-    make(fleet, do="reset", rows=None, seeds=5)
-    number = make(fleet, do="save", rows=[2, 1])["state"]
-    make(fleet, do="step", actions=np.array([2, 2]), rows=np.array([2, 1]))
-    with pytest.raises(ResetNeeded):
-        make(fleet, do="step", actions=np.array([0, 0]), rows=[0, 1])
-    restored.load(fleet.save(), fleet.seq)
-    replies = []
-    for each in (fleet, restored):
-        assert each.describe()["ended"].tolist() == [1, 2]
-        make(each, do="load", rows=[1, 2], states=[(number, 1), (number, 0)])
-        assert each.describe()["ended"].tolist() == []
-        replies.append(make(each, do="step", actions=np.zeros(4, np.int64)))
-        with pytest.raises(InvalidArgument, match="is not kept"):
-            make(each, do="load", rows=[0], states=[(number, 2)])
-        each.close()
-    np.testing.assert_array_equal(replies[0]["observations"], replies[1]["observations"])
 
 
 def test_actions_outside_a_discrete_space_are_refused_before_anything_is_stepped() -> None:

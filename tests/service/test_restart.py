@@ -71,5 +71,5 @@ def _without_times(reply: httpx.Response) -> bytes:
     from envfleet.remote.codec import pack
 
     values = _values(reply)
-    values["infos"].get("episode", {"columns": {}})["columns"].pop("t", None)
+    values["infos"].get("episode", {}).pop("t", None)
     return pack(values)

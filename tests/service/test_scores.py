@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from tests.service.serving import make_settings
 from tests.service.test_fleets import PENALTY, TURBOFAN, Process, process
 
-from envfleet.service.database.board import Board
 from envfleet.service.database.models import Episode
 from envfleet.service.database.scores import _board
 from envfleet.service.offers import make_offer
@@ -85,20 +84,18 @@ def test_a_leaderboard_does_not_look_at_all_episodes(full: tuple[Process, list[d
     assert all("INDEX episodes_last_begun (env=? AND is_ranked=? AND user_id=?" in step for step in found), plan
 
 
-@pytest.mark.parametrize("limit", [100, 7])
 def test_many_who_look_at_once_read_a_leaderboard_once(
-    full: tuple[Process, list[dict[str, Any]]], limit: int, monkeypatch: pytest.MonkeyPatch
+    full: tuple[Process, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, read, asked = full[0], full[0].scores.board, []
+    scores, read, asked = full[0].scores, full[0].scores.board, []
 
-    def board(env: str, limit: int) -> list[dict[str, Any]]:
-        asked.append(limit)
-        return read(env, limit)
+    def board(env: str) -> list[dict[str, Any]]:
+        asked.append(env)
+        return read(env)
 
-    monkeypatch.setattr("envfleet.service.database.board._FRESH_S", 600.0)
-    monkeypatch.setattr(here.scores, "board", board)
-    shared = Board(here.scores)
+    monkeypatch.setattr("envfleet.service.database.scores._FRESH_S", 600.0)
+    monkeypatch.setattr(scores, "board", board)
     with ThreadPoolExecutor(8) as pool:
-        shown = list(pool.map(lambda _: shared.rows(TURBOFAN, limit), range(16)))
-    assert asked == [limit]
-    assert shown == [read(TURBOFAN, limit)] * 16
+        shown = list(pool.map(lambda _: scores.fresh_board(TURBOFAN), range(16)))
+    assert asked == [TURBOFAN]
+    assert shown == [read(TURBOFAN)] * 16

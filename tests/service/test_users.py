@@ -18,10 +18,8 @@ from tests.service.serving import make_settings, serve_here
 from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.remote.codec import unpack
 from envfleet.service.database.store import Store
-from envfleet.service.refusals import QuotaSpent
 from envfleet.service.service import Service
 from envfleet.service.users.auth import Tokens
-from envfleet.service.users.quotas import Quotas
 
 
 def test_tokens_are_made_rotated_and_revoked_by_an_administrator(admin: Caller, ann: Caller) -> None:
@@ -194,24 +192,6 @@ def test_live_environments_and_steps_are_limited(tight: tuple[httpx.Client, Serv
     assert quota == {"live_envs": {"used": 4, "limit": 6}, "steps_today": {"used": 20, "limit": 20}}
     caller.call(f"/fleets/{fleet}/close")
     assert caller.create(TURBOFAN, 6, key=b"same key") == caller.create(TURBOFAN, 6, key=b"same key")
-
-
-def test_limits_hold_for_calls_of_the_same_moment(tmp_path: Path) -> None:
-    store = Store(make_settings(tmp_path).database)
-    store.migrate()
-    identity = Tokens(store).check(Tokens(store).create("kim"))
-    quotas = Quotas(store, make_settings(tmp_path, max_live_envs=6))
-    with quotas.room(identity, 4):
-        with (
-            pytest.raises(QuotaSpent, match="7 sub-environments would be open with these, 6 are allowed"),
-            quotas.room(identity, 3),
-        ):
-            pytest.fail("there is no room")
-        with quotas.room(identity, 2):
-            pass
-    with quotas.room(identity, 6):
-        pass
-    store.close()
 
 
 def test_limits_of_ones_own(tight: tuple[httpx.Client, Service]) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from envfleet.errors import MissingDependency, ServiceRefused
-from envfleet.remote.service_link import ServiceLink
-from student_client.episode_protocol import API, StudentSettings, read_object
+from student_client.episode_protocol import StudentLink
 
-_COLUMNS = {  # of the table, and their names at the service; what it leaves out is None
-    "total_episodes": "total_episodes",
-    "total_reward": "total_reward",
-    "avg_reward": "avg_reward",
-    "best_reward": "best_reward",
-    "maintenance_actions": "total_maintenance",
-    "avg_episode_length": "avg_steps",
-    "failure_rate": "failure_rate",
-    "last_episode_date": "last_episode_date",
-}
+_COLUMNS = (
+    "total_episodes", "total_reward", "avg_reward", "best_reward", "maintenance_actions", "avg_episode_length",
+    "failure_rate", "last_episode_date",
+)  # fmt: skip
+_NAMES = {"maintenance_actions": "total_maintenance", "avg_episode_length": "avg_steps"}
+"""Columns that have another name at the service; what it leaves out is `None`."""
 
 
 def get_leaderboard_score(
@@ -43,9 +39,13 @@ def get_leaderboard_score(
         ConnectionError: No answer.
         MissingDependency: pandas is not installed.
     """
-    settings = StudentSettings(server_url, user_token)
-    metrics = _read_metrics(settings, limit)
-    row = {"user_token": settings.token, **{name: metrics.get(key) for name, key in _COLUMNS.items()}}
+    link = StudentLink(server_url, user_token, patience_s=0.0)
+    with contextlib.closing(link):
+        try:
+            metrics = link.call("GET", f"/user/{link.token}/score?limit={limit}").get("metrics") or {}
+        except ServiceRefused as error:
+            raise ValueError(f"no score ({error}): check user_token and server_url") from error
+    row = {"user_token": link.token, **{name: metrics.get(_NAMES.get(name, name)) for name in _COLUMNS}}
     if not return_dataframe:
         return row if metrics else {}
     try:
@@ -56,15 +56,3 @@ def get_leaderboard_score(
             "return_dataframe=False for a dict"
         ) from error
     return pd.DataFrame([row] if metrics else [])
-
-
-def _read_metrics(settings: StudentSettings, limit: int) -> dict[str, Any]:
-    link = ServiceLink(settings.url, None, timeout_s=settings.timeout, patience_s=0.0, api=API)
-    try:
-        answer = link.send("GET", f"/user/{settings.token}/score?limit={limit}")
-        metrics: dict[str, Any] = read_object(answer).get("metrics") or {}
-    except ServiceRefused as error:
-        raise ValueError(f"no score ({error}): check user_token and server_url") from error
-    finally:
-        link.close()
-    return metrics

@@ -10,36 +10,38 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import ResetNeeded
-from student_client.episode_protocol import StudentSettings
 from student_client.student_gym_env_vectorized import NUM_SENSORS, StudentGymEnvVectorized
 
 
 class StudentGymEnv(gym.Env[NDArray[np.float32], int]):
-    """One engine of a service, as a Gymnasium environment; see `create_student_gym_env`.
+    """One engine of a service, as a Gymnasium environment.
 
     Steps return the rows of the block, `(flights, 9)`, or the last with `return_all_states=False`; a reset returns one
     row.
 
     Args:
-        settings: Where the service is.
-        options: Of `StudentGymEnvVectorized`.
+        server_url: As for `StudentGymEnvVectorized`, as all arguments are.
+        user_token: Likewise.
+        env_type: Likewise.
+        **options: Likewise.
     """
 
-    def __init__(self, settings: StudentSettings, **options: Any) -> None:
+    def __init__(
+        self,
+        server_url: str | None = None,
+        user_token: str | None = None,
+        env_type: str | None = None,
+        **options: Any,
+    ) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (NUM_SENSORS,), np.float32)
         self.action_space = spaces.Discrete(3)
-        self._envs = StudentGymEnvVectorized(settings, 1, **options)
-        self._total = 0.0
+        self._envs = StudentGymEnvVectorized(server_url, user_token, env_type, 1, **options)
+        self.session_id, self._total = self._envs.session_id, 0.0
 
     @property
     def episode_id(self) -> str:
         """The service's id of the episode."""
         return self._envs.episode_ids[0]
-
-    @property
-    def session_id(self) -> str:
-        """Of this visit."""
-        return self._envs.session_id
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -71,13 +73,4 @@ class StudentGymEnv(gym.Env[NDArray[np.float32], int]):
         self._envs.close()
 
 
-def create_student_gym_env(
-    server_url: str | None = None,
-    user_token: str | None = None,
-    env_type: str | None = None,
-    *,
-    timeout: float = 30.0,
-    **options: Any,
-) -> StudentGymEnv:
-    """Make one engine at a service; arguments are those of `create_student_gym_env_vectorized` without `num_envs`."""
-    return StudentGymEnv(StudentSettings(server_url, user_token, env_type, timeout), **options)
+create_student_gym_env = StudentGymEnv

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,82 +13,78 @@ from numpy.typing import NDArray
 
 from envfleet.envs.turbofan import NAMES
 from envfleet.errors import InvalidArgument, WireError
-from student_client.episode_protocol import StudentLink, StudentSettings
+from envfleet.user_settings import find_setting
+from student_client.episode_protocol import StudentLink
 
 NUM_SENSORS = len(NAMES)
-_HIDDEN = ("degradation", "max_degradation")
 
 
-class StudentGymEnvVectorized:
-    """Several engines of a service, stepped together; see `create_student_gym_env_vectorized`.
+class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVectorized"]):
+    """Several engines of a service, stepped together.
 
     No `gymnasium.vector.VectorEnv`: observations of a step are a list, one array per engine, since blocks of flights
     that end early are shorter; infos are a list of dicts. Engines whose episode has ended are not stepped: their rows
     are empty, their rewards 0, until `reset_specific_envs` or `reset`.
 
     Args:
-        settings: Where the service is.
-        num_envs: How many engines.
+        server_url: Where the service is; `SERVER_URL` of the environment or of a file `.env` if not given, else port
+            8001 of this machine.
+        user_token: The user's token; `USER_TOKEN` if not given.
+        env_type: What to fly; `ENV_TYPE` if not given, else `DegradationEnv`.
+        num_envs: Number of engines.
+        timeout: Seconds to wait for an answer.
         step_size: Flights per decision.
         max_steps_per_episode: Decisions, at most.
         return_all_states: Whether steps return all rows of a block, or the last alone.
-        prod: Whether infos keep only what is meant for participants.
+        session_id: Of a session that goes on; a new one is made else.
+        **unused: `prod` and `auto_reset`, which change nothing: a service sends only what is meant for participants,
+            and engines are reset by `reset_specific_envs`.
 
     Attributes:
-        num_envs: How many engines.
+        num_envs: Number of engines.
         step_size: Flights per decision.
+        episode_ids: The service's id of each engine's episode.
+        session_id: Of this visit.
     """
 
     def __init__(
         self,
-        settings: StudentSettings,
-        num_envs: int,
+        server_url: str | None = None,
+        user_token: str | None = None,
+        env_type: str | None = None,
+        num_envs: int = 4,
         *,
+        timeout: float = 30.0,
         step_size: int = 10,
         max_steps_per_episode: int = 1000,
         return_all_states: bool = True,
-        prod: bool = True,
         session_id: str | None = None,
-        auto_reset: bool = True,
+        **unused: bool,
     ) -> None:
-        if num_envs < 1:
-            raise InvalidArgument(f"num_envs={num_envs}: pass 1 or more")
-        self.num_envs, self.step_size = num_envs, step_size
-        self._return_all_states, self._prod = return_all_states, prod
+        if unused.keys() - {"prod", "auto_reset"}:
+            raise TypeError(f"unknown arguments: {', '.join(sorted(unused))}")
+        self.num_envs, self.step_size, self._return_all_states = num_envs, step_size, return_all_states
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (NUM_SENSORS,), np.float32)
         self.single_action_space: Any = spaces.Discrete(3)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._link = StudentLink(settings, session_id)
+        self._link = StudentLink(server_url, user_token, timeout=timeout)
         config = {
-            "env_type": settings.env_type or "DegradationEnv",
+            "env_type": env_type or find_setting("ENV_TYPE") or "DegradationEnv",
             "max_steps_per_episode": max_steps_per_episode,
-            "auto_reset": auto_reset,
+            "auto_reset": True,
             "step_size": step_size,
             "reward_config": {},
         }
         try:
-            reply = self._link.call(
-                "POST",
-                "/vectorized/episodes/create",
-                {"env_config": config, "num_envs": num_envs},
-                has_session=True,
-            )
-            self._ids = [str(each) for each in _list(reply, "episode_ids", num_envs)]
+            self.session_id = self._link.open_session(session_id)
+            body = {"env_config": config, "num_envs": num_envs}
+            reply = self._link.call("POST", "/vectorized/episodes/create", body)
+            self.episode_ids = [str(each) for (each,) in _rows_of(reply, ("episode_ids",), num_envs)]
         except BaseException:
             self._link.close()
             raise
         self._terminated, self._truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
-
-    @property
-    def episode_ids(self) -> list[str]:
-        """The service's id of each engine's episode."""
-        return list(self._ids)
-
-    @property
-    def session_id(self) -> str:
-        """Of this visit."""
-        return self._link.session_id
 
     def get_terminated_env_indices(self) -> list[int]:
         """Engines whose episode has ended, by sale, failure or time, and that await a reset."""
@@ -129,24 +126,21 @@ class StudentGymEnvVectorized:
             ServiceRefused: The service does not want to.
         """
         indices = [int(index) for index in env_indices]
-        if not indices:
-            return np.zeros((0, NUM_SENSORS), np.float32), []
         if len(set(indices)) < len(indices) or not all(0 <= index < self.num_envs for index in indices):
             raise InvalidArgument(f"env_indices={indices}: pass different ones from 0 to {self.num_envs - 1}")
         given = list(seeds) if seeds is not None else [None] * len(indices)
-        body = {"episode_ids": [self._ids[index] for index in indices], "seeds": given}
+        body = {"episode_ids": [self.episode_ids[index] for index in indices], "seeds": given}
         reply = self._link.call("POST", "/episode/vectorized_reset", body)
-        observations = _list(reply, "observations", len(indices))
-        infos = _list(reply, "infos", len(indices))
-        ids = reply.get("new_episode_ids") or [None] * len(indices)
-        rows = np.zeros((len(indices), NUM_SENSORS), np.float32)
-        for k, index in enumerate(indices):
-            self._ids[index] = str(ids[k] or self._ids[index])
-            has_begun = bool(observations[k])
-            if has_begun:
-                rows[k] = _rows(observations[k])[-1]
-            self._terminated[index], self._truncated[index] = not has_begun, False
-        return rows, [self._filter(info, index) for info, index in zip(infos, indices, strict=True)]
+        found = _rows_of(reply, ("observations", "infos"), len(indices))
+        new_ids = reply.get("new_episode_ids") or [None] * len(indices)
+        rows, infos, self.episode_ids = np.zeros((len(indices), NUM_SENSORS), np.float32), [], self.episode_ids.copy()
+        for k, (index, (observation, info)) in enumerate(zip(indices, found, strict=True)):
+            self.episode_ids[index] = str(new_ids[k] or self.episode_ids[index])
+            self._terminated[index], self._truncated[index] = not observation, False
+            if observation:
+                rows[k] = _block(observation)[-1]
+            infos.append(self._flagged(info, index))
+        return rows, infos
 
     def step(
         self, actions: Any, step_size: int | None = None, return_all_states: bool | None = None
@@ -170,86 +164,48 @@ class StudentGymEnvVectorized:
             raise InvalidArgument(f"actions={actions!r:.100}: pass {self.num_envs} whole numbers from 0 to 2")
         is_all = self._return_all_states if return_all_states is None else return_all_states
         flights = self.step_size if step_size is None else step_size
-        before = self._terminated | self._truncated
+        flying = np.flatnonzero(~(self._terminated | self._truncated)).tolist()
         asked = [
-            {"episode_id": self._ids[index], "action": int(chosen[index]), "step_size": flights,
+            {"episode_id": self.episode_ids[index], "action": int(chosen[index]), "step_size": flights,
              "return_all_states": is_all}
-            for index in np.flatnonzero(~before)
+            for index in flying
         ]  # fmt: skip
         reply = self._link.call("POST", "/episode/vectorized_step", {"episode_actions": asked}) if asked else {}
-        return self._take(reply, np.flatnonzero(~before), is_all=is_all)
-
-    def _take(self, reply: dict[str, Any], stepped: NDArray[np.int64], *, is_all: bool) -> tuple[Any, ...]:
-        observations = [np.zeros((0, NUM_SENSORS), np.float32) for _ in range(self.num_envs)]
-        rewards = np.zeros(self.num_envs)
-        infos: list[dict[str, Any]] = [
-            {"message": "the episode has ended: reset it", "episode_id": each} for each in self._ids
-        ]
-        if len(stepped):
-            names = ("observations", "rewards", "terminateds", "truncateds", "infos")
-            columns = (_list(reply, name, len(stepped)) for name in names)
-            for index, rows, reward, terminated, truncated, info in zip(stepped, *columns, strict=True):
-                observations[index], rewards[index] = _rows(rows), reward
-                self._terminated[index], self._truncated[index] = terminated, truncated
-                infos[index] = info
-        shown: Any = observations
+        blocks, rewards = [_block([])] * self.num_envs, np.zeros(self.num_envs)
+        infos = [{"message": "the episode has ended: reset it", "episode_id": each} for each in self.episode_ids]
+        names = ("observations", "rewards", "terminateds", "truncateds", "infos") if asked else ()
+        for index, found in zip(flying, _rows_of(reply, names, len(flying)), strict=True):
+            rows, rewards[index], self._terminated[index], self._truncated[index], infos[index] = found
+            blocks[index] = _block(rows)
+        infos = [self._flagged(info, index) for index, info in enumerate(infos)]
+        shown: Any = blocks
         if not is_all:
-            shown = np.array([rows[-1] if len(rows) else np.zeros(NUM_SENSORS) for rows in observations], np.float32)
-        filtered = [self._filter(info, index) for index, info in enumerate(infos)]
-        return shown, rewards, self._terminated.copy(), self._truncated.copy(), filtered
+            shown = np.array([rows[-1] if len(rows) else np.zeros(NUM_SENSORS) for rows in blocks], np.float32)
+        return shown, rewards, self._terminated.copy(), self._truncated.copy(), infos
 
-    def _filter(self, info: dict[str, Any], index: int) -> dict[str, Any]:
-        flags = {"terminated": bool(self._terminated[index]), "truncated": bool(self._truncated[index])}
-        info = {**info, **flags}
-        return {name: value for name, value in info.items() if name not in _HIDDEN} if self._prod else info
+    def _flagged(self, info: dict[str, Any], index: int) -> dict[str, Any]:
+        return {**info, "terminated": bool(self._terminated[index]), "truncated": bool(self._truncated[index])}
 
     def close(self) -> None:
         """Drop the connection; the service closes the engines when they lie idle."""
         self._link.close()
 
-    def __enter__(self) -> Self:
-        """Return the environment itself."""
-        return self
-
     def __exit__(self, *exc_info: object) -> None:
         """Close the environment."""
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.get_active_count()} of {self.num_envs} engines fly, at {self._link.url}>"
+
+create_student_gym_env_vectorized = StudentGymEnvVectorized
 
 
-def create_student_gym_env_vectorized(
-    server_url: str | None = None,
-    user_token: str | None = None,
-    env_type: str | None = None,
-    num_envs: int = 4,
-    *,
-    timeout: float = 30.0,
-    **options: Any,
-) -> StudentGymEnvVectorized:
-    """Make several engines at a service.
-
-    Args:
-        server_url: Where it is; `SERVER_URL` of the environment or of a file `.env` if not given, else port 8001 of
-            this machine.
-        user_token: The user's token; `USER_TOKEN` if not given.
-        env_type: What to fly; `ENV_TYPE` if not given, else `DegradationEnv`.
-        num_envs: Number of engines.
-        timeout: Seconds to wait for an answer.
-        **options: `step_size`, `max_steps_per_episode`, `return_all_states`, `prod`, `session_id`, `auto_reset`.
-    """
-    settings = StudentSettings(server_url, user_token, env_type, timeout)
-    return StudentGymEnvVectorized(settings, num_envs, **options)
+def _rows_of(reply: dict[str, Any], names: Sequence[str], length: int) -> list[tuple[Any, ...]]:
+    """Return the entries of some lists of an answer, engine by engine."""
+    for name in names:
+        if not isinstance(reply.get(name), list) or len(reply[name]) != length:
+            raise WireError(f"the service's answer has {name}={reply.get(name)!r:.100}, expected a list of {length}")
+    return list(zip(*(reply[name] for name in names), strict=True))
 
 
-def _list(reply: dict[str, Any], name: str, length: int) -> list[Any]:
-    values = reply.get(name)
-    if not isinstance(values, list) or len(values) != length:
-        raise WireError(f"the service's answer has {name}={values!r:.100}, expected a list of {length}")
-    return values
-
-
-def _rows(values: Any) -> NDArray[np.float32]:
-    """Rows of 9, from rows, from one row or from the numbers of several."""
+def _block(values: Any) -> NDArray[np.float32]:
+    """Return rows of 9, from rows, from one row or from the numbers of several."""
     return np.asarray(values if values is not None else [], np.float32).reshape(-1, NUM_SENSORS)

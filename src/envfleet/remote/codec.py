@@ -8,6 +8,7 @@ that a decoder need not copy them.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import struct
@@ -92,10 +93,15 @@ def _array_bytes(array: NDArray[Any]) -> bytes:
     if array.dtype.kind not in KINDS:
         raise TypeError(f"an array of dtype {array.dtype}: only bools and numbers are sent as arrays")
     dtype = array.dtype.newbyteorder("<")
-    name = dtype.str.encode()
-    header = struct.pack(f"<B{len(name)}sB{array.ndim}Q", len(name), name, array.ndim, *array.shape)
-    padding = bytes(-len(header) % _ALIGNMENT)
-    return b"".join((header, padding, np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data))
+    plain = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
+    return b"".join((_array_header(dtype.str, array.shape), plain))
+
+
+@functools.lru_cache(256)
+def _array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    name = dtype.encode()
+    header = struct.pack(f"<B{len(name)}sB{len(shape)}Q", len(name), name, len(shape), *shape)
+    return header + bytes(-len(header) % _ALIGNMENT)
 
 
 def _decode(code: int, data: bytes) -> Any:
@@ -121,35 +127,28 @@ def _decode(code: int, data: bytes) -> Any:
 
 
 def infos_from_plain(plain: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
-    """Return the infos that a service sent in Gymnasium's form; rows without a value hold zeros, or `None`.
+    """Return the infos that a service sent in Gymnasium's form; rows without an object hold `None`.
 
     Raises:
         WireError: It is something else.
     """
     try:
-        return _read_columns(plain, num_envs, is_inner=False)
-    except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+        return {name: _read_column(column, num_envs) for name, column in plain.items()}
+    except (AttributeError, TypeError, IndexError, ValueError) as error:
         raise WireError(f"the infos cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _read_columns(plain: Mapping[str, Any], num_envs: int, *, is_inner: bool) -> dict[str, Any]:
-    infos: dict[str, Any] = {}
-    for name, column in plain.items():
-        rows = np.arange(num_envs) if column["rows"] is None else column["rows"]
-        if "columns" in column:
-            infos[name] = _read_columns(column["columns"], num_envs, is_inner=True)
-        elif column.get("is_object"):
-            infos[name] = np.full(num_envs, None, object)
-            for row, value in zip(rows, column["values"], strict=True):
-                infos[name][row] = value
-        else:
-            values = column["values"]
-            infos[name] = np.zeros((num_envs, *values.shape[1:]), values.dtype)
-            infos[name][rows] = values
-        if not is_inner or column.get("is_masked"):
-            infos[f"_{name}"] = np.zeros(num_envs, np.bool_)
-            infos[f"_{name}"][rows] = True
-    return infos
+def _read_column(column: Any, num_envs: int) -> Any:
+    if isinstance(column, Mapping):
+        return infos_from_plain(column, num_envs)
+    if isinstance(column, np.ndarray):
+        if len(column) != num_envs:
+            raise ValueError(f"a column has {len(column)} rows, expected {num_envs}")
+        return column.copy()
+    objects = np.full(num_envs, None, object)
+    for row, value in zip(*column, strict=True):
+        objects[row] = value
+    return objects
 
 
 # ------------------------------------------------------------------------------------------------------------ spaces

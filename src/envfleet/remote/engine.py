@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, CallTimeout, Failure, InvalidArgument, WireError
 from envfleet.fleet import engine as seam
-from envfleet.fleet.episodes import Episodes, EpisodeState, EpisodeStatus
+from envfleet.fleet.episodes import Episodes, EpisodeStatus
 from envfleet.fleet.infos import scatter_infos, take_infos
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
@@ -31,35 +31,15 @@ Part = tuple[ServiceCall, Any]
 
 @dataclasses.dataclass(frozen=True)
 class RemoteStats(FleetStats):
-    """What a remote fleet did, and what went over the network.
+    """What a remote fleet did, and how often it asked services.
 
     Attributes:
         requests: Requests sent, repetitions included.
         retries: Repetitions, because no answer came or the service asked for them.
-        sent_bytes: Of bodies.
-        received_bytes: Of bodies.
     """
 
     requests: int
     retries: int
-    sent_bytes: int
-    received_bytes: int
-
-
-class RemoteState(NamedTuple):
-    """A saved sub-environment. Its state stays with the service, which keeps it as long as there is room.
-
-    Attributes:
-        fleet_id: The service's id of the fleet that saved it, the only one that can restore it.
-        number: Of the call that saved it.
-        place: Its place in that call.
-        episode: Where the episode stood.
-    """
-
-    fleet_id: str
-    number: int
-    place: int
-    episode: EpisodeState
 
 
 class _Answer(NamedTuple):
@@ -117,6 +97,7 @@ class RemoteEngine(seam.Engine):
             render_mode=render_mode,
             metadata={"render_modes": [] if render_mode is None else [render_mode]},
             has_objects=False,
+            has_states=False,
             has_stacks=False,
         )
         self._every = np.arange(num_envs)
@@ -128,9 +109,7 @@ class RemoteEngine(seam.Engine):
         self._rewards, self._flags = np.zeros(num_envs), np.zeros((2, num_envs), np.bool_)
         self._seeds: list[int | None] = [None] * num_envs
         self._open: list[ServiceCall] | None = None  # the request that was not answered yet
-        self._sent: dict[
-            ServiceCall, seam.Rows
-        ] = {}  # steps that were sent, and which rows of each are to be collected
+        self._sent: dict[ServiceCall, seam.Rows] = {}  # steps that were sent, and rows of each to be collected
         self._tears = False  # whether an error now would lose something
         self._result: Any = None
         self._steps, self._wait_s, self._copy_s = 0, 0.0, 0.0
@@ -150,8 +129,6 @@ class RemoteEngine(seam.Engine):
             seam.Reset: self._reset,
             seam.Call: self._call,
             seam.SetAttr: self._set_attr,
-            seam.GetState: self._save,
-            seam.SetState: self._load,
         }
         self._result = carry_out[type(request)](request)
 
@@ -209,37 +186,6 @@ class RemoteEngine(seam.Engine):
                 raise WireError(f"{queue.link.url} answered {reply!r:.100}, expected {len(queue.span)} {name}")
             found += values
         return found
-
-    def _save(self, request: seam.GetState) -> list[RemoteState]:
-        rows = self._every if request.rows is None else request.rows
-        found = {
-            row: RemoteState(call.queue.fleet_id, call.answer, place, self._episodes.save(row))
-            for call, _ in self._carry_out(self._calls("save", rows, lambda queue, places: {}))
-            for place, row in enumerate(call.rows.tolist())
-        }
-        return [found[row] for row in rows.tolist()]
-
-    def _load(self, request: seam.SetState) -> None:
-        states, rows = request.states, self._every if request.rows is None else request.rows
-        is_fit = isinstance(states, Sequence) and all(isinstance(state, RemoteState) for state in states)
-        if not is_fit or len(states) != len(rows):
-            raise InvalidArgument(
-                f"set_state got {states!r:.100}, expected {len(rows)} states of get_state, one per sub-environment"
-            )
-
-        def fields(queue: ServiceQueue, places: seam.Rows) -> dict[str, Any]:
-            mine = [states[place] for place in places.tolist()]
-            if any(state.fleet_id != queue.fleet_id for state in mine):
-                raise InvalidArgument(
-                    f"a state for sub-environments at {queue.link.url} was saved by another fleet or service, which "
-                    "keeps it: restore states where they were saved"
-                )
-            return {"states": [[state.number, state.place] for state in mine]}
-
-        calls = self._calls("load", rows, fields)
-        self._take_in(self._carry_out(calls, is_whole=request.rows is None), rows)
-        for row, state in zip(rows.tolist(), states, strict=True):
-            self._episodes.restore(row, state.episode)
 
     # ------------------------------------------------------------------------------------------- steps of some
 
@@ -395,13 +341,9 @@ class RemoteEngine(seam.Engine):
     def _read(self, call: ServiceCall, reply: Mapping[str, Any]) -> Any:
         """Read and check the reply to a call; in the thread that sends it."""
         count = len(call.rows)
-        if call.verb == "save":
-            if not isinstance(reply.get("state"), int):
-                raise WireError(f"a state was saved as {reply.get('state')!r:.100}, expected a number")
-            return reply["state"]
         leaves = read_leaves(reply, self._layout, count)
-        infos = {} if call.verb == "load" else read_infos(reply, self._layout, count)
-        if call.verb != "step":
+        infos = read_infos(reply, self._layout, count)
+        if call.verb == "reset":
             return _Answer(leaves, infos)
         rewards = read_array(reply.get("rewards"), "rewards", (count,), np.dtype(np.float64))
         flags = [
@@ -461,9 +403,9 @@ class RemoteEngine(seam.Engine):
         """Return statistics, with those of the network."""
         total_s = self._wait_s + self._copy_s
         rate = self._steps / total_s if total_s else 0.0
-        names = "requests", "retries", "sent_bytes", "received_bytes"
-        network = {name: sum(getattr(queue.link, name) for queue in self._queues) for name in names}
-        return RemoteStats(self._steps, rate, 0.0, self._wait_s, self._copy_s, 0.0, 0, (), **network)
+        links = [queue.link for queue in self._queues]
+        sent = sum(link.requests for link in links), sum(link.retries for link in links)
+        return RemoteStats(self._steps, rate, 0.0, self._wait_s, self._copy_s, 0.0, 0, (), *sent)
 
     @property
     def is_stuck(self) -> bool:

@@ -1,6 +1,6 @@
 """The calls to one service: one after the other in the order of their numbers, each carried out at most once.
 
-A service numbers the resets, steps, saves and loads of a fleet, and carries them out one at a time. When it is a call's
+A service numbers the resets and steps of a fleet, and carries them out one at a time. When it is a call's
 turn, it gets the next number and a random key; from then on its bytes stay the same, and whoever sends them again gets
 the stored reply if the call was carried out. So a call without an answer keeps its place, and those behind it wait.
 """
@@ -34,7 +34,7 @@ class ServiceCall:
 
     Attributes:
         queue: Where it belongs.
-        verb: `"step"`, `"reset"`, `"save"` or `"load"`.
+        verb: `"step"` or `"reset"`.
         fields: The request's, without number and key.
         rows: Sub-environments that it concerns, by their index in the fleet.
         read: Reads the reply to a call; raises `WireError`.

@@ -44,8 +44,6 @@ class ServiceLink:
         url: Without a slash at the end.
         requests: Requests sent, those without an answer included.
         retries: How many of them were repetitions.
-        sent_bytes: Of bodies.
-        received_bytes: Of bodies.
 
     Raises:
         InvalidArgument: The URL is not that of a service.
@@ -67,7 +65,7 @@ class ServiceLink:
             raise InvalidArgument(f"url={url!r} is not a URL ({error}): pass one such as http://host:8001") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise InvalidArgument(f"url={url!r}: pass one such as http://host:8001")
-        self.requests = self.retries = self.sent_bytes = self.received_bytes = 0
+        self.requests = self.retries = 0
         self._patience_s = patience_s
         self._closing = threading.Event()
         headers = {"Accept": f"{MEDIA_TYPE}, application/json"}
@@ -132,7 +130,6 @@ class ServiceLink:
         while True:
             attempts, wait_s = attempts + 1, 0.0
             self.requests += 1
-            self.sent_bytes += len(request.get("content", b""))
             try:
                 response = self._http.request(method, path, **request)
             except httpx.RequestError as error:
@@ -140,7 +137,6 @@ class ServiceLink:
                 problem = f"{type(error).__name__}: {error}".rstrip(": ")
                 is_final = not is_repeatable and not isinstance(error, _NOT_SENT)
             else:
-                self.received_bytes += len(response.content)
                 if response.status_code < 300:
                     return response
                 if response.status_code not in (_PASSING if is_repeatable else _PUT_OFF):

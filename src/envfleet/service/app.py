@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,20 +12,16 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 import envfleet
-from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, WireError
+from envfleet.errors import EnvfleetError
 from envfleet.service import web
 from envfleet.service.gate import Gate, write_access_log
 from envfleet.service.protocols import admin, episodes, fleets, sub_envs
-from envfleet.service.protocols.requests import describe, service_of
-from envfleet.service.refusals import OutOfStep, Refusal
+from envfleet.service.protocols.requests import service_of
+from envfleet.service.refusals import OutOfStep, answer_to
 from envfleet.service.service import Service
 from envfleet.service.settings import Settings
 
 SETTINGS_VARIABLE = "ENVFLEET_SERVICE_SETTINGS"
-_UNTOLD = "the service failed to do this; its log says why"
-_log = logging.getLogger("envfleet.service")
-_BODY_CODES = {408: "too_slow", 413: "too_large"}
-_STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
 
 
 def make_app(settings: Settings) -> FastAPI:
@@ -67,12 +61,8 @@ def make_app(settings: Settings) -> FastAPI:
     ):
         app.include_router(router)
     web.install(app)
-    app.add_exception_handler(EnvfleetError, _refuse)
-    app.add_exception_handler(RequestValidationError, _refuse_form)
-    app.add_exception_handler(SQLAlchemyError, _refuse_for_now)
-    app.add_exception_handler(TimeoutError, _refuse_for_now)
-    for status in _BODY_CODES:
-        app.add_exception_handler(status, _refuse_body)
+    for kind in (EnvfleetError, RequestValidationError, SQLAlchemyError, TimeoutError, 408, 413):
+        app.add_exception_handler(kind, _refuse)
     return app
 
 
@@ -82,37 +72,8 @@ def from_environment() -> FastAPI:
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    code, detail = getattr(error, "code", "error"), str(error)
-    if isinstance(error, OutOfStep):
-        return _answer(request, error.status, code, detail, seq=error.seq)
-    if isinstance(error, Refusal):
-        if error.status == 500:
-            _log.error("%s", error, exc_info=error.__cause__)
-        return _answer(request, error.status, code, detail, retry_after_s=error.retry_after_s)
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    if status == 500:  # participants are not told what an environment says of itself
-        _log.error("a call failed", exc_info=error)
-        detail = _UNTOLD
-    return _answer(request, status, code, detail)
-
-
-async def _refuse_form(request: Request, error: Any) -> JSONResponse:
-    return _answer(request, 422, "invalid_argument", describe(error.errors()))
-
-
-async def _refuse_body(request: Request, error: Any) -> JSONResponse:
-    return _answer(request, error.status_code, _BODY_CODES[error.status_code], error.detail)
-
-
-async def _refuse_for_now(request: Request, error: Exception) -> JSONResponse:
-    _log.error("the database failed", exc_info=error)
-    detail = f"the database does not answer ({type(error).__name__}): try again"
-    return _answer(request, 503, "stopping", detail, retry_after_s=2.0)
-
-
-def _answer(
-    request: Request, status: int, code: str, detail: str, *, retry_after_s: float | None = None, **more: Any
-) -> JSONResponse:
+    status, code, detail, retry_after_s = answer_to(error)
     service_of(request).metrics.denials.labels(code).inc()
     headers = None if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
+    more = {"seq": error.seq} if isinstance(error, OutOfStep) else {}
     return JSONResponse({"code": code, "detail": detail, **more}, status, headers)

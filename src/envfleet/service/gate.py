@@ -22,7 +22,7 @@ _SECRET = re.compile(r"(?<=/user/)[^/]+|ef_[\w-]+")
 _SMALL_BYTES = 16 * 2**10
 _JSON_BYTES = 2 * 2**20  # of 20,000 episodes
 BATCHES = {
-    **{f"/api/v2/fleets/{{fleet}}/{call}": sys.maxsize for call in ("reset", "step", "save", "load")},
+    **{f"/api/v2/fleets/{{fleet}}/{call}": sys.maxsize for call in ("reset", "step")},
     **{f"/api/v1/episode/vectorized_{call}": _JSON_BYTES for call in ("reset", "step")},
 }
 """Maximum size of a body by route, below the service's own limit; bodies of all other routes are small."""

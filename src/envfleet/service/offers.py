@@ -21,33 +21,19 @@ _BACKENDS = tuple(name for name in BACKENDS if name != "kernel")
 _START_TIMEOUT_S = 60.0
 
 
-class Option(BaseModel):
-    """An argument that participants may give: a whole number, a text, or if it is neither, a bool.
+Option = int | tuple[str, ...] | None
+"""What participants may give for an argument: a whole number from 1 to this, one of these texts, or a bool."""
 
-    Attributes:
-        most: Of a whole number from 1.
-        choices: Of a text.
-    """
 
-    model_config = ConfigDict(frozen=True)
-
-    most: int | None = None
-    choices: tuple[str, ...] = ()
-
-    def check(self, name: str, value: Any) -> None:
-        """Check what a participant gives.
-
-        Raises:
-            InvalidArgument: It is something else.
-        """
-        if self.choices:
-            is_good, expected = value in self.choices, f"one of {', '.join(map(repr, self.choices))}"
-        elif self.most is not None:
-            is_good, expected = type(value) is int and 1 <= value <= self.most, f"a whole number from 1 to {self.most}"
-        else:
-            is_good, expected = isinstance(value, bool), "True or False"
-        if not is_good:
-            raise InvalidArgument(f"options[{name!r}]={value!r:.100}: pass {expected}")
+def _check_option(option: Option, name: str, value: Any) -> None:
+    if option is None:
+        is_good, expected = isinstance(value, bool), "True or False"
+    elif isinstance(option, int):
+        is_good, expected = type(value) is int and 1 <= value <= option, f"a whole number from 1 to {option}"
+    else:
+        is_good, expected = value in option, f"one of {', '.join(map(repr, option))}"
+    if not is_good:
+        raise InvalidArgument(f"options[{name!r}]={value!r:.100}: pass {expected}")
 
 
 class Offer(BaseModel):
@@ -123,7 +109,7 @@ class Offer(BaseModel):
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise InvalidArgument(f"options has {name!r}, but this service allows for {self.env}: {known}")
-            self.options[name].check(name, value)
+            _check_option(self.options[name], name, value)
 
     def make(self, num_envs: int, autoreset_mode: str, options: Mapping[str, Any]) -> Any:
         """Make the fleet.
@@ -178,10 +164,10 @@ def make_offer(name: str, *, backend: str = "process", has_pictures: bool = Fals
     env = find_env_id(name)
     limit = gym.spec(env).max_episode_steps
     hosting = find_hosting(env)
-    options = {} if limit is None else {"max_episode_steps": Option(most=limit)}
-    options |= {name: Option(most=most) for name, most in hosting.limits.items()}
+    options: dict[str, Option] = {} if limit is None else {"max_episode_steps": limit}
+    options |= hosting.limits
     if has_pictures:
-        options["render_mode"] = Option(choices=("rgb_array",))
+        options["render_mode"] = ("rgb_array",)
     if hosting.abandon_penalty is not None:
         limits["abandon_penalty"] = hosting.abandon_penalty
     return Offer(

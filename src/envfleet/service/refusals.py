@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import logging
+from typing import Any, ClassVar, NamedTuple
 
-from envfleet.errors import EnvfleetError, StepTimeout, WorkerDied
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from envfleet.errors import EnvfleetError, InvalidArgument, ResetNeeded, StepTimeout, WireError, WorkerDied
+
+_STATUS: tuple[tuple[type[EnvfleetError], int], ...] = ((WireError, 400), (ResetNeeded, 409), (InvalidArgument, 422))
+_BODY_CODES = {408: "too_slow", 413: "too_large"}
+_UNTOLD = "the service failed to do this; its log says why"
+_log = logging.getLogger("envfleet.service")
 
 
 class Refusal(EnvfleetError):
@@ -112,3 +121,37 @@ class Stopping(Refusal):
 
     status = 503
     code = "stopping"
+
+
+class Answer(NamedTuple):
+    """What is answered in place of a result: the status of HTTP, the code for programs, the detail for people."""
+
+    status: int
+    code: str
+    detail: str
+    retry_after_s: float | None = None
+
+
+def answer_to(error: Exception) -> Answer:
+    """Return what is answered when a call ends in an error; what the caller must not know goes to the log."""
+    if isinstance(error, RequestValidationError):
+        return Answer(422, "invalid_argument", describe(error.errors()))
+    if isinstance(error, HTTPException):
+        return Answer(error.status_code, _BODY_CODES[error.status_code], error.detail)
+    if isinstance(error, Refusal):
+        if error.status == 500:
+            _log.error("%s", error, exc_info=error.__cause__)
+        return Answer(error.status, error.code, str(error), error.retry_after_s)
+    if isinstance(error, EnvfleetError):
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        if status == 500:  # participants are not told what an environment says of itself
+            _log.error("a call failed", exc_info=error)
+        return Answer(status, error.code, _UNTOLD if status == 500 else str(error))
+    _log.error("the database failed", exc_info=error)
+    detail = f"the database does not answer ({type(error).__name__}): try again"
+    return Answer(503, "stopping", detail, retry_after_s=2.0)
+
+
+def describe(errors: Any) -> str:
+    """Return validation errors in one line: where, and what is wrong."""
+    return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in errors[:5])

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 
-from envfleet.service.database.board import Board
 from envfleet.service.database.journal import Journal
 from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store
@@ -43,7 +40,6 @@ class Service:
         quotas: Of all users.
         fleets: Of all users.
         scores: Of all users.
-        board: The leaderboards that everybody looks at.
         metrics: Of this process.
         is_ready: Whether it takes calls.
     """
@@ -55,10 +51,9 @@ class Service:
         self.tokens = Tokens(self.store)
         self.quotas = Quotas(self.store, settings)
         self.scores = Scores(self.store, settings.offers)
-        self.board = Board(self.scores)
         self.metrics = Metrics()
         self.is_ready = False
-        self.fleets = Fleets(self.store, Journal(self.store), settings)
+        self.fleets = Fleets(self.store, Journal(self.store), settings, self.metrics)
         self._stop_tending = threading.Event()
         self._tending: threading.Thread | None = None
 
@@ -129,7 +124,5 @@ class Service:
         """
         async with self._turns.take(identity) as waited_s:
             self.metrics.wait_s.observe(waited_s)
-            begun = time.perf_counter()
-            with contextlib.ExitStack() as stack:
-                stack.callback(lambda: self.metrics.call_s.labels(call).observe(time.perf_counter() - begun))
+            with self.metrics.call_s.labels(call).time():
                 return await self.in_thread(work)

@@ -13,17 +13,18 @@ from tests.service.conftest import TURBOFAN, Caller
 
 from envfleet.envs.hosting import Mark, PlainLog
 from envfleet.envs.turbofan.plots import EngineLog
+from envfleet.remote.codec import infos_from_plain
 from envfleet.service.database.models import Event, FleetRow
 from envfleet.service.refusals import Closed, EnvFailed
 from envfleet.service.service import Service
-from envfleet.service.web.charts import Look, draw
+from envfleet.service.web.charts import draw
 from envfleet.service.web.replay import Replays
 
 MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 
 
 def episodes_of(service: Service, fleet: str) -> list[dict[str, Any]]:
-    user_id = service.store.load_fleet(fleet).row["user_id"]  # type: ignore[union-attr]  # it is there
+    user_id = service.store.load_fleet(fleet)["user_id"]  # type: ignore[index]  # it is there
     return [episode for episode in service.scores.episodes(user_id, limit=1000) if episode["fleet_id"] == fleet]
 
 
@@ -42,16 +43,15 @@ def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env
         actions = rng.choice(3, num_envs, p=(0.85, 0.1, 0.05)) if env == TURBOFAN else rng.integers(0, 2, num_envs)
         reply = ann.call(f"/fleets/{fleet}/step", seq=seq, actions=actions)
         over = reply["terminated"] | reply["truncated"]
-        final = reply["infos"].get("final_obs")
+        final = infos_from_plain(reply["infos"], num_envs).get("final_obs")
         for row in range(num_envs):
             observation = reply["observations"][row]
             if final is not None and over[row]:
-                rows = np.arange(num_envs) if final["rows"] is None else final["rows"]
-                observation = final["values"][list(rows).index(row)]
+                observation = final[row]
             seen[row, seq] = observation, reply["rewards"][row]
         if mode == "DISABLED" and over.any():
             reply = ann.call(f"/fleets/{fleet}/reset", seq=reply["seq"], rows=np.flatnonzero(over).tolist())
-    replays, episodes = Replays(service.store, service.settings, service.fleets), episodes_of(service, fleet)
+    replays, episodes = Replays(service.store, service.fleets), episodes_of(service, fleet)
     assert len(episodes) > 3
     for episode in episodes:
         replay = replays.make(episode)
@@ -85,7 +85,7 @@ def test_a_replay_of_the_json_protocol(service: Service, ann: Caller) -> None:
         seen.append((reply["observations"][-1], reply["rewards"][-1]))
     ann.json("/episode/step", episode_id=ids[1], action=2)
     (episode,) = episodes_of(service, made["vectorized_group_id"])
-    replay = Replays(service.store, service.settings, service.fleets).make(episode)
+    replay = Replays(service.store, service.fleets).make(episode)
     assert isinstance(replay.log, EngineLog)
     assert replay.log.reason == 1
     assert replay.log.repairs.tolist() == [24]  # after blocks of 10, 3 and 10 flights
@@ -100,13 +100,13 @@ def test_what_is_no_longer_kept_cannot_be_replayed(service: Service, ann: Caller
     ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([2]))
     (episode,) = episodes_of(service, fleet)
     with pytest.raises(Closed, match="too long"):
-        Replays(service.store, service.settings, service.fleets).make(episode, timeout_s=-1.0)
-    assert Replays(service.store, service.settings, service.fleets).make(episode).rewards.shape == (1,)
+        Replays(service.store, service.fleets).make(episode, timeout_s=-1.0)
+    assert Replays(service.store, service.fleets).make(episode).rewards.shape == (1,)
     for table, column in ((Event, Event.fleet_id), (FleetRow, FleetRow.id)):
         with service.store.engine.begin() as connection:
             connection.execute(sa.delete(table).where(column == fleet))
         with pytest.raises(Closed, match="no longer kept"):
-            Replays(service.store, service.settings, service.fleets).make(episode)
+            Replays(service.store, service.fleets).make(episode)
 
 
 def test_an_environment_that_cannot_be_made_again_is_told_as_such(
@@ -123,7 +123,7 @@ def test_an_environment_that_cannot_be_made_again_is_told_as_such(
 
     monkeypatch.setattr("envfleet.service.offers.Offer.make", fail)
     with pytest.raises(EnvFailed, match="cannot be made"):
-        Replays(service.store, service.settings, service.fleets).make(episode)
+        Replays(service.store, service.fleets).make(episode)
     with httpx.Client(base_url=ann.http.base_url, timeout=60.0) as visit:
         visit.post("/sign-in", data={"token": ann.token})
         page = visit.get(f"/episodes/{episode['id']}")
@@ -141,7 +141,7 @@ def points_of(path: str) -> list[tuple[float, float]]:
 def test_a_long_line_is_thinned_to_its_extremes() -> None:
     values = np.random.default_rng(0).normal(size=20_000)
     values[7_777], values[12_345] = 50.0, -60.0
-    chart = draw("noise", values, Look())
+    chart = draw("noise", values)
     points = points_of(chart.line)
     assert len(points) < 400
     left, top, right, bottom = chart.frame
@@ -154,7 +154,7 @@ def test_a_long_line_is_thinned_to_its_extremes() -> None:
 
 @pytest.mark.parametrize("values", [[], [3.0], [2.0, 2.0], [np.nan, 1.0, np.inf, 2.0], [1e300, -1e300], [1e-12, 2e-12]])
 def test_lines_of_all_sorts(values: list[float]) -> None:
-    chart = draw("any", values, Look(has_zero=True), marks=[Mark(1.0, "repair", "warn")])
+    chart = draw("any", values, marks=[Mark(1.0, "repair", "warn")])
     assert len(points_of(chart.line)) == np.isfinite(values).sum()
     assert "nan" not in str(chart)
     assert chart.y_ticks
@@ -162,13 +162,13 @@ def test_lines_of_all_sorts(values: list[float]) -> None:
 
 @pytest.mark.parametrize("value", [0.372, 1_366_107.0, -4.0, 0.0])
 def test_a_value_that_stands_alone_is_seen_with_numbers_of_its_size(value: float) -> None:
-    chart = draw("one", [value], Look())
+    chart = draw("one", [value])
     assert chart.dots
     assert max(len(text) for _, text in chart.y_ticks) <= len("1,366k")
 
 
 def test_ticks_are_where_the_values_are() -> None:
-    chart = draw("line", np.linspace(1_340_000.0, 1_380_000.0, 50), Look())
+    chart = draw("line", np.linspace(1_340_000.0, 1_380_000.0, 50))
     heights = {text: y for y, text in chart.y_ticks}
     assert list(heights) == ["1,340k", "1,360k", "1,380k"]
     points = points_of(chart.line)
@@ -186,14 +186,8 @@ def test_a_replay_of_rows_that_were_stepped_by_themselves(service: Service, ann:
         seq = reply["seq"]
     (episode,) = episodes_of(service, fleet)
     assert (episode["env_index"], episode["length"]) == (2, 5)
-    replay = Replays(service.store, service.settings, service.fleets).make(episode)
+    replay = Replays(service.store, service.fleets).make(episode)
     assert isinstance(replay.log, EngineLog)
     for block, reward, (observation, expected) in zip(replay.log.blocks, replay.rewards, seen, strict=True):
         assert reward == expected
         np.testing.assert_array_equal(block, observation[: len(block)])
-    state = ann.call(f"/fleets/{fleet}/save", seq=seq, rows=[0])["state"]
-    seq = ann.call(f"/fleets/{fleet}/load", seq=seq + 1, rows=[1], states=[[state, 0]])["seq"]
-    ann.call(f"/fleets/{fleet}/step", seq=seq, rows=[1], actions=np.array([2]))
-    restored = next(each for each in episodes_of(service, fleet) if each["env_index"] == 1)
-    with pytest.raises(Closed, match="state that was saved"):
-        Replays(service.store, service.settings, service.fleets).make(restored)

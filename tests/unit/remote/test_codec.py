@@ -107,7 +107,7 @@ def test_infos_of_a_fleet_come_back() -> None:
         fleet.reset(seed=1)
         for _ in range(40):
             *_, infos = fleet.step(np.ones(6, np.int64))
-            back = infos_from_plain(unpack(pack(infos_to_plain(infos, 6))), 6)
+            back = infos_from_plain(unpack(pack(infos_to_plain(infos))), 6)
             assert set(back) == set(infos)
             if infos:
                 break
@@ -125,6 +125,6 @@ def test_infos_of_a_fleet_come_back() -> None:
 def test_infos_of_objects_and_texts_come_back() -> None:
     names = np.array(["left", None, "right"], object)
     infos = {"name": names, "_name": np.array([True, False, True]), "x": np.arange(3.0), "_x": np.ones(3, np.bool_)}
-    back = infos_from_plain(unpack(pack(infos_to_plain(infos, 3))), 3)
+    back = infos_from_plain(unpack(pack(infos_to_plain(infos))), 3)
     assert back["name"].tolist() == ["left", None, "right"]
     np.testing.assert_array_equal(back["x"], infos["x"])

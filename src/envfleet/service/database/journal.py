@@ -7,26 +7,27 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from envfleet.errors import EnvfleetError
 from envfleet.service.database.models import Base, Episode, Event, FleetRow, Snapshot, Usage, User
 from envfleet.service.database.store import Store, live_envs_of, today
-from envfleet.service.database.writing import Prepared, Transaction, Writer
-from envfleet.service.refusals import QuotaSpent
+from envfleet.service.refusals import Busy, QuotaSpent
 
 _MOST_ENTRIES = 256
+_CLOSE = (
+    sa.update(FleetRow)
+    .where(FleetRow.id == sa.bindparam("fleet"), FleetRow.closed_at.is_(None))
+    .values(closed_at=sa.bindparam("at"))
+)
 
 
-class Conflict(EnvfleetError):
+class Conflict(Busy):
     """Another process has written what this one was about to write: its view of the fleet is old."""
-
-    code = "conflict"
 
 
 @dataclasses.dataclass
@@ -34,7 +35,7 @@ class JournalEntry:
     """What one call did, to be committed as a whole.
 
     Attributes:
-        fleets: Rows of new fleets.
+        fleets: Rows of new fleets, JSON as text, as in all rows.
         events: Rows of events.
         episodes: Rows of episodes that are over.
         snapshots: Rows of snapshots, which replace older ones.
@@ -63,11 +64,24 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._writer = Writer(store.engine)
-        self._statements = _Statements(store.engine.dialect)
+        self._connection: sa.Connection | None = None  # stays open, as a reply waits for its commit
         self._waiting: collections.deque[tuple[JournalEntry, Future[None]]] = collections.deque()
         self._turn = threading.Lock()
         self._used: dict[int, tuple[int, int]] = {}  # user to day and steps, as of the last commit of this process
+        upsert: Any = sqlite.insert if store.is_sqlite else postgresql.insert
+        snapshot, usage = upsert(Snapshot), upsert(Usage)
+        kept = {name: snapshot.excluded[name] for name in ("seq", "body")}
+        total = {"steps": Usage.steps + usage.excluded.steps}
+        replacing = snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept)
+        counting = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
+        dialect = store.engine.dialect
+        self._inserts = {
+            "fleets": _Prepared(sa.insert(FleetRow), FleetRow, dialect),
+            "events": _Prepared(sa.insert(Event), Event, dialect),
+            "episodes": _Prepared(sa.insert(Episode), Episode, dialect),
+            "snapshots": _Prepared(replacing, Snapshot, dialect),
+        }
+        self._count_steps = _Prepared(counting.returning(Usage.steps), Usage, dialect)
 
     def check_steps(self, user_id: int, steps: int, most: int) -> None:
         """Refuse steps before they are made; what is refused here would be when it is committed.
@@ -110,8 +124,8 @@ class Journal:
         for entry, result in waiting:
             try:
                 self._write([entry])
-            except sa.exc.IntegrityError as error:
-                result.set_exception(Conflict(f"another process was first: {error.orig}"))
+            except sa.exc.IntegrityError:
+                result.set_exception(Conflict("the fleet is being used by another call or process: try again"))
             except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 result.set_exception(error)
             else:
@@ -136,31 +150,34 @@ class Journal:
             closed.update(entry.closed)
             most_steps.update(entry.most_steps)
             most_live_envs.update(entry.most_live_envs)
-        sql = self._statements
-        with self._writer.begin() as transaction:
+        if self._connection is None:
+            self._connection = self._store.engine.connect()
+        connection = self._connection
+        with connection.begin():
             if not self._store.is_sqlite:  # SQLite lets one process write at a time
                 for user_id in sorted(most_live_envs):
-                    transaction.ask(sql.lock_user, user=user_id)
-            for name, statement in sql.inserts.items():
+                    connection.execute(sa.select(User.id).where(User.id == user_id).with_for_update(key_share=True))
+            for name, statement in self._inserts.items():
                 rows = [row for entry in entries for row in getattr(entry, name)]
                 if rows:
-                    transaction.write(statement, rows)
+                    connection.exec_driver_sql(statement.text, [statement.bind(row) for row in rows])
             if closed:
-                transaction.write(sql.close, [{"fleet": fleet, "at": at} for fleet, at in closed.items()])
+                connection.execute(_CLOSE, [{"fleet": fleet, "at": at} for fleet, at in closed.items()])
             for user_id, most in most_live_envs.items():
-                live = transaction.ask(sql.live_envs, user=user_id)
+                live = connection.execute(live_envs_of(user_id)).scalar_one()
                 if live > most:
                     raise live_envs_spent(live, most)
             used = {
-                user_id: self._count(transaction, user_id, count, most_steps.get(user_id))
+                user_id: self._count(connection, user_id, count, most_steps.get(user_id))
                 for user_id, count in sorted(steps.items())
             }
         self._used.update(used)
 
-    def _count(self, transaction: Transaction, user_id: int, steps: int, most: int | None) -> tuple[int, int]:
+    def _count(self, connection: sa.Connection, user_id: int, steps: int, most: int | None) -> tuple[int, int]:
         """Count a user's steps; returns the day and all that were made in it by any process."""
         day = today()
-        used = transaction.ask(self._statements.count_steps, user_id=user_id, day=day, steps=steps)
+        values = self._count_steps.bind({"user_id": user_id, "day": day, "steps": steps})
+        used: int = connection.exec_driver_sql(self._count_steps.text, values).scalar_one()
         if most is not None and used > most:
             raise steps_spent(used - steps, steps, most)
         return day, used
@@ -168,40 +185,27 @@ class Journal:
     def close(self) -> None:
         """Release the connection."""
         with self._turn:
-            self._writer.close()
+            if self._connection is not None:
+                self._connection.close()
 
 
-class _Statements:
-    """What is written and asked in a commit.
+class _Prepared:
+    """A statement as the driver takes it: a reply waits for it, and SQLAlchemy takes longer to prepare it every time.
 
     Args:
+        statement: An insert of whole rows; columns of JSON are given as text.
+        model: Of the table.
         dialect: Of the database.
     """
 
-    def __init__(self, dialect: sa.Dialect) -> None:
-        upsert: Any = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
-        user = sa.bindparam("user", type_=sa.Integer())
-        snapshot, usage = upsert(Snapshot.__table__), upsert(Usage.__table__)
-        kept = {name: snapshot.excluded[name] for name in ("seq", "body")}
-        snapshot = snapshot.on_conflict_do_update(index_elements=["fleet_id"], set_=kept)
-        total = {"steps": Usage.__table__.c.steps + usage.excluded.steps}
-        usage = usage.on_conflict_do_update(index_elements=["user_id", "day"], set_=total)
-        closed = sa.update(FleetRow).where(FleetRow.id == sa.bindparam("fleet"), FleetRow.closed_at.is_(None))
-        self.inserts = {
-            "fleets": Prepared(sa.insert(FleetRow), dialect, _names(FleetRow)),
-            "events": Prepared(sa.insert(Event), dialect, _names(Event)),
-            "episodes": Prepared(sa.insert(Episode), dialect, [key for key in _names(Episode) if key != "id"]),
-            "snapshots": Prepared(snapshot, dialect, _names(Snapshot)),
-        }
-        self.close = Prepared(closed.values(closed_at=sa.bindparam("at")), dialect)
-        self.lock_user = Prepared(sa.select(User.id).where(User.id == user).with_for_update(key_share=True), dialect)
-        self.live_envs = Prepared(live_envs_of(user), dialect)
-        counting = usage.returning(Usage.__table__.c.steps)
-        self.count_steps = Prepared(counting, dialect, _names(Usage))
+    def __init__(self, statement: Any, model: type[Base], dialect: sa.Dialect) -> None:
+        names = [name for name in model.__table__.columns.keys() if (model, name) != (Episode, "id")]  # noqa: SIM118
+        compiled = statement.compile(dialect=dialect, column_keys=names)
+        self.text, self._order = str(compiled), compiled.positiontup
 
-
-def _names(table: type[Base]) -> list[str]:
-    return list(table.__table__.columns.keys())
+    def bind(self, row: Mapping[str, Any]) -> Any:
+        """Return a row's values as the driver takes them."""
+        return row if self._order is None else tuple(row[name] for name in self._order)
 
 
 def steps_spent(used: int, asked: int, most: int) -> QuotaSpent:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +18,8 @@ from envfleet.service.offers import Offer
 
 COUNTED = 100
 """Episodes of a user's of which a score is the mean, unless another number is asked for."""
+
+_FRESH_S = 1.5
 
 # Of those that began at once the number of the sub-environment decides: by their end, failures would go uncounted.
 _LAST_BEGUN = (Episode.started_at.desc(), Episode.env_index.desc(), Episode.id.desc())
@@ -30,8 +34,19 @@ class Scores:
     """
 
     def __init__(self, store: Store, offers: Iterable[Offer]) -> None:
-        self._engine = store.engine
+        self._store = store
         self._penalties = {offer.env: offer.abandon_penalty or 0.0 for offer in offers}
+        self._boards: dict[str, tuple[float, list[dict[str, Any]]]] = {}
+        self._reading = threading.Lock()
+
+    def fresh_board(self, env: str) -> list[dict[str, Any]]:
+        """Return `board` as of the last seconds: one thread reads it, and the others wait for that."""
+        with self._reading:
+            until, rows = self._boards.get(env, (0.0, []))
+            if until < time.monotonic():
+                rows = self.board(env)
+                self._boards[env] = time.monotonic() + _FRESH_S, rows
+            return rows
 
     def board(self, env: str, limit: int = COUNTED) -> list[dict[str, Any]]:
         """Return all users with ranked episodes of an environment, the best first.
@@ -43,8 +58,7 @@ class Scores:
         Returns:
             `rank`, `user`, `score`, `best`, `episodes`, `last_episode_at`, of each.
         """
-        with self._engine.connect() as connection:
-            rows = connection.execute(_board(env, limit, self._penalties.get(env, 0.0))).mappings().all()
+        rows = self._store.rows(_board(env, limit, self._penalties.get(env, 0.0)))
         return [{"rank": rank, **row} for rank, row in enumerate(rows, 1)]
 
     def metrics(self, env: str, user_id: int, limit: int = COUNTED) -> dict[str, Any]:
@@ -73,20 +87,18 @@ class Scores:
         query = sa.select(Episode.__table__).where(Episode.user_id == user_id).order_by(Episode.id.desc()).limit(limit)
         if before_id is not None:
             query = query.where(Episode.id < before_id)
-        with self._engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+        return self._store.rows(query)
 
     def history(self, env: str, user_id: int, limit: int = 1000) -> list[float]:
         """Return what a user's last ranked episodes count, in the order in which they were begun."""
         return [row["counted"] for row in reversed(self._last(env, limit, user_id))]
 
-    def _last(self, env: str, limit: int, user_id: int) -> Sequence[sa.RowMapping]:
+    def _last(self, env: str, limit: int, user_id: int) -> list[dict[str, Any]]:
         """Return a user's last ranked episodes, the newest first, with what they count in the column `counted`."""
         counted = _counted(self._penalties.get(env, 0.0))
         query = sa.select(Episode.ended_at, Episode.length, Episode.details, counted)
         query = query.where(*_is_ranked(env), Episode.user_id == user_id).order_by(*_LAST_BEGUN).limit(limit)
-        with self._engine.connect() as connection:
-            return connection.execute(query).mappings().all()
+        return self._store.rows(query)
 
 
 def _board(env: str, limit: int, penalty: float) -> sa.Select[Any]:

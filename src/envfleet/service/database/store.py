@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import time
@@ -20,19 +19,6 @@ _BUSY_TIMEOUT_MS = 30_000
 _FORGOTTEN_AT_ONCE = 20
 _PASSWORD = re.compile(r"(?<=://)\S+(?=@)")
 """User and password of a URL; the text need not be a URL otherwise."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredFleet:
-    """A fleet as it is stored: what it takes to build it, and a snapshot.
-
-    Attributes:
-        row: The fleet's own row, by column.
-        snapshot: `(seq, body)` of the last snapshot, or `None`.
-    """
-
-    row: dict[str, Any]
-    snapshot: tuple[int, bytes] | None
 
 
 class Store:
@@ -139,14 +125,19 @@ class Store:
                 connection.execute(sa.text("SELECT pg_advisory_unlock(728531)"))
                 connection.commit()
 
-    def check(self) -> None:
-        """Ask the database for something.
+    def rows(self, query: sa.Executable) -> list[dict[str, Any]]:
+        """Return what a query finds, by column.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: It does not answer.
+            sqlalchemy.exc.SQLAlchemyError: The database does not answer.
         """
         with self.engine.connect() as connection:
-            connection.execute(sa.select(1))
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def value(self, query: sa.Executable) -> Any:
+        """Return the first column of the first row that a query finds, or `None`; raises as `rows`."""
+        with self.engine.connect() as connection:
+            return connection.execute(query).scalar()
 
     def close(self) -> None:
         """Close all connections."""
@@ -154,15 +145,16 @@ class Store:
 
     # ------------------------------------------------------------------ fleets
 
-    def load_fleet(self, fleet_id: str) -> StoredFleet | None:
-        """Read a fleet, without its events."""
+    def load_fleet(self, fleet_id: str) -> dict[str, Any] | None:
+        """Read a fleet's own row, all columns."""
+        return next(iter(self.rows(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id))), None)
+
+    def load_snapshot(self, fleet_id: str) -> tuple[int, bytes] | None:
+        """Read `(seq, body)` of a fleet's last snapshot, if there is one."""
+        query = sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
         with self.engine.connect() as connection:
-            row = connection.execute(sa.select(FleetRow.__table__).where(FleetRow.id == fleet_id)).mappings().first()
-            if row is None:
-                return None
-            query = sa.select(Snapshot.seq, Snapshot.body).where(Snapshot.fleet_id == fleet_id)
             found = connection.execute(query).first()
-        return StoredFleet(dict(row), None if found is None else (found.seq, found.body))
+        return None if found is None else (found.seq, found.body)
 
     def events(self, fleet_id: str, first: int, limit: int) -> list[tuple[int, bytes, bytes]]:
         """Read `(seq, key, body)` of a fleet's events in order.
@@ -184,19 +176,16 @@ class Store:
     def count_events(self, fleet_id: str) -> int:
         """Return how many events a fleet has made."""
         query = sa.select(sa.func.coalesce(sa.func.max(Event.seq), -1)).where(Event.fleet_id == fleet_id)
-        with self.engine.connect() as connection:
-            return int(connection.execute(query).scalar_one()) + 1
+        return int(self.value(query)) + 1
 
     def is_closed(self, fleet_id: str) -> bool:
         """Return whether a fleet was closed, or forgotten since."""
         query = sa.select(FleetRow.id).where(FleetRow.id == fleet_id, FleetRow.closed_at.is_(None))
-        with self.engine.connect() as connection:
-            return connection.execute(query).first() is None
+        return self.value(query) is None
 
     def find_by_key(self, key: str) -> str | None:
         """Return the fleet that was made by the call with this key."""
-        with self.engine.connect() as connection:
-            found: str | None = connection.execute(sa.select(FleetRow.id).where(FleetRow.key == key)).scalar()
+        found: str | None = self.value(sa.select(FleetRow.id).where(FleetRow.key == key))
         return found
 
     def open_fleets(self, user_id: int | None = None, idle_since: float | None = None) -> list[dict[str, Any]]:
@@ -211,13 +200,11 @@ class Store:
             query = query.where(FleetRow.user_id == user_id)
         if idle_since is not None:
             query = query.where(FleetRow.touched_at < idle_since)
-        with self.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+        return self.rows(query)
 
     def count_live_envs(self, user_id: int) -> int:
         """Sub-environments of a user's open fleets."""
-        with self.engine.connect() as connection:
-            return int(connection.execute(live_envs_of(user_id)).scalar_one())
+        return int(self.value(live_envs_of(user_id)))
 
     def touch_fleets(self, touched: dict[str, float]) -> None:
         """Note when fleets were used last, unless another process has used them later."""
@@ -238,8 +225,7 @@ class Store:
     def steps_today(self, user_id: int) -> int:
         """Steps of a user's sub-environments since midnight, UTC."""
         query = sa.select(Usage.steps).where(Usage.user_id == user_id, Usage.day == today())
-        with self.engine.connect() as connection:
-            return int(connection.execute(query).scalar() or 0)
+        return int(self.value(query) or 0)
 
     def purge(self, before: float, kept: sa.Select[Any]) -> int:
         """Forget fleets that were closed before then, with their events; episodes and their returns stay.
@@ -252,8 +238,7 @@ class Store:
             How many fleets were forgotten.
         """
         closed = sa.select(FleetRow.id).where(FleetRow.closed_at < before, FleetRow.id.not_in(kept))
-        with self.engine.connect() as connection:
-            old = list(connection.execute(closed).scalars())
+        old = [row["id"] for row in self.rows(closed)]
         for first in range(0, len(old), _FORGOTTEN_AT_ONCE):  # so that nobody waits long for the database
             some = old[first : first + _FORGOTTEN_AT_ONCE]
             with self.engine.begin() as connection:

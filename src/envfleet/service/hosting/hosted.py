@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -13,24 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from envfleet.errors import InvalidArgument, SubEnvError
+from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError
 from envfleet.fleet.checks import check_rows
-from envfleet.remote.codec import pack, shrink, unpack
+from envfleet.kernels.batch_base import BatchState
+from envfleet.remote.codec import pack, unpack
 from envfleet.service.hosting.meter import Meter
 from envfleet.service.hosting.plain import infos_to_plain, space_to_plain
-from envfleet.service.hosting.saved import SavedStates, state_from_plain, state_to_plain
 from envfleet.service.offers import Offer
+from envfleet.service.refusals import EnvFailed, failed
 
 _log = logging.getLogger("envfleet.service")
 
 CLOSE = "close"
 """What the last event of a fleet does."""
 
-SEED_BITS = 62
-"""How many bits the seeds have that the service draws."""
-
-_MOST_LISTED = 256
-"""Episodes of training fleets with more sub-environments are not stored one by one."""
+_SEED_BITS = 62  # of seeds that the service draws
+_MOST_LISTED = 256  # episodes of training fleets with more sub-environments are not stored one by one
 
 
 class FleetConfig(BaseModel):
@@ -84,11 +82,12 @@ class HostedFleet:
         seq: How many events it made.
         last: Key and reply of the last event, or `None`.
         touched_at: When it was used last.
-        is_open: Whether it may be used; one that left the memory is found again.
+        is_open: Whether it may be used; one that left the memory is built again.
         is_behind: Whether events in the database are yet to be made again here.
         snapshot_seq: Count at the last snapshot.
         readable: Attributes of its sub-environments that participants may read.
         num_processes: Worker processes that it has.
+        when_closed: Called once when it is closed.
     """
 
     def __init__(self, fleet_id: str, user_id: int, offer: Offer, config: FleetConfig) -> None:
@@ -98,37 +97,36 @@ class HostedFleet:
         self.last: tuple[bytes, Any] | None = None
         self.touched_at = 0.0
         self.is_open, self.is_behind = True, False
+        self.when_closed: Callable[[], object] = bool
         self.can_save, self.readable = offer.is_kernel, offer.readable
         self.num_processes = offer.count_processes(config.num_envs)
         self.fleet = offer.make(config.num_envs, config.autoreset_mode, config.options)
         lists_all = config.num_envs <= _MOST_LISTED
         self.meter = Meter(config.num_envs, hosting=offer.hosting, lists_all=lists_all)
         self._every = np.arange(config.num_envs)
-        self._saved = SavedStates(config.num_envs)
 
     def complete(self, event: Mapping[str, Any], at: float) -> dict[str, Any]:
         """Return an event as it is stored: with its time, and with the seeds that the service draws.
 
         Args:
-            event: `{"do": "reset", "rows", "seeds"}`, `{"do": "step", "actions"}` of all or with the `"rows"` of some,
-                `{"do": "save", "rows"}` or `{"do": "load", "rows", "states"}`.
+            event: `{"do": "reset", "rows", "seeds"}`, or `{"do": "step", "actions"}` of all or with the `"rows"` of
+                some; in the episode protocol also with the number of the environment's own steps.
             at: The time.
 
         Raises:
-            InvalidArgument: It gives seeds, or saves states, and must not.
+            InvalidArgument: It gives seeds, and must not.
         """
         event = {**event, "at": at}
         is_ranked = self.config.mode == "ranked"
-        if is_ranked and event["do"] in ("save", "load"):
-            raise InvalidArgument(
-                "this fleet is ranked: states are neither saved nor restored, every decision is final"
-            )
         if event["do"] != "reset":
             return event
-        if is_ranked and event["seeds"] is not None:
+        if self.config.kind == "episodes":  # those without a seed of the client's are ranked
+            event["is_ranked"] = [seed is None for seed in event["seeds"]]
+            event["seeds"] = [secrets.randbits(_SEED_BITS) if seed is None else seed for seed in event["seeds"]]
+        elif is_ranked and event["seeds"] is not None:
             raise InvalidArgument("seeds were given, but this fleet is ranked: leave them out, the service draws them")
-        if event["seeds"] is None and (is_ranked or self.seq == 0):
-            event["seeds"] = secrets.randbits(SEED_BITS)
+        elif event["seeds"] is None and (is_ranked or self.seq == 0):
+            event["seeds"] = secrets.randbits(_SEED_BITS)
         return event
 
     def make(self, event: Mapping[str, Any]) -> Made:
@@ -137,9 +135,15 @@ class HostedFleet:
         Raises:
             InvalidArgument: It is none that this fleet can make; nothing was done.
             ResetNeeded: Likewise, since something must be reset before.
+            EnvFailed: An environment raised; the fleet must not be used any more.
         """
-        makers = {"reset": self._reset, "step": self._step, "save": self._save, "load": self._load}
-        made = makers[event["do"]](event)
+        makers = {"reset": self._reset, "step": self._step}
+        try:
+            made = makers[event["do"]](event)
+        except (InvalidArgument, ResetNeeded, EnvFailed):
+            raise
+        except Exception as error:
+            raise failed(error) from error
         self.seq += 1
         made.reply["seq"] = self.seq
         return made
@@ -152,7 +156,7 @@ class HostedFleet:
         episodes = self.meter.abandon(rows, seq=self.seq, at=event["at"])
         is_ranked = np.asarray(event.get("is_ranked", self.config.mode == "ranked"))
         self.meter.begin(rows, seq=self.seq, at=event["at"], is_ranked=is_ranked)
-        return Made({"observations": observations, "infos": infos_to_plain(infos, len(rows))}, episodes, 0)
+        return Made({"observations": observations, "infos": infos_to_plain(infos)}, episodes, 0)
 
     def _chosen(self, rows: Any) -> NDArray[np.int64]:
         """Indices that a client sent; all, if it sent none."""
@@ -161,6 +165,9 @@ class HostedFleet:
     def _step(self, event: Mapping[str, Any]) -> Made:
         rows, actions, at = self._chosen(event.get("rows")), event["actions"], event["at"]
         ended_before = ~self.meter.columns["is_running"][rows]
+        protocol = self.meter.hosting.episodes
+        if protocol is not None and protocol.span in event:
+            self.fleet.set_attr(protocol.span, event[protocol.span])
         if rows is self._every:
             step = self.fleet.step(actions)
         else:
@@ -177,21 +184,9 @@ class HostedFleet:
             "rewards": rewards,
             "terminated": terminated,
             "truncated": truncated,
-            "infos": infos_to_plain(infos, len(rows)),
+            "infos": infos_to_plain(infos),
         }
         return Made(reply, episodes, len(rows) - int(ended_before.sum()))
-
-    def _save(self, event: Mapping[str, Any]) -> Made:
-        self._saved.keep(self.seq, self.fleet, self._chosen(event["rows"]), self.meter)
-        return Made({"state": self.seq}, [], 0)
-
-    def _load(self, event: Mapping[str, Any]) -> Made:
-        rows, columns = self._chosen(event["rows"]), self.meter.columns
-        self._saved.check(event["states"], len(rows))
-        abandoned = self.meter.abandon(rows, seq=self.seq, at=event["at"])
-        observations = self._saved.bring(self.fleet, rows, event["states"], self.meter)
-        columns["first_seqs"][rows], columns["started_at"][rows] = self.seq, event["at"]  # it is another episode
-        return Made({"observations": observations}, abandoned, 0)
 
     @property
     def owner(self) -> dict[str, Any]:
@@ -230,46 +225,35 @@ class HostedFleet:
 
     def save(self) -> bytes:
         """Return the state as bytes."""
-        plain = state_to_plain(self.fleet.get_state())
-        return pack({**plain, "meter": self.meter.columns, "saved": self._saved.to_plain()})
+        state = self.fleet.get_state()
+        arrays = {name: _without_records(array) for name, array in state.arrays.items()}
+        return pack({"arrays": arrays, "params": dict(state.params), "meter": self.meter.columns})
 
-    def load(self, body: bytes, seq: int) -> None:
+    def load(self, seq: int, body: bytes) -> None:
         """Go on where `save` was called."""
         saved = unpack(body)
         self.fleet.reset(seed=0)
         forms = self.fleet.get_state().arrays
-        self.fleet.set_state(state_from_plain(saved, forms))
-        self._saved.load_plain(saved["saved"], forms)
+        arrays = {
+            name: each.view(forms[name].dtype).reshape(forms[name].shape) for name, each in saved["arrays"].items()
+        }
+        self.fleet.set_state(BatchState(arrays, saved["params"]))
         self.meter.columns = {name: array.copy() for name, array in saved["meter"].items()}
         self.seq = self.snapshot_seq = seq
 
-    def adopt(self, other: HostedFleet) -> None:
-        """Become what `other` is, which must not be used any more; `release` this one before."""
-        self.fleet, self.meter, self._saved = other.fleet, other.meter, other._saved
-        self.seq, self.snapshot_seq, self.last = other.seq, other.snapshot_seq, other.last
-        self.is_behind = other.is_behind
-        self.num_processes = other.num_processes
-        other.is_open, other.num_processes = False, 0
-
-    def release(self) -> None:
-        """End its sub-environments and their processes; it may adopt others then."""
+    def close(self) -> None:
+        """End its sub-environments and their processes; nothing happens if that was done before."""
+        if not self.is_open:
+            return
+        self.is_open = False
         try:
             self.fleet.close()
         except SubEnvError as error:  # everything is released, and nobody can mend it
             _log.warning("fleet %s is closed, though its environment failed to: %s", self.fleet_id, error)
         finally:
-            self.num_processes = 0
-
-    def close(self) -> None:
-        """Release it for good."""
-        self.is_open = False
-        self.release()
+            self.when_closed()
 
 
-def shrink_actions(actions: Any) -> Any:
-    """Actions in fewer bytes, to be stored: whole numbers as small as they allow."""
-    if isinstance(actions, dict):
-        return {name: shrink_actions(each) for name, each in actions.items()}
-    if isinstance(actions, (list, tuple)):
-        return [shrink_actions(each) for each in actions]
-    return shrink(actions) if isinstance(actions, np.ndarray) else actions
+def _without_records(array: NDArray[Any]) -> NDArray[Any]:
+    """Return records as bytes, which can be packed; other arrays as they are."""
+    return np.ascontiguousarray(array).view(np.uint8) if array.dtype.kind == "V" else array

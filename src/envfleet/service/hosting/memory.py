@@ -6,16 +6,15 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from envfleet.errors import InvalidArgument
 from envfleet.remote.codec import unpack
-from envfleet.service.database.store import Store, StoredFleet
-from envfleet.service.hosting.episode_fleet import EpisodeFleet
+from envfleet.service.database.store import Store
 from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
 from envfleet.service.hosting.process_room import ProcessRoom
-from envfleet.service.offers import Offer, find_offer
+from envfleet.service.offers import find_offer
 from envfleet.service.refusals import Busy, Closed, EnvFailed, NotFound
 from envfleet.service.settings import Settings
 
@@ -37,8 +36,7 @@ class Memory:
         self._store, self._settings = store, settings
         self._held: dict[str, HostedFleet] = {}
         self._lock = threading.Lock()
-        self._building: dict[str, threading.Lock] = {}
-        self._room = ProcessRoom(settings, self._drop_unused)
+        self._room = ProcessRoom(settings, self.all, self.drop_unused)
 
     def __len__(self) -> int:
         """Return how many."""
@@ -62,105 +60,89 @@ class Memory:
         return known
 
     def bring(self, user_id: int | None, fleet_id: str) -> HostedFleet:
-        """Bring a fleet to memory, built again if it is not there; threads that want the same one wait for the first.
+        """Return a fleet; one that is not in memory is built again, as of its last snapshot or its beginning.
+
+        Args:
+            user_id: Whose it must be; `None` for anybody's.
+            fleet_id: Its id.
 
         Raises:
             NotFound: There is none, or it is somebody else's.
-            Closed: It was closed.
-            Busy: Another thread takes too long to build it, or there is no room for its worker processes.
+            Closed: It was closed, or ran another version of its environment.
+            Busy: There is no room for its worker processes.
+            InvalidArgument: Its environment is not hosted any more, or cannot be made.
+            EnvFailed: Its environment raises.
         """
         hosted = self._held.get(fleet_id)
-        if hosted is not None:
-            return hosted
-        if _FLEET_ID.fullmatch(fleet_id) is None:  # a database may not even take it as text
-            raise unknown(fleet_id)
-        with self._lock:
-            building = self._building.setdefault(fleet_id, threading.Lock())
-        try:
-            with self.hold(building, fleet_id):
-                return self._held.get(fleet_id) or self._restore(user_id, fleet_id)
-        finally:
-            with self._lock:
-                self._building.pop(fleet_id, None)
+        if hosted is None:
+            if _FLEET_ID.fullmatch(fleet_id) is None:  # a database may not even take it as text
+                raise _unknown(fleet_id)
+            hosted = self._restore(user_id, fleet_id)
+        if user_id not in (None, hosted.user_id):
+            raise _unknown(fleet_id)
+        return hosted
 
-    @contextlib.contextmanager
-    def hold(self, lock: threading.Lock, fleet_id: str) -> Iterator[None]:
-        """Hold a lock of a fleet's, for which a call waits no longer than for its turn.
+    def _restore(self, user_id: int | None, fleet_id: str) -> HostedFleet:
+        row = self._store.load_fleet(fleet_id)
+        if row is None or user_id not in (None, row["user_id"]):
+            raise _unknown(fleet_id)
+        if row["closed_at"] is not None:
+            raise _closed(fleet_id)
+        config = self.read_config(row)
+        hosted = self.build(fleet_id, row["user_id"], config, snapshot=self._store.load_snapshot(fleet_id))
+        hosted.is_behind, hosted.touched_at = True, row["touched_at"]
+        return self.put(hosted)
+
+    def read_config(self, row: Mapping[str, Any]) -> FleetConfig:
+        """Return what it takes to build a stored fleet again.
 
         Raises:
-            Busy: It was not free in that time.
+            Closed: It ran another version of its environment.
+            InvalidArgument: Its environment is not hosted any more.
         """
-        if not lock.acquire(timeout=self._settings.queue_timeout_s):
-            raise Busy(f"fleet {fleet_id!r} is busy with another call: try again", retry_after_s=1.0)
-        try:
-            yield
-        finally:
-            lock.release()
+        config = FleetConfig.model_validate(row["config"])
+        version = find_offer(self._settings.offers, config.env).version()
+        if version != config.version:
+            raise Closed(
+                f"fleet {row['id']!r} ran {config.version}, this service has {version}: close it and create a new one"
+            )
+        return config
 
-    def build(self, fleet_id: str, user_id: int, config: FleetConfig) -> HostedFleet:
+    def build(
+        self, fleet_id: str, user_id: int, config: FleetConfig, snapshot: tuple[int, bytes] | None = None
+    ) -> HostedFleet:
         """Return a new fleet, which is not in memory yet.
+
+        Args:
+            fleet_id: Its id.
+            user_id: Whose it is.
+            config: What to make.
+            snapshot: `(seq, body)` of the state in which it begins, if there is one.
 
         Raises:
             InvalidArgument: It cannot be made.
             EnvFailed: Likewise, as its environment raises.
             Busy: There is no room for its worker processes at present.
         """
-        offer: Offer = find_offer(self._settings.offers, config.env)
-        kind = EpisodeFleet if config.kind == "episodes" else HostedFleet
+        offer = find_offer(self._settings.offers, config.env)
 
         def make() -> HostedFleet:
-            try:
-                return kind(fleet_id, user_id, offer, config)
-            except InvalidArgument:
-                raise
-            except Exception as error:
-                raise EnvFailed(
-                    f"{config.env} cannot be made ({type(error).__name__}; the service's log says more)"
-                ) from error
+            with contextlib.ExitStack() as undoing:
+                try:
+                    hosted = HostedFleet(fleet_id, user_id, offer, config)
+                    undoing.callback(hosted.close)
+                    if snapshot is not None:
+                        hosted.load(*snapshot)
+                except InvalidArgument:
+                    raise
+                except Exception as error:
+                    raise EnvFailed(
+                        f"{config.env} cannot be made ({type(error).__name__}; the service's log says more)"
+                    ) from error
+                undoing.pop_all()
+            return hosted
 
         return self._room.build(user_id, offer.count_processes(config.num_envs), make)
-
-    def _drop_unused(self, hosted: HostedFleet) -> bool:
-        """Put a fleet out of memory, unless it is in use; whether it was done."""
-        if not hosted.lock.acquire(blocking=False):
-            return False
-        try:
-            if self._held.get(hosted.fleet_id) is not hosted:
-                return False
-            self._store.touch_fleets({hosted.fleet_id: hosted.touched_at})  # or its use would be forgotten
-            self.drop(hosted)
-        finally:
-            hosted.lock.release()
-        return True
-
-    def _restore(self, user_id: int | None, fleet_id: str) -> HostedFleet:
-        stored = self._store.load_fleet(fleet_id)
-        if stored is None or user_id not in (None, stored.row["user_id"]):
-            raise unknown(fleet_id)
-        if stored.row["closed_at"] is not None:
-            raise closed(fleet_id)
-        hosted = self._rebuild(stored)
-        hosted.touched_at = stored.row["touched_at"] if user_id is None else time.time()  # nobody uses what is reaped
-        return self.put(hosted)
-
-    def _rebuild(self, stored: StoredFleet) -> HostedFleet:
-        """Return a fleet as of its last snapshot, or its beginning; whoever uses it makes the events since."""
-        config = FleetConfig.model_validate(stored.row["config"])
-        offer = find_offer(self._settings.offers, config.env)
-        if offer.version() != config.version:
-            raise Closed(
-                f"fleet {stored.row['id']!r} ran {config.version}, this service has {offer.version()}: close it "
-                "and create a new one"
-            )
-        hosted = self.build(stored.row["id"], stored.row["user_id"], config)
-        hosted.is_behind = True
-        try:
-            if stored.snapshot is not None:
-                hosted.load(stored.snapshot[1], stored.snapshot[0])
-        except BaseException:
-            hosted.close()
-            raise
-        return hosted
 
     def follow(self, hosted: HostedFleet) -> None:
         """Make the events that are in the database and not in memory, for as long as a call may wait.
@@ -173,7 +155,7 @@ class Memory:
         deadline, hosted.is_behind = time.monotonic() + self._settings.queue_timeout_s, True
         if self._store.is_closed(hosted.fleet_id):
             self.drop(hosted)
-            raise closed(hosted.fleet_id)
+            raise _closed(hosted.fleet_id)
         while events := self._store.events(hosted.fleet_id, hosted.seq, _CHUNK):
             for _, key, body in events:
                 self._make_again(hosted, key, unpack(body))
@@ -191,7 +173,7 @@ class Memory:
     def _make_again(self, hosted: HostedFleet, key: bytes, event: Mapping[str, Any]) -> None:
         if event["do"] == CLOSE:
             self.drop(hosted)
-            raise closed(hosted.fleet_id)
+            raise _closed(hosted.fleet_id)
         try:
             hosted.last = key, hosted.make(event).reply
         except Exception as error:
@@ -201,31 +183,30 @@ class Memory:
                 "service's log says more): close it, so that it counts no more against your quota, and create a new one"
             ) from error
 
-    def reload(self, hosted: HostedFleet) -> None:
-        """Bring a fleet back to what the database says of it, in place; if that fails, it leaves the memory."""
-        try:
-            stored = self._store.load_fleet(hosted.fleet_id)
-            if stored is None or stored.row["closed_at"] is not None:
-                raise closed(hosted.fleet_id)
-            hosted.release()  # there may be room for no more processes
-            hosted.adopt(self._rebuild(stored))
-        except BaseException:
-            self.drop(hosted)
-            raise
-
     def drop(self, hosted: HostedFleet) -> None:
-        """Put a fleet out of memory; hold its lock."""
+        """Put a fleet out of memory; hold its lock. Whoever uses it next gets it as the database has it."""
         with self._lock:
             if self._held.get(hosted.fleet_id) is hosted:
                 del self._held[hosted.fleet_id]
         hosted.close()
 
+    def drop_unused(self, hosted: HostedFleet) -> bool:
+        """Put a fleet out of memory, unless it is in use; returns whether it was done."""
+        if not hosted.lock.acquire(blocking=False):
+            return False
+        try:
+            if self._held.get(hosted.fleet_id) is not hosted:
+                return False
+            self._store.touch_fleets({hosted.fleet_id: hosted.touched_at})  # or its use would be forgotten
+            self.drop(hosted)
+        finally:
+            hosted.lock.release()
+        return True
 
-def unknown(fleet_id: str) -> NotFound:
-    """Return the refusal of a fleet that there is not, or that is somebody else's."""
+
+def _unknown(fleet_id: str) -> NotFound:
     return NotFound(f"there is no fleet {fleet_id[:80]!r}")
 
 
-def closed(fleet_id: str) -> Closed:
-    """Return the refusal of a fleet that is no more."""
+def _closed(fleet_id: str) -> Closed:
     return Closed(f"fleet {fleet_id!r} was closed, or reaped after it lay idle: create a new one")

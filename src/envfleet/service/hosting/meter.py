@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,7 +63,8 @@ class Meter:
 
     def abandon(self, rows: NDArray[np.int64], *, seq: int, at: float) -> list[dict[str, Any]]:
         """End the episodes in `rows` that run and were stepped; returns them."""
-        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0) & self._is_listed[rows]]
+        listed = self._lists_all | self.columns["is_ranked"][rows]
+        left = rows[self.columns["is_running"][rows] & (self.columns["lengths"][rows] > 0) & listed]
         found = [self._describe(row, "abandoned", None, seq, at) for row in left.tolist()]
         self.columns["is_running"][rows] = False
         return found
@@ -110,7 +112,7 @@ class Meter:
                 seq,
                 at,
             )
-            for k in np.flatnonzero(ended & self._is_listed[rows]).tolist()
+            for k in np.flatnonzero(ended & (self._lists_all | self.columns["is_ranked"][rows])).tolist()
         ]
 
     def _check_returns(self, rows: NDArray[np.int64], rewards: NDArray[Any]) -> None:
@@ -124,11 +126,6 @@ class Meter:
                 "it or take another action"
             )
 
-    @property
-    def _is_listed(self) -> NDArray[np.bool_]:
-        is_ranked: NDArray[np.bool_] = self.columns["is_ranked"]
-        return np.ones_like(is_ranked) if self._lists_all else is_ranked
-
     def _describe(self, row: int, outcome: str, reason: Any, seq: int, at: float) -> dict[str, Any]:
         columns = self.columns
         return {
@@ -141,5 +138,5 @@ class Meter:
             "total": float(columns["returns"][row]),
             "length": int(columns["lengths"][row]),
             "outcome": outcome,
-            "details": self.hosting.details(columns, row, reason),
+            "details": json.dumps(self.hosting.details(columns, row, reason)),
         }

@@ -11,42 +11,26 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.infos import is_mask
 from envfleet.remote.codec import KINDS
 
 
-def infos_to_plain(infos: Mapping[str, Any], num_envs: int, within: Any = None) -> dict[str, Any]:
-    """Return infos as values that `pack` takes, with only the rows that have a value.
+def infos_to_plain(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Return infos in Gymnasium's form as values that `pack` takes.
 
-    Args:
-        infos: Gymnasium's form: `{"name": column, "_name": mask, …}`; a column is an array `(num_envs, …)`, an array of
-            objects, or such a dict.
-        num_envs: Number of sub-environments.
-        within: Mask of the dict that has these columns, if they are inside of one.
-
-    Returns:
-        By name: `{"rows": indices or None for all, "values": …}`, where values are an array or a list of those rows
-        (`"is_object": True` where the column was one of objects), or `{"rows": …, "columns": {…}}` for a dict. Objects
-        other than numbers, texts and arrays are sent as text. `"is_masked": True` marks a column of a dict that has a
-        mask of its own.
+    Columns of numbers, masks among them, and dicts stay what they are. A column of objects becomes `[rows, values]`,
+    the rows that have one and a list of them or one array; objects other than numbers, texts and arrays become text.
     """
-    plain: dict[str, Any] = {}
-    for name, column in infos.items():
-        if is_mask(name, infos):
-            continue
-        mask = infos.get(f"_{name}", within)
-        rows = None if mask is None or mask.all() else np.flatnonzero(mask).astype(np.uint32)
-        if isinstance(column, Mapping):
-            plain[name] = {"rows": rows, "columns": infos_to_plain(column, num_envs, mask)}
-        else:
-            chosen = column if rows is None else column[rows]
-            if column.dtype.kind in KINDS:
-                plain[name] = {"rows": rows, "values": chosen}
-            else:
-                plain[name] = {"rows": rows, "values": _stacked(chosen.tolist()), "is_object": True}
-        if within is not None and f"_{name}" in infos:
-            plain[name]["is_masked"] = True
-    return plain
+    return {name: _column_to_plain(column) for name, column in infos.items()}
+
+
+def _column_to_plain(column: Any) -> Any:
+    if isinstance(column, Mapping):
+        return infos_to_plain(column)
+    if column.dtype.kind in KINDS:
+        return column
+    values = column.tolist()
+    rows = [row for row, value in enumerate(values) if value is not None]
+    return [np.array(rows, np.uint32), _stacked([values[row] for row in rows])]
 
 
 def _stacked(values: list[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Path, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
@@ -71,7 +72,7 @@ async def readyz(request: Request) -> dict[str, str]:
     """Report that the process takes calls, and its database answers."""
     service = service_of(request)
     try:
-        await service.in_thread(service.store.check)
+        await service.in_thread(lambda: service.store.value(sa.select(1)))
     except SQLAlchemyError as error:
         raise Stopping(f"the database does not answer: {type(error).__name__}", retry_after_s=5.0) from error
     if not service.is_ready:

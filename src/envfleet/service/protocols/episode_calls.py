@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from envfleet.errors import InvalidArgument
-from envfleet.service.hosting.episode_fleet import EpisodeFleet, episode_fleet_config, find_episode_offer
-from envfleet.service.hosting.hosted import HostedFleet, Made
+from envfleet.envs.hosting import EpisodeProtocol
+from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.remote.codec import shrink
+from envfleet.service.hosting.hosted import FleetConfig, HostedFleet
+from envfleet.service.offers import Offer
 from envfleet.service.protocols.requests import read
 from envfleet.service.protocols.schemas import (
     CreateEpisodes,
@@ -24,13 +25,36 @@ from envfleet.service.protocols.schemas import (
     StepEpisode,
     StepEpisodes,
 )
-from envfleet.service.refusals import EpisodeOver, NotFound, QuotaSpent, Refusal
+from envfleet.service.refusals import Closed, EpisodeOver, NotFound, QuotaSpent
 from envfleet.service.service import Service
 from envfleet.service.users.auth import Identity
 
 _EPISODE_ID = re.compile(r"([0-9a-f]{24})-(\d{1,6})-(\d{1,12})")
 _LEFT_ALONE_S = 60.0
 Reply = dict[str, Any]
+Result = Reply | EnvfleetError
+"""What came of an episode's part in a call, or why it had none."""
+
+
+def find_episode_offer(offers: Iterable[Offer], name: str | None = None) -> tuple[Offer, EpisodeProtocol]:
+    """Find an environment of which the episode protocol is spoken.
+
+    Args:
+        offers: Of the service.
+        name: What a client calls it; the first one if it does not say.
+
+    Raises:
+        InvalidArgument: It is not offered.
+    """
+    known: list[str] = []
+    for offer in offers:
+        protocol = offer.hosting.episodes
+        if protocol is not None:
+            known += (*protocol.names, offer.env, offer.env.removeprefix("envfleet/"))
+            if name is None or name in known:
+                return offer, protocol
+    advice = f"pass one of {', '.join(known)}" if known else "this service offers none, use the fleet protocol"
+    raise InvalidArgument(f"env_type={name!r}, expected an environment of the episode protocol: {advice}")
 
 
 class EpisodeCalls:
@@ -59,26 +83,28 @@ class EpisodeCalls:
 
     def _create(self, asked: EpisodeConfig, num_envs: int) -> tuple[str, list[list[float]]]:
         offer, protocol = find_episode_offer(self._service.settings.offers, asked.env_type)
-        config = episode_fleet_config(offer, protocol, num_envs, asked.max_steps_per_episode)
+        limit = min(asked.max_steps_per_episode, offer.max_episode_steps or asked.max_steps_per_episode)
+        offer.check(num_envs, {"max_episode_steps": limit})
+        # Ended rows are never stepped, so that no autoreset happens; in DISABLED a step of the others would be refused.
+        config = FleetConfig(
+            env=offer.env,
+            version=offer.version(),
+            num_envs=num_envs,
+            autoreset_mode="NEXT_STEP",
+            mode="ranked",
+            options={"max_episode_steps": limit, protocol.option: protocol.longest},
+            kind="episodes",
+        )
         user_id, key = self._identity.user_id, secrets.token_hex(16)
-        with self._room(num_envs) as most:
+        most = self._service.quotas.limits(self._identity)[0]
+        try:
             fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
-        event = {"do": "reset", "rows": list(range(num_envs)), "seeds": None}
-        with self._fleets.use(user_id, fleet_id) as hosted:
-            made = self._fleets.call_next(hosted, lambda: event)
+        except QuotaSpent:  # these clients never close anything, so close for them what they left alone
+            self._close_left_alone()
+            fleet_id = self._fleets.create(user_id, config, key, most_live_envs=most)
+        with self._fleets.use(user_id, fleet_id) as fleet:
+            made = self._fleets.make(fleet, {"do": "reset", "rows": list(range(num_envs)), "seeds": [None] * num_envs})
         return fleet_id, made.reply["observations"][:, 0].tolist()
-
-    @contextlib.contextmanager
-    def _room(self, num_envs: int) -> Iterator[int]:
-        """Keep room for a fleet; these clients never close anything, so close for them what they left alone."""
-        quotas = self._service.quotas
-        with contextlib.ExitStack() as stack:
-            try:
-                most = stack.enter_context(quotas.room(self._identity, num_envs))
-            except QuotaSpent:
-                self._close_left_alone()
-                most = stack.enter_context(quotas.room(self._identity, num_envs))
-            yield most
 
     def _close_left_alone(self) -> None:
         user_id, now = self._identity.user_id, time.time()
@@ -91,33 +117,34 @@ class EpisodeCalls:
 
     def info(self, episode_id: str) -> Reply:
         """Return what an episode amounts to."""
-        fleet_id, row = _parse(episode_id)
-        with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
-            fleet = _checked(hosted, row)
+
+        def look(fleet: HostedFleet, row: int) -> Reply:
             total = float(fleet.meter.columns["returns"][row])
             return {"episode_id": _episode_id(fleet, row), "total_reward": total, **_flags(fleet, row)}
 
+        return self._look(episode_id, look)
+
     def latest(self, episode_id: str) -> Reply:
         """Return the last observation."""
-        fleet_id, row = _parse(episode_id)
-        with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
-            fleet = _checked(hosted, row)
-            return {"observation": fleet.latest(row).tolist(), **_flags(fleet, row)}
+
+        def look(fleet: HostedFleet, row: int) -> Reply:
+            observation = fleet.fleet.engine.observe(np.array([row]))[0, -1]
+            return {"observation": observation.tolist(), **_flags(fleet, row)}
+
+        return self._look(episode_id, look)
+
+    def _look(self, episode_id: str, look: Callable[[HostedFleet, int], Reply]) -> Reply:
+        def work(fleet: HostedFleet, places: Mapping[int, int]) -> dict[int, Result]:
+            return {row: look(fleet, row) for row in places}
+
+        return _require(self._by_fleet([episode_id], work)[0])
 
     # ------------------------------------------------------------------ resetting
 
     def reset_one(self, asked: ResetEpisode) -> Reply:
         """Begin one anew."""
-        fleet_id, row = _parse(asked.episode_id)
-        with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
-            fleet = _checked(hosted, row)
-            event = {"do": "reset", "rows": [row], "seeds": [asked.seed]}
-            made = self._fleets.call_next(fleet, lambda: event)
-            return {
-                "observation": made.reply["observations"][0, 0].tolist(),
-                "new_episode_id": _episode_id(fleet, row),
-                "info": {},
-            }
+        result = _require(self._reset([asked.episode_id], [asked.seed])[0])
+        return {"observation": result["observation"], "new_episode_id": result["id"], "info": {}}
 
     def reset_many(self, body: bytes) -> Reply:
         """Begin some anew; what cannot be is told in its place."""
@@ -125,155 +152,152 @@ class EpisodeCalls:
         seeds = asked.seeds or [None] * len(asked.episode_ids)
         if len(seeds) != len(asked.episode_ids):
             raise InvalidArgument(f"seeds has {len(seeds)} entries, expected {len(asked.episode_ids)}, as episode_ids")
-        results: list[Reply] = [{}] * len(seeds)
+        results = [
+            {"observation": [], "id": None, "info": {"error": str(result)}} if isinstance(result, Exception) else result
+            for result in self._reset(asked.episode_ids, seeds)
+        ]
+        names = {"observations": "observation", "infos": "info", "new_episode_ids": "id"}
+        return {column: [result[name] for result in results] for column, name in names.items()}
 
-        def reset(fleet: EpisodeFleet, places: Sequence[tuple[int, int]]) -> None:
-            event = {"do": "reset", "rows": [row for _, row in places], "seeds": [seeds[place] for place, _ in places]}
-            made = self._fleets.call_next(fleet, lambda: event)
-            for k, (place, row) in enumerate(places):
-                observation = made.reply["observations"][k, 0].tolist()
-                results[place] = {"observation": observation, "id": _episode_id(fleet, row), "info": {}}
+    def _reset(self, episode_ids: Sequence[str], seeds: Sequence[int | None]) -> list[Result]:
+        def work(fleet: HostedFleet, places: Mapping[int, int]) -> dict[int, Result]:
+            chosen = [seeds[place] for place in places.values()]
+            made = self._fleets.make(fleet, {"do": "reset", "rows": list(places), "seeds": chosen})
+            return {
+                row: {"observation": rows[0].tolist(), "id": _episode_id(fleet, row), "info": {}}
+                for row, rows in zip(places, made.reply["observations"], strict=True)
+            }
 
-        def refuse(place: int, error: str) -> None:
-            results[place] = {"observation": [], "id": None, "info": {"error": error}}
-
-        self._by_fleet(asked.episode_ids, reset, refuse)
-        return {
-            "observations": [result["observation"] for result in results],
-            "infos": [result["info"] for result in results],
-            "new_episode_ids": [result["id"] for result in results],
-        }
+        return self._by_fleet(episode_ids, work)
 
     # ------------------------------------------------------------------ stepping
 
     def step_one(self, asked: StepEpisode) -> Reply:
         """Decide for one episode."""
-        fleet_id, row = _parse(asked.episode_id)
-        with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
-            fleet = _checked(hosted, row)
-            fleet.protocol.check_action(asked.action)
-            result = self._step(fleet, [(0, row)], [asked])[0]
-            info = {"step": result["step"], "episode_id": _episode_id(fleet, row)}
-        reply = {name: result[name] for name in ("observation", "reward", "terminated", "truncated", "step")}
-        inner = {**info, "total_reward": result["total"]}
-        return {**reply, "info": {**info, "reason": result["reason"], "info": inner}}
+        result = _require(self._step([asked])[0])
+        told = result.pop("info")
+        info = {name: told[name] for name in ("step", "episode_id")}
+        inner = {**info, "total_reward": told["total_reward"]}
+        return {**result, "step": told["step"], "info": {**info, "reason": told["reason"], "info": inner}}
 
     def step_many(self, body: bytes) -> Reply:
         """Decide for some episodes; what cannot be done is told in its place."""
         actions = read(StepEpisodes, body, is_json=True).episode_actions
-        results: list[Reply] = [{}] * len(actions)
-
-        def refuse(place: int, error: str, **more: Any) -> None:
-            info = {"message": error, "error": error, "terminated": True, "truncated": False, **more}
-            results[place] = {"observation": [], "reward": 0.0, "terminated": True, "truncated": False, "info": info}
-
-        def step(fleet: EpisodeFleet, places: Sequence[tuple[int, int]]) -> None:
-            groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
-            for place, row in places:
-                if fleet.is_over(row):
-                    refuse(place, "the episode has ended: reset it", episode_id=_episode_id(fleet, row))
-                    continue
-                try:
-                    fleet.protocol.check_action(actions[place].action)
-                except InvalidArgument as error:
-                    refuse(place, str(error))
-                else:
-                    groups[min(actions[place].step_size, fleet.protocol.longest)].append((place, row))
-            for group in groups.values():
-                results_of_group = self._step(fleet, group, actions)
-                for (place, row), result in zip(group, results_of_group, strict=True):
-                    info = {name: result[name] for name in ("step", "terminated", "truncated", "reason")}
-                    info["total_reward"] = result["total"]
-                    results[place] = {**result, "info": {**info, "episode_id": _episode_id(fleet, row)}}
-
-        self._by_fleet([each.episode_id for each in actions], step, refuse)
+        results = [
+            _refused(asked, result) if isinstance(result, Exception) else result
+            for asked, result in zip(actions, self._step(actions), strict=True)
+        ]
         names = ("observation", "reward", "terminated", "truncated", "info")
         return {f"{name}s": [result[name] for result in results] for name in names}
 
-    def _step(
-        self, fleet: EpisodeFleet, places: Sequence[tuple[int, int]], actions: Sequence[StepEpisode]
-    ) -> list[Reply]:
-        """Make decisions for the same number of steps; one result each."""
-        protocol = fleet.protocol
-        span = min(actions[places[0][0]].step_size, protocol.longest)
-        rows = [row for _, row in places]
-        most_steps = self._service.quotas.limits(self._identity)[1]
+    def _step(self, actions: Sequence[StepEpisode]) -> list[Result]:
+        def work(fleet: HostedFleet, places: Mapping[int, int]) -> dict[int, Result]:
+            protocol = _protocol(fleet)
+            found: dict[int, Result] = {}
+            groups: dict[int, dict[int, StepEpisode]] = defaultdict(dict)
+            for row, place in places.items():
+                try:
+                    if _is_over(fleet, row):
+                        raise EpisodeOver("the episode has ended: reset it")
+                    protocol.check_action(actions[place].action)
+                except (EpisodeOver, InvalidArgument) as error:
+                    found[row] = error
+                else:
+                    groups[min(actions[place].step_size, protocol.longest)][row] = actions[place]
+            for span, group in groups.items():
+                found.update(self._step_group(fleet, span, group))
+            return found
 
-        def event() -> Mapping[str, Any]:
-            if any(fleet.is_over(row) for row in rows):
-                raise EpisodeOver("the episode has ended: reset it")
-            chosen = np.array([actions[place].action for place, _ in places])
-            return {"do": "step", "rows": rows, "actions": chosen, protocol.span: span}
+        return self._by_fleet([each.episode_id for each in actions], work)
 
-        made = self._fleets.call_next(fleet, event, most_steps=most_steps)
-        self._service.metrics.env_steps.labels(fleet.config.env).inc(len(rows))
-        return [_result(fleet, made, k, row, actions[place]) for k, (place, row) in enumerate(places)]
+    def _step_group(self, fleet: HostedFleet, span: int, group: Mapping[int, StepEpisode]) -> dict[int, Result]:
+        """Make decisions, by row, for the same number of steps."""
+        protocol, most_steps = _protocol(fleet), self._service.quotas.limits(self._identity)[1]
+        chosen = shrink(np.array([asked.action for asked in group.values()]))
+        event = {"do": "step", "rows": list(group), "actions": chosen, protocol.span: span}
+        reply = self._fleets.make(fleet, event, most_steps=most_steps).reply
+        found: dict[int, Result] = {}
+        for k, (row, asked) in enumerate(group.items()):
+            num_rows, reason = (int(reply["infos"][name][k]) for name in ("num_rows", "reason"))
+            rows = reply["observations"][k, :num_rows]
+            flags = {name: bool(reply[name][k]) for name in ("terminated", "truncated")}
+            info = {
+                "step": _length(fleet, row),
+                **flags,
+                "reason": "max_steps" if flags["truncated"] else protocol.reasons.get(reason),
+                "total_reward": float(fleet.meter.columns["returns"][row]),
+                "episode_id": _episode_id(fleet, row),
+            }
+            observation = (rows if asked.return_all_states else rows[-1]).tolist()
+            found[row] = {"observation": observation, "reward": float(reply["rewards"][k]), **flags, "info": info}
+        return found
 
     def _by_fleet(
-        self,
-        episode_ids: Sequence[str],
-        use: Callable[[EpisodeFleet, Sequence[tuple[int, int]]], None],
-        refuse: Callable[[int, str], None],
-    ) -> None:
-        """Call `use(fleet, [(place, row), …])` for each fleet; what is refused is refused place by place."""
+        self, episode_ids: Sequence[str], work: Callable[[HostedFleet, Mapping[int, int]], dict[int, Result]]
+    ) -> list[Result]:
+        """Return a result for each episode.
+
+        Args:
+            episode_ids: The episodes.
+            work: Called with each fleet of theirs and the place of each row in `episode_ids`; returns results by row.
+        """
+        results: dict[int, Result] = {}
         groups: dict[str, dict[int, int]] = defaultdict(dict)
         for place, episode_id in enumerate(episode_ids):
-            try:
-                fleet_id, row = _parse(episode_id)
-            except NotFound as error:
-                refuse(place, str(error))
-                continue
-            if row in groups[fleet_id]:
-                refuse(place, "the episode is named twice in one call")
+            # The number behind fleet and row is not asked for: an old id means the episode that took its place.
+            parts = _EPISODE_ID.fullmatch(episode_id)
+            if parts is None:
+                results[place] = NotFound(f"there is no episode {episode_id[:80]!r}")
+            elif int(parts[2]) in groups[parts[1]]:
+                results[place] = InvalidArgument("the episode is named twice in one call")
             else:
-                groups[fleet_id][row] = place
-        for fleet_id, rows in groups.items():
+                groups[parts[1]][int(parts[2])] = place
+        for fleet_id, places in groups.items():
             try:
-                with self._fleets.use(self._identity.user_id, fleet_id) as hosted:
-                    places = [(place, row) for row, place in rows.items()]
-                    use(_checked(hosted, max(rows)), places)
-            except (Refusal, InvalidArgument) as error:
-                if not isinstance(error, Refusal) or error.status in (404, 410):
-                    for place in rows.values():
-                        refuse(place, str(error))
-                else:
-                    raise
+                with self._fleets.use(self._identity.user_id, fleet_id) as fleet:
+                    if fleet.config.kind != "episodes" or max(places) >= fleet.config.num_envs:
+                        raise NotFound("there is no such episode")
+                    found = work(fleet, places)
+            except (NotFound, Closed, InvalidArgument) as error:
+                found = dict.fromkeys(places, error)
+            results.update({place: found[row] for row, place in places.items()})
+        return [results[place] for place in range(len(episode_ids))]
 
 
-def _parse(episode_id: str) -> tuple[str, int]:
-    """Fleet and row. The number behind them is not asked for: an old id means the episode that took its place."""
-    found = _EPISODE_ID.fullmatch(episode_id)
-    if found is None:
-        raise NotFound(f"there is no episode {episode_id[:80]!r}")
-    return found[1], int(found[2])
+def _require(result: Result) -> Reply:
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
-def _checked(hosted: HostedFleet, row: int) -> EpisodeFleet:
-    if not isinstance(hosted, EpisodeFleet) or row >= hosted.config.num_envs:
-        raise NotFound("there is no such episode")
-    return hosted
+def _refused(asked: StepEpisode, error: Exception) -> Reply:
+    """Return what stands for a step that was not made: the end of the episode, as clients know nothing else."""
+    flags = {"terminated": True, "truncated": False}
+    info = {"message": str(error), "error": str(error), **flags, "episode_id": asked.episode_id}
+    return {"observation": [], "reward": 0.0, **flags, "info": info}
 
 
-def _episode_id(fleet: EpisodeFleet, row: int) -> str:
-    return f"{fleet.fleet_id}-{row}-{fleet.number(row)}"
+def _protocol(fleet: HostedFleet) -> EpisodeProtocol:
+    protocol = fleet.meter.hosting.episodes
+    if protocol is None:
+        raise InvalidArgument(f"the episode protocol is not spoken of {fleet.config.env}: use the fleet protocol")
+    return protocol
 
 
-def _flags(fleet: EpisodeFleet, row: int) -> Reply:
-    is_truncated = fleet.is_truncated(row)
-    is_terminated = fleet.is_over(row) and not is_truncated
-    return {"step": fleet.length(row), "terminated": is_terminated, "truncated": is_truncated}
+def _episode_id(fleet: HostedFleet, row: int) -> str:
+    return f"{fleet.fleet_id}-{row}-{int(fleet.fleet.episode_ids[row]) // fleet.config.num_envs}"
 
 
-def _result(fleet: EpisodeFleet, made: Made, k: int, row: int, asked: StepEpisode) -> Reply:
-    reply = made.reply
-    num_rows, reason = (int(reply["infos"][name]["values"][k]) for name in ("num_rows", "reason"))
-    rows, truncated = reply["observations"][k, :num_rows], bool(reply["truncated"][k])
-    return {
-        "observation": (rows if asked.return_all_states else rows[-1]).tolist(),
-        "reward": float(reply["rewards"][k]),
-        "terminated": bool(reply["terminated"][k]),
-        "truncated": truncated,
-        "step": fleet.length(row),
-        "total": float(fleet.meter.columns["returns"][row]),
-        "reason": "max_steps" if truncated else fleet.protocol.reasons.get(reason),
-    }
+def _is_over(fleet: HostedFleet, row: int) -> bool:
+    return not fleet.meter.columns["is_running"][row]
+
+
+def _length(fleet: HostedFleet, row: int) -> int:
+    """Length of a row's episode in the environment's own unit."""
+    return int(fleet.meter.columns[fleet.meter.hosting.unit][row])
+
+
+def _flags(fleet: HostedFleet, row: int) -> Reply:
+    is_truncated = _is_over(fleet, row) and not fleet.fleet.get_attr("reason")[row]
+    is_terminated = _is_over(fleet, row) and not is_truncated
+    return {"step": _length(fleet, row), "terminated": is_terminated, "truncated": is_truncated}

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 
-from envfleet.service.hosting.episode_fleet import find_episode_offer
-from envfleet.service.protocols.episode_calls import EpisodeCalls
+from envfleet.service.protocols.episode_calls import EpisodeCalls, find_episode_offer
 from envfleet.service.protocols.requests import TokenRoute, json_of, service_of
 from envfleet.service.protocols.schemas import (
     CreateEpisodes,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from envfleet.remote.codec import pack
 from envfleet.service.database.scores import COUNTED
 from envfleet.service.hosting.hosted import FleetConfig
 from envfleet.service.offers import find_offer
 from envfleet.service.protocols.requests import BINARY, BinaryRoute, caller, read, reply_with, service_of
-from envfleet.service.protocols.schemas import CreateFleet, FleetCall, LoadRows, ResetFleet, SaveRows, StepFleet
-from envfleet.service.service import Service
-from envfleet.service.users.auth import Identity
+from envfleet.service.protocols.schemas import CreateFleet, ResetFleet, StepFleet
 
 router = APIRouter(prefix="/api/v2", tags=["fleets"], route_class=BinaryRoute)
 scores_router = APIRouter(prefix="/api/v2", tags=["fleets"])
@@ -29,13 +27,10 @@ async def create_fleet(request: Request) -> Response:
         asked = read(CreateFleet, body)
         offer = find_offer(service.settings.offers, asked.env)
         offer.check(asked.num_envs, asked.options, is_ranked=asked.mode == "ranked")
-        user_id, key = identity.user_id, asked.key.hex()
-        fleet = service.fleets.find_made(user_id, key)
-        if fleet is None:  # a retry is not counted against the quota once more
-            config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
-            with service.quotas.room(identity, asked.num_envs) as most:
-                fleet = service.fleets.create(user_id, config, key, most_live_envs=most)
-        with service.fleets.use(user_id, fleet) as hosted:
+        config = FleetConfig(version=offer.version(), env=offer.env, **asked.model_dump(exclude={"key", "env"}))
+        most = service.quotas.limits(identity)[0]
+        fleet = service.fleets.create(identity.user_id, config, asked.key.hex(), most_live_envs=most)
+        with service.fleets.use(identity.user_id, fleet) as hosted:
             return pack(hosted.describe())
 
     return reply_with(await service.run(identity, "create", work), status=201)
@@ -68,53 +63,26 @@ async def reset_fleet(fleet: str, request: Request) -> Response:
     return await _call(fleet, request, "reset", ResetFleet)
 
 
-@router.post("/fleets/{fleet}/save", openapi_extra=BINARY, response_class=Response)
-async def save_rows(fleet: str, request: Request) -> Response:
-    """Save sub-environments in the middle of their episodes; the service keeps the states, and tells their number."""
-    return await _call(fleet, request, "save", SaveRows)
+@router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
+async def step_fleet(fleet: str, request: Request) -> Response:
+    """Step a fleet, or some rows of it."""
+    return await _call(fleet, request, "step", StepFleet)
 
 
-@router.post("/fleets/{fleet}/load", openapi_extra=BINARY, response_class=Response)
-async def load_rows(fleet: str, request: Request) -> Response:
-    """Go on from saved states."""
-    return await _call(fleet, request, "load", LoadRows)
-
-
-async def _call(fleet: str, request: Request, verb: str, schema: type[FleetCall]) -> Response:
+async def _call(fleet: str, request: Request, verb: str, schema: type[ResetFleet | StepFleet]) -> Response:
     """Have a fleet do something; the fields of the body are those of the event."""
     service, identity = await caller(request)
     body = await request.body()  # of somebody who may send one
 
     def work() -> tuple[bytes, bool]:
         asked = read(schema, body)
-        fields = {name: value for name, value in asked if name not in FleetCall.model_fields}
-        with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-            return service.fleets.call(hosted, {"do": verb, **fields}, seq=asked.seq, key=asked.key)
+        event = {"do": verb, **{name: value for name, value in asked if name not in ("seq", "key")}}
+        most_steps = service.quotas.limits(identity)[1]
+        user_id = identity.user_id
+        return service.fleets.call(user_id, fleet, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
 
     reply, is_stored = await service.run(identity, verb, work)
     return reply_with(reply, is_stored=is_stored)
-
-
-@router.post("/fleets/{fleet}/step", openapi_extra=BINARY, response_class=Response)
-async def step_fleet(fleet: str, request: Request) -> Response:
-    """Step a fleet, or some rows of it."""
-    service, identity = await caller(request)
-    body = await request.body()  # of somebody who may send one
-    reply, is_stored = await service.run(identity, "step", lambda: _step(service, identity, fleet, body))
-    return reply_with(reply, is_stored=is_stored)
-
-
-def _step(service: Service, identity: Identity, fleet: str, body: bytes) -> tuple[bytes, bool]:
-    asked = read(StepFleet, body)
-    with service.fleets.use(identity.user_id, fleet, is_counted=True) as hosted:
-        config, event, count = hosted.config, {"do": "step", "actions": asked.actions}, hosted.config.num_envs
-        if asked.rows is not None:
-            event["rows"], count = asked.rows, len(asked.rows)
-        most_steps = service.quotas.limits(identity)[1]
-        reply, is_stored = service.fleets.call(hosted, event, seq=asked.seq, key=asked.key, most_steps=most_steps)
-    if not is_stored:
-        service.metrics.env_steps.labels(config.env).inc(count)
-    return reply, is_stored
 
 
 @router.post("/fleets/{fleet}/close", response_class=Response)
@@ -150,11 +118,11 @@ async def envs(request: Request) -> Response:
 
 
 @scores_router.get("/scores/{env:path}")
-async def scores(env: str, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = COUNTED) -> dict[str, Any]:
+async def scores(env: str, request: Request) -> dict[str, Any]:
     """Return the leaderboard of an environment."""
     service = service_of(request)
     if not service.settings.has_public_scores:
         await caller(request)
     offer = find_offer(service.settings.offers, env)
-    rows = await service.in_thread(lambda: service.board.rows(offer.env, limit))
-    return {"env": offer.env, "limit": limit, "scores": rows}
+    rows = await service.in_thread(lambda: service.scores.fresh_board(offer.env))
+    return {"env": offer.env, "limit": COUNTED, "scores": rows}

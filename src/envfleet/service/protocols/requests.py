@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from envfleet.errors import InvalidArgument
 from envfleet.remote.codec import MEDIA_TYPE, unpack
 from envfleet.service.protocols.schemas import Schema
+from envfleet.service.refusals import describe
 from envfleet.service.service import Service
 from envfleet.service.users.auth import Identity
 
@@ -61,11 +62,6 @@ def read(schema: type[_S], body: bytes, *, is_json: bool = False) -> _S:
         return schema.model_validate_json(body) if is_json else schema.model_validate(unpack(body))
     except ValidationError as error:
         raise InvalidArgument(describe(error.errors())) from error
-
-
-def describe(errors: Any) -> str:
-    """Validation errors in one line: where, and what is wrong."""
-    return "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in errors[:5])
 
 
 def reply_with(body: bytes, *, is_stored: bool = False, status: int = 200) -> Response:

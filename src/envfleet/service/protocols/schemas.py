@@ -70,19 +70,6 @@ class StepFleet(FleetCall):
     rows: Rows = None
 
 
-class SaveRows(FleetCall):
-    """`POST /api/v2/fleets/{fleet}/save`."""
-
-    rows: Rows = None
-
-
-class LoadRows(FleetCall):
-    """`POST /api/v2/fleets/{fleet}/load`; of each state the number that `save` told, and the place in it."""
-
-    rows: Rows = None
-    states: Annotated[list[tuple[Count, Count]], _Batch]
-
-
 class CreateToken(Schema):
     """`POST /api/v2/admin/tokens`."""
 
@@ -96,12 +83,10 @@ class CreateToken(Schema):
 
 
 class EpisodeConfig(Schema):
-    """Of one episode; `auto_reset` and `step_size` mean something to clients only."""
+    """Of one episode; what else clients send means something to them only."""
 
     env_type: str | None = None
     max_steps_per_episode: Annotated[int, Field(ge=1, lt=2**31)] = 1000
-    auto_reset: bool = True
-    step_size: int = 10
 
 
 class CreateEpisodes(Schema):

@@ -46,6 +46,11 @@ class Identity:
     max_live_envs: int | None
     max_steps_per_day: int | None
 
+    @property
+    def is_admin(self) -> bool:
+        """Whether the user may administer."""
+        return self.role == "admin"
+
 
 class Tokens:
     """Makes, checks and revokes tokens; checks are remembered for seconds, so that a step does not wait for SQL.
@@ -55,7 +60,7 @@ class Tokens:
     """
 
     def __init__(self, store: Store) -> None:
-        self._engine = store.engine
+        self._store, self._engine = store, store.engine
         self._lock = threading.Lock()
         self._remembered: dict[str, tuple[float, Identity]] = {}
 
@@ -166,14 +171,11 @@ class Tokens:
         query = sa.select(
             Token.id, User.name.label("user"), User.role, Token.prefix, Token.created_at, Token.revoked_at
         )
-        with self._engine.connect() as connection:
-            rows = connection.execute(query.join(User, User.id == Token.user_id).order_by(Token.id)).mappings()
-            return [dict(row) for row in rows]
+        return self._store.rows(query.join(User, User.id == Token.user_id).order_by(Token.id))
 
     def has_any(self) -> bool:
         """Return whether there is a token at all."""
-        with self._engine.connect() as connection:
-            return connection.execute(sa.select(Token.id).limit(1)).first() is not None
+        return self._store.value(sa.select(Token.id).limit(1)) is not None
 
 
 def digest_of(token: str) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
-from envfleet.service.database.journal import live_envs_spent
 from envfleet.service.database.store import Store
 from envfleet.service.refusals import Busy
 from envfleet.service.settings import Settings
@@ -85,8 +82,6 @@ class Quotas:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
-        self._lock = threading.Lock()
-        self._being_made: Counter[int] = Counter()  # sub-environments by user
 
     def limits(self, identity: Identity) -> tuple[int, int | None]:
         """Live sub-environments, and steps a day."""
@@ -101,26 +96,3 @@ class Quotas:
             "live_envs": {"used": self._store.count_live_envs(identity.user_id), "limit": live},
             "steps_today": {"used": self._store.steps_today(identity.user_id), "limit": steps},
         }
-
-    @contextlib.contextmanager
-    def room(self, identity: Identity, num_envs: int) -> Iterator[int]:
-        """Keep room for a user's fleet while it is made, so that calls of the same moment do not all find it free.
-
-        Yields:
-            The limit, for the database to check again: other processes make fleets, too.
-
-        Raises:
-            QuotaSpent: There is none.
-        """
-        user_id, most = identity.user_id, self.limits(identity)[0]
-        with self._lock:
-            live = self._store.count_live_envs(user_id) + self._being_made[user_id] + num_envs
-            if live > most:
-                raise live_envs_spent(live, most)
-            self._being_made[user_id] += num_envs
-        try:
-            yield most
-        finally:
-            with self._lock:
-                self._being_made[user_id] -= num_envs
-                self._being_made += Counter()  # without those that make nothing

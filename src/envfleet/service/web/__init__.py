@@ -20,9 +20,9 @@ def install(app: FastAPI) -> None:
         app: With `state.service`.
     """
     service: Service = app.state.service
-    store, scores = service.store, service.scores
-    replays = Replays(store, service.settings, service.fleets)
-    app.state.site = Site(service, Sessions(store), Reading(store, scores), replays)
+    store = service.store
+    replays = Replays(store, service.fleets)
+    app.state.site = Site(service, Sessions(store), Reading(store), replays)
     for module in (leaderboard, account, administration):
         app.include_router(module.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))

@@ -7,16 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from envfleet.errors import InvalidArgument
 from envfleet.registry import find_hosting
 from envfleet.service.refusals import Busy, Closed, EnvFailed, Unauthorized
 from envfleet.service.users.auth import Identity
 from envfleet.service.web.drawings import Pictures, draw_episode, draw_score
-from envfleet.service.web.sessions import Visitor
 from envfleet.service.web.site import (
     COOKIE,
     PageRoute,
     Site,
-    check_origin,
     path_after_sign_in,
     remember,
     require_admin,
@@ -33,6 +32,7 @@ _After = Annotated[str, Query(max_length=100)]
 _FormText = Annotated[str, Form(max_length=300)]
 _PAGE = 25
 _GLANCE_S = 3.0
+_UNSHOWN = (Busy, Closed, EnvFailed, InvalidArgument)  # why an episode may have no replay
 
 
 @router.get("/sign-in")
@@ -44,7 +44,6 @@ async def sign_in_form(request: Request, after: _After = "/me") -> HTMLResponse:
 @router.post("/sign-in", response_model=None)
 async def sign_in(request: Request, token: _FormText = "", after: _FormText = "/me") -> HTMLResponse | RedirectResponse:
     """Begin a session."""
-    check_origin(request)
     site, after = site_of(request), path_after_sign_in(after)
     try:
         identity = await site.service.identify(token.strip())
@@ -58,10 +57,9 @@ async def sign_in(request: Request, token: _FormText = "", after: _FormText = "/
 
 
 @router.post("/sign-out")
-async def sign_out(request: Request, csrf: _FormText = "") -> RedirectResponse:
+async def sign_out(request: Request) -> RedirectResponse:
     """End the session."""
-    visitor, site = await require_visitor(request), site_of(request)
-    visitor.check_form(csrf)
+    site = site_of(request)
     await site.service.in_thread(lambda: site.sessions.end(request.cookies[COOKIE]))
     response = RedirectResponse("/", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
@@ -72,7 +70,7 @@ async def sign_out(request: Request, csrf: _FormText = "") -> RedirectResponse:
 async def own_page(request: Request, before: _Before = None) -> HTMLResponse:
     """Return the visitor's own page."""
     visitor = await require_visitor(request)
-    return await _show_account(site_of(request), visitor, visitor.identity, before)
+    return await _show_account(site_of(request), visitor, visitor, before)
 
 
 @router.get("/participants/{user_id}")
@@ -84,30 +82,26 @@ async def participant(user_id: _Id, request: Request, before: _Before = None) ->
     return await _show_account(site, visitor, of, before)
 
 
-async def _show_account(site: Site, visitor: Visitor, of: Identity, before: int | None) -> HTMLResponse:
+async def _show_account(site: Site, visitor: Identity, of: Identity, before: int | None) -> HTMLResponse:
     service = site.service
 
     def read() -> dict[str, Any]:
-        account = site.reading.account(of.user_id, before, _PAGE)
-        account["quota"] = service.quotas.used(of)
-        account["places"] = {env: _place(site, env, of.name) for env in account["histories"] if env in _offered(site)}
-        account["last"], account["pictures"] = _find_last(site, account["episodes"])
-        return account
+        episodes = service.scores.episodes(of.user_id, limit=_PAGE + 1, before_id=before)
+        ranked, offered = site.reading.ranked_envs(of.user_id), {offer.env for offer in service.settings.offers}
+        last, pictures = _find_last(site, episodes)
+        return {
+            "episodes": episodes[:_PAGE],
+            "next_before": episodes[_PAGE - 1]["id"] if len(episodes) > _PAGE else None,
+            "scores": {env: draw_score(service.scores.history(env, of.user_id)) for env in ranked},
+            "places": {env: _place(site, env, of.name) for env in ranked if env in offered},
+            "fleets": service.store.open_fleets(of.user_id),
+            "quota": service.quotas.used(of),
+            "last": last,
+            "pictures": pictures,
+        }
 
-    account = await service.run(visitor.identity, "page", read)
-    episodes = account.pop("episodes")
-    next_before = episodes[_PAGE - 1]["id"] if len(episodes) > _PAGE else None
-    scores = {env: draw_score(history) for env, history in account.pop("histories").items()}
-    return show(
-        "account.html",
-        visitor,
-        of=of,
-        episodes=episodes[:_PAGE],
-        next_before=next_before,
-        is_first=before is None,
-        scores=scores,
-        **account,
-    )
+    account = await service.run(visitor, "page", read)
+    return show("account.html", visitor, of=of, is_first=before is None, **account)
 
 
 def _find_last(site: Site, episodes: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, Pictures | None]:
@@ -117,34 +111,30 @@ def _find_last(site: Site, episodes: list[dict[str, Any]]) -> tuple[dict[str, An
         return None, None
     try:
         replay = site.replays.make(found, _GLANCE_S)
-    except (Busy, Closed, EnvFailed):
+    except _UNSHOWN:
         return found, None
     return found, draw_episode(replay, find_hosting(found["env"]).glance)
 
 
-def _offered(site: Site) -> set[str]:
-    return {offer.env for offer in site.service.settings.offers}
-
-
 def _place(site: Site, env: str, name: str) -> dict[str, Any] | None:
-    return next((row for row in site.service.board.rows(env) if row["user"] == name), None)
+    return next((row for row in site.service.scores.fresh_board(env) if row["user"] == name), None)
 
 
 @router.get("/episodes/{episode_id}")
 async def episode_page(episode_id: _Id, request: Request) -> HTMLResponse:
     """Return an episode, step by step: the visitor's own, or anybody's for an administrator."""
     visitor, site = await require_visitor(request), site_of(request)
-    whose = None if visitor.is_admin else visitor.identity.user_id
+    whose = None if visitor.is_admin else visitor.user_id
 
     def read() -> tuple[dict[str, Any], dict[str, Any], Pictures | None, str]:
         episode = site.reading.episode(whose, episode_id)
         owner = site.reading.user(episode["user_id"])
         try:
             return episode, owner, draw_episode(site.replays.make(episode)), ""
-        except (Busy, Closed, EnvFailed) as error:
+        except _UNSHOWN as error:
             return episode, owner, None, str(error)
 
-    episode, owner, pictures, refusal = await site.service.run(visitor.identity, "replay", read)
+    episode, owner, pictures, refusal = await site.service.run(visitor, "replay", read)
     counted, details = find_hosting(episode["env"]).columns, episode["details"]
     facts = {name: details[name] for name in counted if name in details}
     return show("episode.html", visitor, episode=episode, owner=owner, facts=facts, pictures=pictures, refusal=refusal)

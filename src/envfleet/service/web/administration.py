@@ -10,12 +10,11 @@ from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from envfleet.errors import InvalidArgument
-from envfleet.service.web.sessions import Visitor
-from envfleet.service.web.site import PageRoute, check_origin, require_admin, show, site_of
+from envfleet.service.users.auth import Identity
+from envfleet.service.web.site import PageRoute, require_admin, show, site_of
 
 router = APIRouter(route_class=PageRoute)
 _TokenId = Annotated[int, Path(ge=1, lt=2**31)]
-_Csrf = Annotated[str, Form(max_length=100)]
 _Limit = Annotated[str, Form(max_length=20)]
 
 
@@ -40,10 +39,9 @@ async def create_token(
     role: Annotated[Literal["participant", "admin"], Form()] = "participant",
     max_live_envs: _Limit = "",
     max_steps_per_day: _Limit = "",
-    csrf: _Csrf = "",
 ) -> HTMLResponse:
     """Make a token, and its user if need be; shows it this once."""
-    visitor, tokens = await _admin_who_sent(request, csrf), site_of(request).service.tokens
+    visitor, tokens = await require_admin(request), site_of(request).service.tokens
     try:
         live, steps = _limit("live environments", max_live_envs), _limit("steps a day", max_steps_per_day)
         token = await site_of(request).service.in_thread(
@@ -55,9 +53,9 @@ async def create_token(
 
 
 @router.post("/admin/tokens/{token_id}/rotate")
-async def rotate_token(token_id: _TokenId, request: Request, csrf: _Csrf = "") -> HTMLResponse:
+async def rotate_token(token_id: _TokenId, request: Request) -> HTMLResponse:
     """Revoke a token and make another for the same user; shows it this once."""
-    visitor, service = await _admin_who_sent(request, csrf), site_of(request).service
+    visitor, service = await require_admin(request), site_of(request).service
 
     def rotate() -> tuple[str, str]:
         token = service.tokens.rotate(token_id)
@@ -71,19 +69,12 @@ async def rotate_token(token_id: _TokenId, request: Request, csrf: _Csrf = "") -
 
 
 @router.post("/admin/tokens/{token_id}/revoke")
-async def revoke_token(token_id: _TokenId, request: Request, csrf: _Csrf = "") -> RedirectResponse:
+async def revoke_token(token_id: _TokenId, request: Request) -> RedirectResponse:
     """Make a token worthless."""
-    await _admin_who_sent(request, csrf)
+    await require_admin(request)
     service = site_of(request).service
     await service.in_thread(lambda: service.tokens.revoke(token_id))
     return RedirectResponse("/admin", 303)
-
-
-async def _admin_who_sent(request: Request, csrf: str) -> Visitor:
-    visitor = await require_admin(request)
-    check_origin(request)
-    visitor.check_form(csrf)
-    return visitor
 
 
 def _limit(name: str, text: str) -> int | None:
@@ -96,7 +87,7 @@ def _limit(name: str, text: str) -> int | None:
 
 
 async def _show(
-    request: Request, visitor: Visitor, *, status: int = 200, token: str = "", token_of: str = "", refusal: str = ""
+    request: Request, visitor: Identity, *, status: int = 200, token: str = "", token_of: str = "", refusal: str = ""
 ) -> HTMLResponse:
     site = site_of(request)
     service = site.service

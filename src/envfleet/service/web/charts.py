@@ -49,72 +49,13 @@ class Chart:
     x_label: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """How a chart looks.
-
-    Attributes:
-        unit: Of the values.
-        x_label: Under the axis.
-        size: Width and height of the box.
-        is_bars: Whether each point is a bar from zero.
-        has_zero: Whether zero is always shown.
-    """
-
-    unit: str = ""
-    x_label: str = "steps"
-    size: tuple[float, float] = (340.0, 140.0)
-    is_bars: bool = False
-    has_zero: bool = False
-
-
-class _Plane:
-    """Where values are in a chart's box.
-
-    Args:
-        size: Width and height of the box.
-        across: Ends of the x axis.
-        upwards: Ends of the y axis.
-    """
-
-    def __init__(self, size: tuple[float, float], across: tuple[float, float], upwards: tuple[float, float]) -> None:
-        self.frame = (_LEFT, _TOP, size[0] - _RIGHT, size[1] - _BOTTOM)
-        self._across, self._upwards = across, upwards
-
-    def x(self, place: float) -> float:
-        low, high = self._across
-        return self.frame[0] + (place - low) / (high - low) * (self.frame[2] - self.frame[0])
-
-    def y(self, value: float) -> float:
-        low, high = self._upwards
-        return self.frame[3] - (value - low) / (high - low) * (self.frame[3] - self.frame[1])
-
-    def line(self, places: list[float], values: list[float]) -> str:
-        """Return a path through the points, interrupted where they are not finite."""
-        parts, pen = [], "M"
-        for place, value in zip(places, values, strict=True):
-            if math.isfinite(value):
-                parts.append(f"{pen}{self.x(place):.1f} {self.y(value):.1f}")
-            pen = "L" if math.isfinite(value) else "M"
-        return "".join(parts)
-
-    def bars(self, places: list[float], values: list[float]) -> str:
-        """Return a path of bars from zero."""
-        pairs = zip(places, values, strict=True)
-        zero = f"{self.y(0.0):.1f}"
-        return "".join(f"M{self.x(x):.1f} {zero}V{self.y(y):.1f}" for x, y in pairs if math.isfinite(y))
-
-    def dots(self, places: list[float], values: list[float]) -> str:
-        """Return a path of points, which round ends make visible."""
-        pairs = zip(places, values, strict=True)
-        return "".join(f"M{self.x(x):.1f} {self.y(y):.1f}h0" for x, y in pairs if math.isfinite(y))
-
-
 def draw(
     title: str,
     values: ArrayLike,
-    look: Look,
     *,
+    unit: str = "",
+    x_label: str = "steps",
+    size: tuple[float, float] = (340.0, 140.0),
     at: ArrayLike | None = None,
     marks: Sequence[Mark] = (),
     dots: ArrayLike = (),
@@ -124,32 +65,47 @@ def draw(
     Args:
         title: What is shown.
         values: Of the line, `(points,)`; gaps where they are not finite.
-        look: How it looks.
+        unit: Of the values.
+        x_label: Under the axis.
+        size: Width and height of the box.
         at: Places on the x axis, `(points,)`; 1, 2, … if not given.
         marks: Vertical lines.
         dots: Values shown as dots at the same places, `(points,)` or none.
     """
     y, cloud = np.asarray(values, np.float64), np.asarray(dots, np.float64)
     x = np.arange(1.0, len(y) + 1.0) if at is None else np.asarray(at, np.float64)
-    low, high, y_ticks = _scale(np.concatenate((y, cloud, [0.0] if look.has_zero else [])), 4)
-    right = max(float(x[-1]), 1.0) if len(x) else 1.0
-    plane = _Plane(look.size, (0.0, right), (low, high))
+    low, high, y_ticks = _scale(np.concatenate((y, cloud)), 4)
+    end = max(float(x[-1]), 1.0) if len(x) else 1.0
+    left, top, right, bottom = _LEFT, _TOP, size[0] - _RIGHT, size[1] - _BOTTOM
+
+    def across(place: float) -> float:
+        return left + place / end * (right - left)
+
+    def down(value: float) -> float:
+        return bottom - (value - low) / (high - low) * (bottom - top)
+
+    def points(places: NDArray[np.float64], heights: NDArray[np.float64]) -> list[str]:
+        pairs = zip(places.tolist(), heights.tolist(), strict=True)
+        return [f"{across(place):.1f} {down(height):.1f}" if math.isfinite(height) else "" for place, height in pairs]
+
     kept, kept_dots = _thin(y), _thin(cloud)
-    draw_line = plane.bars if look.is_bars else plane.line
-    shown, points = (x[kept_dots], cloud[kept_dots]) if len(cloud) or len(y) > 1 else (x, y)  # one point is no line
+    line = points(x[kept], y[kept])
+    faint = points(x[kept_dots], cloud[kept_dots]) if len(cloud) or len(y) > 1 else line  # one point is no line
     return Chart(
         title=title,
-        unit=look.unit,
+        unit=unit,
         summary=_summarise(y),
-        width=look.size[0],
-        height=look.size[1],
-        frame=plane.frame,
-        line=draw_line(x[kept].tolist(), y[kept].tolist()),
-        dots=plane.dots(shown.tolist(), points.tolist()),
-        marks=tuple((plane.x(mark.at), mark.tone) for mark in marks),
-        x_ticks=tuple((plane.x(tick), text) for tick, text in _ticks(0.0, right, 4, is_whole=True)),
-        y_ticks=tuple((plane.y(tick), text) for tick, text in y_ticks),
-        x_label=look.x_label,
+        width=size[0],
+        height=size[1],
+        frame=(left, top, right, bottom),
+        line="".join(
+            f"{'L' if before else 'M'}{point}" for before, point in zip(["", *line], line, strict=False) if point
+        ),
+        dots="".join(f"M{point}h0" for point in faint if point),  # which round ends make visible
+        marks=tuple((across(mark.at), mark.tone) for mark in marks),
+        x_ticks=tuple((across(tick), text) for tick, text in _ticks(0.0, end, 4, is_whole=True)),
+        y_ticks=tuple((down(tick), text) for tick, text in y_ticks),
+        x_label=x_label,
     )
 
 

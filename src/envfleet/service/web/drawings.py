@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from envfleet.service.web.charts import Chart, Look, draw
+from envfleet.service.web.charts import Chart, draw
 from envfleet.service.web.replay import Replay
 
 _WINDOW = 100
@@ -37,14 +37,13 @@ def draw_episode(replay: Replay, titles: Container[str] | None = None) -> Pictur
     """
     portrait, unit = replay.log.portrait(), replay.unit
     lines = [line for line in portrait.lines if titles is None or line.title in titles]
-    charts = [draw(line.title, line.values, Look(unit=line.unit, x_label=unit), marks=portrait.marks) for line in lines]
+    charts = [draw(line.title, line.values, unit=line.unit, x_label=unit, marks=portrait.marks) for line in lines]
     if titles is None:
-        for title, values, is_bars in (
-            ("reward of each decision", replay.rewards, True),
-            ("return so far", np.cumsum(replay.rewards), False),
+        for title, values in (
+            ("reward of each decision", replay.rewards),
+            ("return so far", np.cumsum(replay.rewards)),
         ):
-            look = Look(x_label=unit, is_bars=is_bars, has_zero=True)
-            charts.append(draw(title, values, look, at=portrait.ends, marks=portrait.marks))
+            charts.append(draw(title, values, x_label=unit, at=portrait.ends, marks=portrait.marks))
     legend = dict.fromkeys((mark.word, mark.tone) for mark in portrait.marks)
     return Pictures(tuple(charts), tuple(legend), portrait.text)
 
@@ -60,4 +59,4 @@ def draw_score(history: Sequence[float]) -> Chart:
     after = np.arange(1, len(values) + 1)
     before = np.maximum(after - _WINDOW, 0)
     means = (sums[after] - sums[before]) / (after - before)
-    return draw("score", means, Look(x_label="ranked episodes", size=(640.0, 200.0)), dots=values)
+    return draw("score", means, x_label="ranked episodes", size=(640.0, 200.0), dots=values)

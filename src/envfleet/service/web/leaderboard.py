@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from envfleet.service.offers import find_offer
-from envfleet.service.web.sessions import Visitor
+from envfleet.service.users.auth import Identity
 from envfleet.service.web.site import PageRoute, SignInNeeded, render, show, site_of, visitor_of
 
 router = APIRouter(route_class=PageRoute)
@@ -36,12 +36,12 @@ async def board(request: Request, env: _Env = None) -> Response:
     return HTMLResponse(text, headers=headers)
 
 
-async def _read(request: Request, env: str | None) -> tuple[Visitor | None, dict[str, Any]]:
+async def _read(request: Request, env: str | None) -> tuple[Identity | None, dict[str, Any]]:
     site = site_of(request)
     settings = site.service.settings
     visitor = await visitor_of(request)
     if visitor is None and not settings.has_public_scores:
         raise SignInNeeded
     offer = settings.offers[0] if env is None else find_offer(settings.offers, env)
-    rows = await site.service.in_thread(lambda: site.service.board.rows(offer.env))
+    rows = await site.service.in_thread(lambda: site.service.scores.fresh_board(offer.env))
     return visitor, {"env": offer.env, "rows": rows, "penalty": offer.abandon_penalty}

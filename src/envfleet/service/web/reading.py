@@ -7,7 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from envfleet.service.database.models import Episode, FleetRow, Usage, User
-from envfleet.service.database.scores import Scores
 from envfleet.service.database.store import Store, today
 from envfleet.service.refusals import NotFound
 
@@ -17,11 +16,10 @@ class Reading:
 
     Args:
         store: The database.
-        scores: To read episodes.
     """
 
-    def __init__(self, store: Store, scores: Scores) -> None:
-        self._store, self._engine, self._scores = store, store.engine, scores
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def user(self, user_id: int) -> dict[str, Any]:
         """Return a user, all columns.
@@ -29,11 +27,13 @@ class Reading:
         Raises:
             NotFound: There is none.
         """
-        with self._engine.connect() as connection:
-            row = connection.execute(sa.select(User.__table__).where(User.id == user_id)).mappings().first()
-        if row is None:
+        return self._one(sa.select(User.__table__).where(User.id == user_id))
+
+    def _one(self, query: sa.Select[Any]) -> dict[str, Any]:
+        rows = self._store.rows(query)
+        if not rows:
             raise NotFound("there is no such page")
-        return dict(row)
+        return rows[0]
 
     def users(self) -> list[dict[str, Any]]:
         """Read users by name: `id`, `name`, `role`, `live_envs`, `steps_today`, `episodes`, `last_at`, and limits."""
@@ -63,8 +63,7 @@ class Reading:
             .outerjoin(ended, ended.c.user_id == User.id)
             .order_by(User.name)
         )
-        with self._engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+        return self._store.rows(query)
 
     def episode(self, user_id: int | None, episode_id: int) -> dict[str, Any]:
         """Return an episode that is over, all columns.
@@ -79,11 +78,7 @@ class Reading:
         query = sa.select(Episode.__table__).where(Episode.id == episode_id)
         if user_id is not None:
             query = query.where(Episode.user_id == user_id)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().first()
-        if row is None:
-            raise NotFound("there is no such page")
-        return dict(row)
+        return self._one(query)
 
     def envs(self) -> dict[str, dict[str, int]]:
         """By environment: `fleets` and `live_envs` that are open, and `episodes` that ended."""
@@ -94,23 +89,12 @@ class Reading:
         )
         ended = sa.select(Episode.env, sa.func.count().label("episodes")).group_by(Episode.env)
         found: dict[str, dict[str, int]] = {}
-        with self._engine.connect() as connection:
-            for query in (open_now, ended):
-                for row in connection.execute(query).mappings():
-                    entry = found.setdefault(row["env"], {"fleets": 0, "live_envs": 0, "episodes": 0})
-                    entry.update({name: int(value) for name, value in row.items() if name != "env"})
+        for row in self._store.rows(open_now) + self._store.rows(ended):
+            entry = found.setdefault(row.pop("env"), {"fleets": 0, "live_envs": 0, "episodes": 0})
+            entry.update({name: int(value) for name, value in row.items()})
         return found
 
     def ranked_envs(self, user_id: int) -> list[str]:
         """Environments of which a user has ranked episodes."""
         query = sa.select(Episode.env).where(Episode.user_id == user_id, Episode.is_ranked).distinct()
-        with self._engine.connect() as connection:
-            return sorted(connection.execute(query).scalars())
-
-    def account(self, user_id: int, before_id: int | None, page: int) -> dict[str, Any]:
-        """Read a user's `episodes` (`page` + 1 if there are others), open `fleets`, and `histories` of scores."""
-        return {
-            "episodes": self._scores.episodes(user_id, limit=page + 1, before_id=before_id),
-            "fleets": self._store.open_fleets(user_id),
-            "histories": {env: self._scores.history(env, user_id) for env in self.ranked_envs(user_id)},
-        }
+        return sorted(row["env"] for row in self._store.rows(query))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,19 +11,15 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from envfleet.envs.hosting import EpisodeLog
-from envfleet.errors import InvalidArgument, StepTimeout, SubEnvError, WorkerDied
 from envfleet.fleet.layout import SpaceLayout
 from envfleet.remote.codec import infos_from_plain, unpack
-from envfleet.service.database.models import Event, FleetRow
+from envfleet.service.database.models import Event
 from envfleet.service.database.store import Store
 from envfleet.service.hosting.fleets import Fleets
-from envfleet.service.hosting.hosted import CLOSE, FleetConfig, HostedFleet
-from envfleet.service.offers import find_offer
-from envfleet.service.refusals import Closed, EnvFailed
-from envfleet.service.settings import Settings
+from envfleet.service.hosting.hosted import CLOSE
+from envfleet.service.refusals import Closed
 
 _MOST_EVENTS = 20_000
-_MOST_REMEMBERED = 32
 
 
 class Replay(NamedTuple):
@@ -43,18 +37,15 @@ class Replay(NamedTuple):
 
 
 class Replays:
-    """Makes replays, and remembers the last ones.
+    """Makes replays.
 
     Args:
         store: The database.
-        settings: With the environments on offer.
         fleets: Make what a replay needs.
     """
 
-    def __init__(self, store: Store, settings: Settings, fleets: Fleets) -> None:
-        self._engine, self._offers, self._fleets = store.engine, settings.offers, fleets
-        self._lock = threading.Lock()
-        self._known: OrderedDict[int, Replay] = OrderedDict()
+    def __init__(self, store: Store, fleets: Fleets) -> None:
+        self._engine, self._fleets = store.engine, fleets
 
     def make(self, episode: Mapping[str, Any], timeout_s: float = 10.0) -> Replay:
         """Make an episode again.
@@ -65,22 +56,12 @@ class Replays:
 
         Raises:
             Closed: It is no longer known what happened in it, or it would take too long to find out.
+            InvalidArgument: Its environment is not hosted any more.
             EnvFailed: The environment cannot be made, or fails.
+            Busy: There is no room for a worker process.
         """
-        with self._lock:
-            known = self._known.get(episode["id"])
-            if known is not None:
-                self._known.move_to_end(episode["id"])
-                return known
-        replay = self._make(episode, time.monotonic() + timeout_s)
-        with self._lock:
-            self._known[episode["id"]] = replay
-            if len(self._known) > _MOST_REMEMBERED:
-                self._known.popitem(last=False)
-        return replay
-
-    def _make(self, episode: Mapping[str, Any], deadline: float) -> Replay:
-        hosted, num_envs = self._build(episode)
+        deadline = time.monotonic() + timeout_s
+        hosted, num_envs = self._fleets.build_single(episode["fleet_id"])
         try:
             layout, row = SpaceLayout(hosted.fleet.single_action_space), episode["env_index"]
             events = []
@@ -102,26 +83,8 @@ class Replays:
                     rewards.append(float(reply["rewards"][0]))
                     _note(log, event, reply)
             return Replay(np.array(rewards), log, hosting.unit)
-        except (StepTimeout, SubEnvError, WorkerDied) as error:
-            raise EnvFailed(f"the episode could not be made again ({type(error).__name__})") from error
         finally:
             hosted.close()
-
-    def _build(self, episode: Mapping[str, Any]) -> tuple[HostedFleet, int]:
-        """Return a fleet of one like the episode's, which nobody else uses; and how many that one has."""
-        with self._engine.connect() as connection:
-            stored = connection.execute(sa.select(FleetRow.config).where(FleetRow.id == episode["fleet_id"])).scalar()
-        if stored is None:
-            raise Closed("the events of this episode are no longer kept")
-        config = FleetConfig.model_validate(stored)
-        try:
-            offer = find_offer(self._offers, config.env)
-        except InvalidArgument as error:
-            raise Closed(f"{config.env} is no longer hosted here") from error
-        if offer.version() != config.version:
-            raise Closed(f"the episode ran on {config.version}, this service has {offer.version()}")
-        one = config.model_copy(update={"num_envs": 1})
-        return self._fleets.build_copy(episode["fleet_id"], episode["user_id"], one), config.num_envs
 
     def _events(self, episode: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Events of the episode's fleet, from its last one backwards."""
@@ -162,21 +125,15 @@ def _is_seeded(event: Mapping[str, Any]) -> bool:
 def _of_row(event: Mapping[str, Any], row: int, *, num_envs: int, layout: SpaceLayout) -> dict[str, Any] | None:
     """Return an event of a fleet as one of a fleet that has one sub-environment only; `None` if `row` takes no part."""
     rows = event.get("rows")
-    if event["do"] == "save":
+    places = list(range(num_envs)) if rows is None else np.asarray(rows).tolist()
+    if row not in places:
         return None
-    every = list(range(num_envs)) if rows is None else np.asarray(rows).tolist()
-    if row not in every:
-        return None
-    place = every.index(row)
-    if event["do"] == "load":
-        raise Closed("the episode goes on from a state that was saved, and is not replayed")
+    place = places.index(row)
+    mine = {name: value for name, value in event.items() if name not in ("rows", "is_ranked")}
     if event["do"] == "step":
-        actions = layout.batch([leaf[[place]] for leaf in layout.unbatch(event["actions"], len(every))[0]])
-        return {**event, "actions": actions} if rows is None else {**event, "rows": [0], "actions": actions}
+        leaves, _ = layout.unbatch(event["actions"], len(places))
+        return {**mine, "actions": layout.batch([leaf[[place]] for leaf in leaves])}
     seeds = event["seeds"]
     if seeds is not None:
         seeds = [seeds + row if isinstance(seeds, int) else seeds[place]]
-    picked = {**event, "rows": None if rows is None else [0], "seeds": seeds}
-    if "is_ranked" in event:
-        picked["is_ranked"] = [event["is_ranked"][place]]
-    return picked
+    return {**mine, "rows": None, "seeds": seeds}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hmac
 import secrets
 import time
 
@@ -11,38 +9,10 @@ import sqlalchemy as sa
 
 from envfleet.service.database.models import Token, User, WebSession
 from envfleet.service.database.store import Store
-from envfleet.service.refusals import Forbidden
 from envfleet.service.users.auth import Identity, digest_of
 
 LIFETIME_S = 12 * 3600.0
 _MOST_CHARACTERS = 100
-
-
-@dataclasses.dataclass(frozen=True)
-class Visitor:
-    """Somebody who has signed in.
-
-    Attributes:
-        identity: Who.
-        csrf: What forms must hold, so that no other site can send them.
-    """
-
-    identity: Identity
-    csrf: str
-
-    @property
-    def is_admin(self) -> bool:
-        """Whether the visitor may administer."""
-        return self.identity.role == "admin"
-
-    def check_form(self, csrf: str) -> None:
-        """Check that a form was sent from a page of this session.
-
-        Raises:
-            Forbidden: It was not.
-        """
-        if not hmac.compare_digest(self.csrf.encode(), csrf.encode()):
-            raise Forbidden("the form is of another session: open the page again and send it from there")
 
 
 class Sessions:
@@ -64,7 +34,7 @@ class Sessions:
             connection.execute(sa.insert(WebSession).values(**values))
         return session_id
 
-    def find(self, session_id: str) -> Visitor | None:
+    def find(self, session_id: str) -> Identity | None:
         """Return who a session belongs to; `None` if it ended or its token was revoked."""
         if not session_id or len(session_id) > _MOST_CHARACTERS:
             return None
@@ -79,14 +49,9 @@ class Sessions:
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        return None if row is None else Visitor(Identity(*row), _csrf(session_id))
+        return None if row is None else Identity(*row)
 
     def end(self, session_id: str) -> None:
         """End a session; nothing happens if there is none."""
         with self._engine.begin() as connection:
             connection.execute(sa.delete(WebSession).where(WebSession.digest == digest_of(session_id)))
-
-
-def _csrf(session_id: str) -> str:
-    """Return a secret of the session's that does not tell its id."""
-    return hmac.new(session_id.encode("utf-8", "surrogateescape"), b"csrf", "sha256").hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -16,13 +15,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import SQLAlchemyError
 
-from envfleet.errors import EnvfleetError, InvalidArgument
-from envfleet.service.refusals import Forbidden, NotFound, Refusal
+from envfleet.errors import EnvfleetError
+from envfleet.service.refusals import Forbidden, NotFound, answer_to
 from envfleet.service.service import Service
+from envfleet.service.users.auth import Identity
 from envfleet.service.web import formats
 from envfleet.service.web.reading import Reading
 from envfleet.service.web.replay import Replays
-from envfleet.service.web.sessions import LIFETIME_S, Sessions, Visitor
+from envfleet.service.web.sessions import LIFETIME_S, Sessions
 
 COOKIE = "envfleet_session"
 _FOLDER = Path(__file__).parent
@@ -40,7 +40,6 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_log = logging.getLogger("envfleet.service")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +72,10 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             try:
-                if request.method == "POST" and self.path != "/sign-in":
-                    await require_visitor(request)  # before the form is read
+                if request.method == "POST":
+                    _check_origin(request)
+                    if self.path != "/sign-in":
+                        await require_visitor(request)  # before the form is read
                 response = await handle(request)
             except SignInNeeded:
                 response = RedirectResponse(f"/sign-in?after={request.url.path}", 303)
@@ -97,7 +98,7 @@ def site_of(request: Request) -> Site:
 # ---------------------------------------------------------------------- visitors
 
 
-async def visitor_of(request: Request) -> Visitor | None:
+async def visitor_of(request: Request) -> Identity | None:
     """Return who visits, if somebody signed in."""
     session_id = request.cookies.get(COOKIE)
     if not session_id:
@@ -106,7 +107,7 @@ async def visitor_of(request: Request) -> Visitor | None:
     return await site.service.in_thread(lambda: site.sessions.find(session_id))
 
 
-async def require_visitor(request: Request) -> Visitor:
+async def require_visitor(request: Request) -> Identity:
     """Return who visits.
 
     Raises:
@@ -118,8 +119,8 @@ async def require_visitor(request: Request) -> Visitor:
     return visitor
 
 
-async def require_admin(request: Request) -> Visitor:
-    """Which administrator visits. To others such pages do not exist.
+async def require_admin(request: Request) -> Identity:
+    """Return which administrator visits. To others such pages do not exist.
 
     Raises:
         SignInNeeded: Nobody signed in.
@@ -131,7 +132,7 @@ async def require_admin(request: Request) -> Visitor:
     return visitor
 
 
-def check_origin(request: Request) -> None:
+def _check_origin(request: Request) -> None:
     """Check that a form comes from a page of ours; browsers tell.
 
     Raises:
@@ -189,7 +190,7 @@ def render(name: str, **values: Any) -> str:
     return _TEMPLATES.get_template(name).render(**values)
 
 
-def show(name: str, visitor: Visitor | None, *, status: int = 200, **values: Any) -> HTMLResponse:
+def show(name: str, visitor: Identity | None, *, status: int = 200, **values: Any) -> HTMLResponse:
     """Return a page.
 
     Args:
@@ -202,13 +203,8 @@ def show(name: str, visitor: Visitor | None, *, status: int = 200, **values: Any
 
 
 async def _refuse(request: Request, error: Exception) -> HTMLResponse:
-    if isinstance(error, (InvalidArgument, RequestValidationError)):
-        status, detail = 422, str(error) if isinstance(error, InvalidArgument) else "the form is not complete"
-    elif isinstance(error, Refusal):
-        status, detail = error.status, str(error)
-    else:
-        status, detail = 503, "the database does not answer: try again in a moment"
-        _log.error("a page failed", exc_info=error)
-    visitor = None if status == 503 else await visitor_of(request)
-    heading = {404: "Not found", 403: "Not allowed", 503: "Not now"}.get(status, "This did not work")
-    return show("refusal.html", visitor, status=status, heading=heading, detail=detail)
+    answer = answer_to(error)
+    detail = "the form is not complete" if isinstance(error, RequestValidationError) else answer.detail
+    visitor = None if answer.status == 503 else await visitor_of(request)
+    heading = {404: "Not found", 403: "Not allowed", 503: "Not now"}.get(answer.status, "This did not work")
+    return show("refusal.html", visitor, status=answer.status, heading=heading, detail=detail)
