@@ -122,12 +122,6 @@ class InfoEnv(CountingEnv):
         super().__init__(length)
         self.kind, self.index = kind, index
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        observation, _ = super().reset(seed=seed, options=options)
-        return observation, make_info(self.kind, self.index, self.count)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step with the info of this step."""
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, make_info(self.kind, self.index, self.count)
+    def inform(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the info of this step."""
+        return make_info(self.kind, self.index, self.count)
