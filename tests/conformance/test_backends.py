@@ -41,7 +41,7 @@ def test_auto_conforms() -> None:
 
 def test_an_adopted_vector_environment_conforms(autoreset_mode: AutoresetMode) -> None:
     """But for what it does to infos itself, and to the metadata of its environments."""
-    own = {"infos-mixed", "infos-ragged", "metadata", "send_recv"}
+    own = {"infos-mixed", "infos-ragged", "metadata"}
     own |= {"in-place", "action-kept", "action-mutated"}
     check_backend(ADOPTED, autoreset_modes=[autoreset_mode], copy_modes=[True], skip=own)
 

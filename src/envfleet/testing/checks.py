@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -20,12 +18,9 @@ from envfleet.testing.duel import Duel, Finding, differences_of
 from envfleet.testing.envs import AttributeEnv, CountingEnv
 from envfleet.testing.infos import InfoEnv, make_info
 
-_SERVED_S = 2.0
-"""How long a sub-environment may go unserved: on a busy machine its worker gets no core for a while."""
-
 MakeFleet = Callable[..., VectorEnv[Any, Any, Any]]
 """Builds the vector environment under examination: takes a list of environment builders, and as options
-`autoreset_mode`, `copy` and, for the check of `send` and `recv`, `batch_size`."""
+`autoreset_mode` and `copy`."""
 
 Findings = Generator[Finding, None, None]
 
@@ -51,10 +46,9 @@ class Trial:
     seed: int = 0
 
     @contextlib.contextmanager
-    def build(self, env_fns: Sequence[EnvFn], **more: Any) -> Iterator[Any]:
+    def build(self, env_fns: Sequence[EnvFn]) -> Iterator[Any]:
         """Build the vector environment under examination, and close it in the end."""
-        options = {"autoreset_mode": self.autoreset_mode, "copy": self.copy, **more}
-        with contextlib.closing(self.make_fleet(env_fns, **options)) as fleet:
+        with contextlib.closing(self.make_fleet(env_fns, autoreset_mode=self.autoreset_mode, copy=self.copy)) as fleet:
             yield fleet
 
     @contextlib.contextmanager
@@ -216,54 +210,3 @@ def check_closing(trial: Trial) -> Findings:
             yield from _expect_error("reset after close", fleet.reset)
             yield from _expect_error("step after close", functools.partial(fleet.step, actions))
             yield from _expect_error("call after close", functools.partial(fleet.call, "count"))
-
-
-def check_send_recv(trial: Trial) -> Findings:
-    """Check that every sub-environment's own steps come back in order and right, whatever the order between them."""
-    if trial.autoreset_mode == AutoresetMode.DISABLED:
-        return
-    env_fns: list[EnvFn] = [functools.partial(CountingEnv, length=4, vary=True)] * trial.num_envs
-    with trial.build(env_fns, batch_size=max(1, trial.num_envs - 1)) as fleet:
-        if hasattr(fleet, "send") and hasattr(fleet, "recv"):
-            models = [SyncVectorEnv([env_fn], autoreset_mode=trial.autoreset_mode) for env_fn in env_fns]
-            yield from _exchange(trial, fleet, models)
-        else:
-            yield "send", "not offered; pass skip={'send_recv'} if that is meant"
-
-
-def _exchange(trial: Trial, fleet: Any, models: list[SyncVectorEnv]) -> Findings:
-    """Send to those that were received, and compare with one vector environment per sub-environment."""
-    fleet.reset(seed=trial.seed)
-    for index, model in enumerate(models):
-        model.reset(seed=trial.seed + index)
-    rng = np.random.default_rng(trial.seed)
-    waiting: list[collections.deque[Any]] = [collections.deque() for _ in models]
-
-    def send(indices: list[int] | None) -> None:
-        sent = range(trial.num_envs) if indices is None else indices
-        actions = rng.integers(4, size=len(sent))
-        for index, action in zip(sent, actions, strict=True):
-            returned: tuple[Any, ...] = models[index].step([action])
-            waiting[index].append([part[0] for part in returned[:4]])
-        fleet.send(actions, None if indices is None else np.array(indices))
-
-    send(None)
-    served = np.zeros(trial.num_envs, dtype=np.int64)
-    deadline_s, turn = time.monotonic() + _SERVED_S, 0
-    while turn < 6 * trial.num_envs or (served.min() == 0 and time.monotonic() < deadline_s):
-        batch = fleet.recv()
-        indices = [int(index) for index in batch.env_indices]
-        if len(indices) != fleet.batch_size:
-            yield f"recv {turn}", f"expected {fleet.batch_size} rows, found {len(indices)}"
-        for row, index in enumerate(indices):
-            if not waiting[index]:
-                yield f"recv {turn}", f"row {row} is of sub-environment {index}, to which nothing was sent"
-                return
-            found = [part[row] for part in (batch.observations, batch.rewards, batch.terminated, batch.truncated)]
-            where = f"recv {turn}, row {row}, sub-environment {index}"
-            yield from differences_of(waiting[index].popleft(), found, where)
-        served[indices] += 1
-        send(indices)
-        turn += 1
-    if served.min() == 0:
-        yield "recv", f"sub-environments {np.flatnonzero(served == 0).tolist()} were never served"

@@ -26,7 +26,6 @@ ONCE: dict[str, Check] = {
     "options": checks.check_options,
     "metadata": checks.check_metadata,
     "closing": checks.check_closing,
-    "send_recv": checks.check_send_recv,
     "infos-changing": checks.check_changing_infos,
     **{f"infos-{kind}": functools.partial(checks.check_infos, kind=kind) for kind in ("mixed", "ragged")},
 }
@@ -97,7 +96,7 @@ def check_backend(
 
     Args:
         make_fleet: Builds the vector environment from a list of environment builders and the options
-            `autoreset_mode`, `copy` and, for the check of `send` and `recv`, `batch_size`.
+            `autoreset_mode` and `copy`.
         cases: Environments to compare over.
         autoreset_modes: Modes to check.
         copy_modes: Values of `copy` to check.
@@ -114,13 +113,13 @@ def check_backend(
         ConformanceError: Something differed; every difference is listed.
 
     Examples:
-        Gymnasium's own class does not refuse work after `close`, does not offer `send`, and takes the mask out of the
-        caller's options, among other things:
+        Gymnasium's own class does not refuse work after `close` and takes the mask out of the caller's options, among
+        other things:
 
         >>> from gymnasium.vector import SyncVectorEnv
         >>> from envfleet.testing import CASES, check_backend
         >>> try:
-        ...     check_backend(SyncVectorEnv, cases=CASES[:2], skip={"send_recv"})
+        ...     check_backend(SyncVectorEnv, cases=CASES[:2])
         ... except Exception as error:
         ...     print(sorted({difference.check for difference in error.differences}))
         ['closing', 'infos-mixed', 'infos-ragged', 'metadata', 'options']

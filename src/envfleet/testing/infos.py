@@ -93,10 +93,7 @@ _KINDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "ragged": _ragged,
     "unpicklable": _unpicklable,
 }
-
-INFO_KINDS: tuple[str, ...] = tuple(_KINDS)
-"""Kinds of info `InfoEnv` knows. Gymnasium's own vector environments carry all but the last three unharmed,
-`"changing"` only while all sub-environments are at the same step."""
+"""By kind what makes the info of sub-environment `index` at step `count`."""
 
 
 def make_info(kind: str, index: int, count: int) -> dict[str, Any]:
@@ -113,7 +110,9 @@ class InfoEnv(CountingEnv):
     """A `CountingEnv` that returns `make_info(kind, index, count)`.
 
     Args:
-        kind: One of `INFO_KINDS`.
+        kind: `"numbers"`, `"objects"`, `"nested"`, `"sparse"` or `"reserved"`; `"changing"`, which Gymnasium's own
+            vector environments carry only while all sub-environments are at the same step; `"mixed"`, `"ragged"` or
+            `"unpicklable"`, which they spoil or refuse.
         index: The sub-environment's own index, which shows in the values.
         length: Steps in an episode.
     """
