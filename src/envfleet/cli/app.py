@@ -9,13 +9,30 @@ from typing import Annotated, Any
 
 import typer
 
-from envfleet.cli import demo, playing, remote, rllib, searching, serving, training
-from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, readable_errors, write_figures
+import envfleet
+from envfleet.cli import rllib
+from envfleet.cli.console import (
+    Commands,
+    JsonFile,
+    check_output,
+    make_console,
+    progress_bar,
+    readable_errors,
+    write_figures,
+)
+from envfleet.cli.demo import demo
+from envfleet.cli.options import EnvArgs
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
+from envfleet.cli.playing import evaluate, play, tournament, watch
+from envfleet.cli.remote import status
+from envfleet.cli.searching import search
+from envfleet.cli.serving import serve, token_app
+from envfleet.cli.training import export, plot, train
+from envfleet.errors import InvalidArgument
 
 app = typer.Typer(
     name="envfleet",
-    help="Step many Gymnasium environments as one: measure, train, play, host them for others.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,16 +49,11 @@ Env = Annotated[
         show_default=False,
     ),
 ]
-EnvArgs = Annotated[
-    list[str], typer.Option("--env-arg", "-a", metavar="NAME=VALUE", help="Argument of the environment; repeatable.")
-]
 
 
-def _print_version(*, is_wanted: bool) -> None:
+def _print_version(is_wanted: bool) -> None:  # as typer calls it
     if is_wanted:
-        from envfleet import __version__
-
-        typer.echo(f"envfleet {__version__}")
+        typer.echo(f"envfleet {envfleet.__version__}")
         raise typer.Exit
 
 
@@ -49,10 +61,7 @@ def _print_version(*, is_wanted: bool) -> None:
 def options(
     *,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", is_eager=True, callback=lambda v: _print_version(is_wanted=v)
-        ),
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Step many Gymnasium environments as one: measure, train, play, host them for others."""
@@ -175,28 +184,20 @@ def envs(
     ] = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """List what can be vectorized here: registered environments, by namespace."""
-    with readable_errors():
-        from envfleet.bench.catalogue import catalogue, show_catalogue
-        from envfleet.errors import InvalidArgument
+    from envfleet.bench.catalogue import catalogue, show_catalogue
 
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except ImportError as error:
-                raise InvalidArgument(f"--import {name}: it cannot be imported ({error}). Install it first.") from error
-        entries = catalogue(pattern)
-        if not entries:
-            raise InvalidArgument(
-                f"no registered id contains {pattern!r}. Environments of other packages register when their module is "
-                "imported: envfleet envs --import ale_py."
-            )
-        show_catalogue(entries, make_console())
-
-
-training.register(app)
-app.command()(searching.search)
-playing.register(app)
-remote.register(app)
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise InvalidArgument(f"--import {name}: it cannot be imported ({error}). Install it first.") from error
+    entries = catalogue(pattern)
+    if not entries:
+        raise InvalidArgument(
+            f"no registered id contains {pattern!r}. Environments of other packages register when their module is "
+            "imported: envfleet envs --import ale_py."
+        )
+    show_catalogue(entries, make_console())
 
 
 @app.command()
@@ -206,19 +207,19 @@ def replay(
     ],
 ) -> None:
     """Run a failed episode again in this process; exit code 0 if it fails again, 1 if it does not."""
+    from envfleet.workers.replay import replay as run_replay
+
     if not faulthandler.is_enabled():
         faulthandler.enable(file=2)  # should native code crash again: where
-    with readable_errors():
-        run_replay = importlib.import_module("envfleet.workers.replay").replay
-        report: Any = run_replay(str(file), typer.echo)
-        typer.echo(report.text)
-        if not report.reproduced:
-            raise typer.Exit(1)
+    report = run_replay(str(file), typer.echo)
+    typer.echo(report.text)
+    if not report.reproduced:
+        raise typer.Exit(1)
 
 
-app.command()(demo.demo)
-app.command()(serving.serve)
-app.add_typer(serving.token_app)
+for _command in (train, plot, export, search, evaluate, tournament, watch, play, demo, serve, status):
+    app.command()(_command)
+app.add_typer(token_app)
 app.add_typer(rllib.app)
 
 
