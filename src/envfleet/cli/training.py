@@ -67,7 +67,9 @@ def train(  # noqa: PLR0913 (one parameter per option)
     quiet: Quiet = False,
 ) -> None:
     """Train an agent as CONFIG says, or in an environment; Ctrl-C saves the run, --resume continues it."""
-    run: Any
+    from envfleet import training
+
+    limits: dict[str, Any] = {"max_minutes": max_minutes, "max_transitions": max_transitions, "verbose": not quiet}
     if resume is not None:
         given = {
             "CONFIG": config, "--env": env, "--agent": agent, "--num-envs": num_envs, "--engine": engine,
@@ -75,25 +77,19 @@ def train(  # noqa: PLR0913 (one parameter per option)
             "--on-failure": on_failure,
         }  # fmt: skip
         refuse_given(given, "with --resume, but a run goes on with what it began with")
-        from envfleet.training import resume as run
-
-        options: dict[str, Any] = {"device": device}
-        source: Any = resume
+        set_threads(threads)
+        result = training.resume(resume, device=device, **limits)
     else:
-        source = _configuration(config, env, agent, max_transitions)
+        read = _configuration(config, env, agent, max_transitions)
         if print_config:
-            _print_config(source)
+            _print_config(read)
             return
-        from envfleet.training import train as run
-        from envfleet.training.single_run import RUNS
-
-        options = {
-            "num_envs": num_envs or 1, "engine": engine, "backend": backend, "workers": workers, "seed": seed,
-            "device": device or "cpu", "on_failure": on_failure or "raise", "base_output_dir": out or RUNS,
-            "run_name": name,
+        set_threads(threads)
+        options: dict[str, Any] = {
+            "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
+            "seed": seed, "on_failure": on_failure, "base_output_dir": out, "run_name": name,
         }  # fmt: skip
-    set_threads(threads)
-    result = run(source, max_minutes=max_minutes, max_transitions=max_transitions, verbose=not quiet, **options)
+        result = training.train(read, **limits, **{key: value for key, value in options.items() if value is not None})
     from envfleet.cli.reports import show_result
 
     show_result(result, make_console())

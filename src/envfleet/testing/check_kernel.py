@@ -23,7 +23,7 @@ from envfleet.kernels.plain import PlainEnv, describe
 _RESULTS = ("observation", "reward", "terminated", "truncated")
 _OTHER_SEEDS = 10_000
 _MORE_ROWS = 1030
-"""Sub-environments before and after those compared, so that a row lies elsewhere, in another tile and thread."""
+"""Sub-environments before and after those compared, at least, so that a row lies in another tile and thread."""
 
 
 class KernelCheckError(AssertionError):
@@ -103,12 +103,11 @@ class _Trial:
         if spec.action.parts:
             samples = [tuple(sample[key] for key, _ in spec.action.parts) for sample in samples]
         self.actions = np.array(samples, spec.action.dtype).reshape(num_steps, len(seeds), *spec.action.shape)
-        others = range(_OTHER_SEEDS, _OTHER_SEEDS + 2 * _MORE_ROWS)
-        self.many_seeds = [*others[:_MORE_ROWS], *seeds, *others[_MORE_ROWS:]]
-        self.many_actions = np.resize(
-            self.actions.swapaxes(0, 1), (len(self.many_seeds), num_steps, *spec.action.shape)
-        ).swapaxes(0, 1)
-        self.many_actions[:, _MORE_ROWS : _MORE_ROWS + len(seeds)] = self.actions
+        copies = 2 * (_MORE_ROWS // max(len(seeds), 1) + 1) + 1  # of the same actions; the seeds are in the middle
+        self.first = copies // 2 * len(seeds)
+        self.many_actions = np.concatenate([self.actions] * copies, axis=1)
+        self.many_seeds = [*range(_OTHER_SEEDS, _OTHER_SEEDS + copies * len(seeds))]
+        self.many_seeds[self.first : self.first + len(seeds)] = seeds
 
     def _make(self, num_envs: int, workers: int, *, debug: bool = False) -> Fleet:
         return envfleet.make(self.spec.kernel, num_envs, backend="kernel", workers=workers, debug=debug, **self.params)
@@ -196,9 +195,9 @@ class _Trial:
         what = "it depends on the number of sub-environments or threads"
         with self._make(len(self.seeds), 1) as small, self._make(len(self.many_seeds), 3) as large:
             one, other = small.reset(seed=self.seeds)[:1], large.reset(seed=self.many_seeds)[:1]
-            self._compare(what, 0, self._rows(one), self._rows(other, _MORE_ROWS))
+            self._compare(what, 0, self._rows(one), self._rows(other, self.first))
             for step, (few, many) in enumerate(zip(self.actions, self.many_actions, strict=True), 1):
-                self._compare(what, step, self._rows(small.step(few)), self._rows(large.step(many), _MORE_ROWS))
+                self._compare(what, step, self._rows(small.step(few)), self._rows(large.step(many), self.first))
 
     def compare_saved(self) -> None:
         """Compare a fleet that goes on with its saved state in another fleet."""
