@@ -22,5 +22,5 @@ Workers = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="Device of the networks: cpu, cuda, cuda:1.", show_default="cpu")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads for networks on a CPU.")]
-MaxMinutes = Annotated[float | None, typer.Option(help="Stop each run after this many minutes.")]
+MaxMinutes = Annotated[float | None, typer.Option(help="Stop a run after this many minutes.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the result.")]

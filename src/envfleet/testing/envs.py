@@ -16,7 +16,6 @@ Examples:
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
 from collections.abc import Callable, Mapping
@@ -228,10 +227,9 @@ class SavableEnv(CountingEnv):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take up a state `get_state` returned."""
-        values = copy.deepcopy(dict(state))
+        values = dict(state)
         self.np_random.bit_generator.state = values.pop("rng")
-        for name, value in values.items():
-            setattr(self, name, value)
+        vars(self).update(values)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("SavableEnv is saved by get_state() only")
