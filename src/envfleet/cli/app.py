@@ -51,7 +51,7 @@ Env = Annotated[
 ]
 
 
-def _print_version(is_wanted: bool) -> None:  # as typer calls it
+def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         typer.echo(f"envfleet {envfleet.__version__}")
         raise typer.Exit

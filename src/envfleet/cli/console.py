@@ -59,7 +59,7 @@ def readable_errors() -> Iterator[None]:
 
 
 class Commands(TyperGroup):
-    """Commands of which all errors are shown in that way, those of their arguments, too."""
+    """Group of commands whose errors, and those of their arguments, are shown by `readable_errors`."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""

@@ -110,7 +110,8 @@ def compare(  # noqa: PLR0913 (one parameter per option)
             save(found, out / "compare.json")  # so that hours are not lost with the last plan
     plot_throughput(found, out / "throughput.png")
     plot_breakdown(found, out / "connectors.png")
-    show_file("Figures, throughput.png and connectors.png beside them", out / "compare.json")
+    for name in ("compare.json", "throughput.png", "connectors.png"):
+        show_file("Figures", out / name)
 
 
 def _registered(env: str) -> str:
