@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +17,7 @@ from tests.unit.kernels.samples import SAMPLES
 import envfleet
 from envfleet.kernels import Kernel
 from envfleet.kernels.env import KernelEnv
-from envfleet.testing.duel import Duel
+from envfleet.testing.duel import Duel, Finding, differences_of
 
 Mode = AutoresetMode
 
@@ -49,28 +49,31 @@ def kernel(request: pytest.FixtureRequest) -> type[Kernel]:
 def test_rollouts_with_every_reset(
     kernel: type[Kernel], autoreset_mode: Mode, make_reference: Callable[..., Any], copy: bool
 ) -> None:
-    found: list[str] = []
     num_envs = 5
     reference = make_reference(kernel, num_envs, autoreset_mode)
     subject = make_fleet(kernel, num_envs, autoreset_mode, workers=2, copy=copy)
     try:
-        duel = Duel(reference, subject, lambda where, message: found.append(f"{where}: {message}"))
-        for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
-            duel.compare(getattr(reference, name), getattr(subject, name), name)
-        reference.action_space.seed(3)
-        duel.reset(seed=7)
-        duel.roll(12)
-        duel.reset(seed=[4, None, 2**40, None, 0])
-        duel.roll(9)
-        duel.reset()
-        duel.roll(3)
-        duel.reset(options={"reset_mask": np.array([True, False, False, True, True])})
-        duel.roll(3)
-        duel.reset(seed=[9, 8, None, 6, 5], options={"reset_mask": np.array([True, False, True, True, False])})
-        duel.roll(9)
-        if copy:
-            duel.check_kept()
+        found = [f"{where}: {message}" for where, message in compare(Duel(reference, subject), copy)]
     finally:
         reference.close()
         subject.close()
     assert not found, "\n".join(found)
+
+
+def compare(duel: Duel, copy: bool) -> Iterator[Finding]:
+    for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
+        yield from differences_of(getattr(duel.reference, name), getattr(duel.subject, name), name)
+    duel.reference.action_space.seed(3)
+    yield from duel.reset(seed=7)
+    yield from duel.roll(12)
+    yield from duel.reset(seed=[4, None, 2**40, None, 0])
+    yield from duel.roll(9)
+    yield from duel.reset()
+    yield from duel.roll(3)
+    yield from duel.reset(options={"reset_mask": np.array([True, False, False, True, True])})
+    yield from duel.roll(3)
+    mask = np.array([True, False, True, True, False])
+    yield from duel.reset(seed=[9, 8, None, 6, 5], options={"reset_mask": mask})
+    yield from duel.roll(9)
+    if copy:
+        yield from duel.check_kept()

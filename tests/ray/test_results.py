@@ -19,7 +19,7 @@ from envfleet.workers.transports.ray.transport import RayTransport
 
 NUM_ENVS = 5  # over two workers: an uneven split
 CHECKED = [case for case in CASES if case.name == "space-graph"]
-SKIPPED = {name for name in CHECKS if name not in ("rollout", "send_recv", "infos-changing", "infos-mixed")}
+SKIPPED = {name for name in CHECKS if name not in ("rollout", "infos-changing", "infos-mixed")}
 MODES = tuple(AutoresetMode)
 
 

@@ -5,20 +5,36 @@ from __future__ import annotations
 import faulthandler
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from envfleet.cli import demo, playing, remote, rllib, searching, serving, training
-from envfleet.cli.console import JsonFile, check_output, make_console, progress_bar, readable_errors, write_figures
+import envfleet
+from envfleet.cli import rllib
+from envfleet.cli.console import (
+    Commands,
+    JsonFile,
+    check_output,
+    make_console,
+    progress_bar,
+    write_figures,
+)
+from envfleet.cli.demo import demo
+from envfleet.cli.options import EnvArgs
 from envfleet.cli.parsing import choose_names, parse_env_kwargs, split_counts, split_names
+from envfleet.cli.playing import evaluate, play, tournament, watch
+from envfleet.cli.remote import status
+from envfleet.cli.searching import search
+from envfleet.cli.serving import serve, token_app
+from envfleet.cli.training import export, plot, train
+from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from envfleet.bench.workloads import Workload
 
 app = typer.Typer(
     name="envfleet",
-    help="Step many Gymnasium environments as one: measure, train, play, host them for others.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,16 +51,11 @@ Env = Annotated[
         show_default=False,
     ),
 ]
-EnvArgs = Annotated[
-    list[str], typer.Option("--env-arg", "-a", metavar="NAME=VALUE", help="Argument of the environment; repeatable.")
-]
 
 
-def _print_version(*, is_wanted: bool) -> None:
+def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        from envfleet import __version__
-
-        typer.echo(f"envfleet {__version__}")
+        typer.echo(f"envfleet {envfleet.__version__}")
         raise typer.Exit
 
 
@@ -52,10 +63,7 @@ def _print_version(*, is_wanted: bool) -> None:
 def options(
     *,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", is_eager=True, callback=lambda v: _print_version(is_wanted=v)
-        ),
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Step many Gymnasium environments as one: measure, train, play, host them for others."""
@@ -88,32 +96,30 @@ def bench(  # noqa: PLR0913 (one parameter per option)
     ] = None,
 ) -> None:
     """Measure fleets of ENV against the usual ways to step many environments."""
-    with readable_errors():
-        from envfleet.bench.contenders import BACKEND_NAMES, CONTENDERS, DEFAULT_BACKENDS, PEER_NAMES
-        from envfleet.bench.plot import check_plot, plot_report
-        from envfleet.bench.report import show_report
-        from envfleet.bench.results import figures_json
-        from envfleet.bench.rounds import Case, run_cases
-        from envfleet.errors import InvalidArgument
+    from envfleet.bench.contenders import BACKEND_NAMES, CONTENDERS, DEFAULT_BACKENDS, PEER_NAMES
+    from envfleet.bench.plot import check_plot, plot_report
+    from envfleet.bench.report import show_report
+    from envfleet.bench.results import figures_json
+    from envfleet.bench.rounds import Case, run_cases
 
-        names = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
-        names += [f"envfleet-{name}" for name in choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)]
-        if not names:
-            raise InvalidArgument("nobody is left to measure: name some with --backends or --peers.")
-        if plot is not None:
-            check_plot(plot)
-        workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
-        crews = split_counts(workers, "--workers") if workers else [None]
-        contenders = [CONTENDERS[name] for name in names]
-        cases = [Case(workload, size, crew, contenders) for crew in crews for size in sizes]
-        with progress_bar() as tell:
-            report = run_cases(cases, seconds, rounds, tell)
-        console = make_console()
-        show_report(report, console)
-        write_figures(json_file, figures_json("bench", report))
-        if plot is not None:
-            plot_report(report, plot)
-            console.print(f"[dim]Plot: {plot}[/dim]", soft_wrap=True)
+    names = choose_names(peers, "--peers", PEER_NAMES, PEER_NAMES)
+    names += [f"envfleet-{name}" for name in choose_names(backends, "--backends", BACKEND_NAMES, DEFAULT_BACKENDS)]
+    if not names:
+        raise InvalidArgument("nobody is left to measure: name some with --backends or --peers.")
+    if plot is not None:
+        check_plot(plot)
+    workload, sizes = _resolve(env, env_args), split_counts(num_envs, "--num-envs")
+    crews = split_counts(workers, "--workers") if workers else [None]
+    contenders = [CONTENDERS[name] for name in names]
+    cases = [Case(workload, size, crew, contenders) for crew in crews for size in sizes]
+    with progress_bar() as tell:
+        report = run_cases(cases, seconds, rounds, tell)
+    console = make_console()
+    show_report(report, console)
+    write_figures(json_file, figures_json("bench", report))
+    if plot is not None:
+        plot_report(report, plot)
+        console.print(f"[dim]Plot: {plot}[/dim]", soft_wrap=True)
 
 
 @app.command()
@@ -129,17 +135,16 @@ def tune(
     json_file: JsonFile = None,
 ) -> None:
     """Find the fastest fleet for ENV: backend, workers, sub-environments."""
-    with readable_errors():
-        from envfleet.bench.results import figures_json
-        from envfleet.bench.tune import search_space, show_tuning
-        from envfleet.bench.tune import tune as run_tune
-        from envfleet.machine import whole_cores
+    from envfleet.bench.results import figures_json
+    from envfleet.bench.tune import search_space, show_tuning
+    from envfleet.bench.tune import tune as run_tune
+    from envfleet.machine import whole_cores
 
-        candidates = search_space(whole_cores(), num_envs, split_names(backends))
-        with progress_bar() as tell:
-            tuning = run_tune(_resolve(env, env_args), candidates, seconds, tell)
-        show_tuning(tuning, make_console())
-        write_figures(json_file, figures_json("tune", tuning))
+    candidates = search_space(whole_cores(), num_envs, split_names(backends))
+    with progress_bar() as tell:
+        tuning = run_tune(_resolve(env, env_args), candidates, seconds, tell)
+    show_tuning(tuning, make_console())
+    write_figures(json_file, figures_json("tune", tuning))
 
 
 @app.command()
@@ -158,19 +163,16 @@ def doctor(
     json_file: JsonFile = None,
 ) -> None:
     """Report why a fleet of ENV is no faster, and what to change."""
-    with readable_errors():
-        from envfleet.bench.doctor import examine
-        from envfleet.bench.findings import diagnose, show_examination
-        from envfleet.bench.results import figures_json
+    from envfleet.bench.doctor import examine
+    from envfleet.bench.findings import diagnose, show_examination
+    from envfleet.bench.results import figures_json
 
-        workload = _resolve(env, env_args)
-        with progress_bar() as tell:
-            facts = examine(
-                workload, num_envs, workers, policy_s=policy_latency_ms / 1e3, seconds=seconds, progress=tell
-            )
-        examination = diagnose(facts)
-        show_examination(examination, make_console())
-        write_figures(json_file, figures_json("doctor", examination))
+    workload = _resolve(env, env_args)
+    with progress_bar() as tell:
+        facts = examine(workload, num_envs, workers, policy_s=policy_latency_ms / 1e3, seconds=seconds, progress=tell)
+    examination = diagnose(facts)
+    show_examination(examination, make_console())
+    write_figures(json_file, figures_json("doctor", examination))
 
 
 @app.command()
@@ -182,28 +184,20 @@ def envs(
     ] = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """List the registered environments, by namespace; kernels are marked."""
-    with readable_errors():
-        from envfleet.bench.catalogue import catalogue, show_catalogue
-        from envfleet.errors import InvalidArgument
+    from envfleet.bench.catalogue import catalogue, show_catalogue
 
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except ImportError as error:
-                raise InvalidArgument(f"--import {name}: it cannot be imported ({error}). Install it first.") from error
-        specs = catalogue(pattern)
-        if not specs:
-            raise InvalidArgument(
-                f"no registered id contains {pattern!r}. Environments of other packages register when their module is "
-                "imported: envfleet envs --import ale_py."
-            )
-        show_catalogue(specs, make_console())
-
-
-training.register(app)
-app.command()(searching.search)
-playing.register(app)
-remote.register(app)
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise InvalidArgument(f"--import {name}: it cannot be imported ({error}). Install it first.") from error
+    specs = catalogue(pattern)
+    if not specs:
+        raise InvalidArgument(
+            f"no registered id contains {pattern!r}. Environments of other packages register when their module is "
+            "imported: envfleet envs --import ale_py."
+        )
+    show_catalogue(specs, make_console())
 
 
 @app.command()
@@ -213,19 +207,19 @@ def replay(
     ],
 ) -> None:
     """Run a failed episode again in this process; exit code 0 if it fails again, 1 if it does not."""
+    from envfleet.workers.replay import replay as run_replay
+
     if not faulthandler.is_enabled():
         faulthandler.enable(file=2)  # should native code crash again: where
-    with readable_errors():
-        run_replay = importlib.import_module("envfleet.workers.replay").replay
-        report: Any = run_replay(str(file), typer.echo)
-        typer.echo(report.text)
-        if not report.reproduced:
-            raise typer.Exit(1)
+    report = run_replay(str(file), typer.echo)
+    typer.echo(report.text)
+    if not report.reproduced:
+        raise typer.Exit(1)
 
 
-app.command()(demo.demo)
-app.command()(serving.serve)
-app.add_typer(serving.token_app)
+for _command in (train, plot, export, search, evaluate, tournament, watch, play, demo, serve, status):
+    app.command()(_command)
+app.add_typer(token_app)
 app.add_typer(rllib.app)
 
 

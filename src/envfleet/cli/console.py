@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from typer.core import TyperGroup
 
-from envfleet.errors import EnvfleetError, InvalidArgument
+from envfleet.errors import EnvfleetError, InvalidArgument, MissingDependency
 from envfleet.files import NO_ROOM, check_writable, write_whole
 
 _NO_PLACE = {
@@ -55,14 +58,22 @@ def readable_errors() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+class Commands(TyperGroup):
+    """Group of commands whose errors, and those of their arguments, are shown by `readable_errors`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with readable_errors():
+            return super().invoke(ctx)
+
+
 def check_output(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written as the command line is parsed, not after minutes of work."""
-    with readable_errors():
-        try:
-            if path is not None:
-                check_writable(path)
-        except OSError as error:
-            raise InvalidArgument(f"{path} cannot be written ({error.strerror}): pass another place") from error
+    try:
+        if path is not None:
+            check_writable(path)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be written ({error.strerror}): pass another place") from error
     return path
 
 
@@ -76,7 +87,33 @@ def write_figures(file: Path | None, text: str) -> None:
     """Write the file of `--json`, if it was asked for, and say where it is."""
     if file is not None:
         write_whole(file, text)
-        make_console().print(f"[dim]Figures: {escape(str(file))}[/dim]", soft_wrap=True)
+        show_file("Figures", file)
+
+
+def show_file(what: str, file: Path) -> None:
+    """Print where a file is that was written."""
+    make_console().print(f"{what}: {file}", style="dim", markup=False, soft_wrap=True)
+
+
+def make_table(*headings: str, texts: int = 1, title: str | None = None) -> Table:
+    """Make a table: first some columns of texts, then columns of numbers. Cells and title are markup."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < texts else "right")
+    return table
+
+
+def require(extra: str, *modules: str) -> None:
+    """Check that what a command needs is installed.
+
+    Raises:
+        MissingDependency: A module cannot be found; names the extra that installs it.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise MissingDependency(f"this needs {error.name}: pip install 'envfleet[{extra}]'") from error
 
 
 def _show_error(title: str, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envfleet.errors import InvalidArgument
@@ -67,3 +67,18 @@ def choose_names(text: str, option: str, known: Sequence[str], default: Sequence
             "check the spelling."
         )
     return names
+
+
+def refuse_given(options: Mapping[str, Any], why: str) -> None:
+    """Refuse options that mean nothing here.
+
+    Args:
+        options: Values by name; `None` for what is not given.
+        why: What the message says of those that are given.
+
+    Raises:
+        InvalidArgument: One is given.
+    """
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidArgument(f"{', '.join(given)} {why}: leave it out")

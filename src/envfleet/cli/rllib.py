@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from envfleet.cli.console import make_console, readable_errors
+from envfleet.cli.console import show_file
+from envfleet.cli.options import Threads
 from envfleet.cli.parsing import choose_names, split_counts
 from envfleet.cli.training import set_threads
 from envfleet.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from envfleet.rllib.experiments.training import Iteration
 
 app = typer.Typer(
     name="rllib", help="Train with Ray's RLlib, and compare its ways to use a fleet.", no_args_is_help=True
@@ -20,15 +24,15 @@ EnvId = Annotated[str, typer.Option("--env", help="A Gymnasium id.")]
 BackendName = Annotated[str, typer.Option(help="Of the fleet: auto, serial, thread, process, kernel.")]
 Epochs = Annotated[int, typer.Option(min=1, help="Times a batch is gone through.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of environments, networks and draws.")]
-Threads = Annotated[int, typer.Option(min=1, help="Of the networks on a CPU, in this process.")]
 _PARTS = ("iteration", "sampling", "connectors", "learner")
+_SPEEDS = ("samples/s", *_PARTS)
 
 
 @app.command()
 def train(  # noqa: PLR0913 (one parameter per option)
     *,
     env: EnvId = "envfleet/Pendulum-v1",
-    way: Annotated[str, typer.Option(help="packed_vec or vec.")] = "packed_vec",
+    way: Annotated[Literal["packed_vec", "vec"], typer.Option(help="How RLlib gets its samples.")] = "packed_vec",
     backend: BackendName = "auto",
     num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=1, help="Sub-environments per EnvRunner.")] = 64,
     num_env_runners: Annotated[int, typer.Option(min=0, help="Processes that sample; 0: this one.")] = 0,
@@ -43,28 +47,26 @@ def train(  # noqa: PLR0913 (one parameter per option)
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the GIF.")] = Path("results/rllib"),
 ) -> None:
     """Train PPO, evaluate it with its best actions, and write a GIF of them."""
-    with readable_errors():
-        from envfleet.rllib.experiments.evaluation import evaluate, record
-        from envfleet.rllib.experiments.training import TrainingPlan, build, quiet_ray
-        from envfleet.rllib.experiments.training import train as run_training
+    from envfleet.rllib.experiments.evaluation import evaluate, record
+    from envfleet.rllib.experiments.training import TrainingPlan, build, quiet_ray
+    from envfleet.rllib.experiments.training import train as run_training
 
-        plan = TrainingPlan(
-            env=_registered(env), way=_way(way), backend=backend, num_envs=num_envs, num_env_runners=num_env_runners,
-            batch_size=batch_size, minibatch_size=minibatch_size, num_epochs=epochs, learning_rate=learning_rate,
-            seed=seed,
-        )  # fmt: skip
-        set_threads(threads)
-        console = make_console()
-        console.print(f"{plan.way} on {plan.env}: {plan.num_envs:,} sub-environments, {plan.batch_size:,} samples")
-        console.print(f"{'':>5} {'return':>10} {'loss':>10} {'samples/s':>10}" + "".join(f"{p:>11}" for p in _PARTS))
-        with quiet_ray(), build(plan) as algorithm:
-            for iteration in run_training(algorithm, plan, iterations):
-                console.print(_row(iteration))
-            returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
-            console.print(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
-            file = out / f"{plan.way}.gif"
-            record(algorithm, env, file, seed=seed + 1_000_000)
-        console.print(f"[dim]GIF: {file}[/dim]", soft_wrap=True)
+    plan = TrainingPlan(
+        env=_registered(env), way=way, backend=backend, num_envs=num_envs, num_env_runners=num_env_runners,
+        batch_size=batch_size, minibatch_size=minibatch_size, num_epochs=epochs, learning_rate=learning_rate, seed=seed,
+    )  # fmt: skip
+    set_threads(threads)
+    typer.echo(f"{way} on {env}: {num_envs:,} sub-environments, {batch_size:,} samples")
+    typer.echo(_columns("", "return", "loss", *_SPEEDS))
+    with quiet_ray(), build(plan) as algorithm:
+        for one in run_training(algorithm, plan, iterations):
+            episode_return = "–" if one.episode_return is None else f"{one.episode_return:.1f}"
+            typer.echo(_columns(one.number, episode_return, f"{one.loss:.3g}", *_speeds(one)))
+        returns = evaluate(algorithm, env, episodes, seed=seed + 1_000_000)
+        typer.echo(f"best actions, {episodes} episodes: return {returns.mean():.1f} ± {returns.std():.1f}")
+        file = out / f"{plan.way}.gif"
+        record(algorithm, env, file, seed=seed + 1_000_000)
+    show_file("GIF", file)
 
 
 @app.command()
@@ -81,33 +83,30 @@ def compare(  # noqa: PLR0913 (one parameter per option)
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for figures and plots.")] = Path("results/rllib"),
 ) -> None:
     """Measure vec and packed_vec over sub-environments × batch sizes; one minibatch per epoch."""
-    with readable_errors():
-        from envfleet.rllib.experiments.comparison import compare as run_comparison
-        from envfleet.rllib.experiments.comparison import grid, save
-        from envfleet.rllib.experiments.plots import plot_breakdown, plot_throughput
-        from envfleet.rllib.experiments.training import WAYS, TrainingPlan, quiet_ray
+    from envfleet.rllib.experiments.comparison import compare as run_comparison
+    from envfleet.rllib.experiments.comparison import grid, save
+    from envfleet.rllib.experiments.plots import plot_breakdown, plot_throughput
+    from envfleet.rllib.experiments.training import WAYS, TrainingPlan, quiet_ray
 
-        chosen = choose_names(ways, "--ways", WAYS, WAYS)
-        counts, sizes = split_counts(num_envs, "--num-envs"), split_counts(batch_sizes, "--batch-sizes")
-        plans = grid(TrainingPlan(env=_registered(env), backend=backend, num_epochs=epochs), chosen, counts, sizes)
-        set_threads(threads)
-        console = make_console()
-        for size in sizes:
-            if many := [f"{count:,}" for count in counts if count > size]:
-                console.print(
-                    f"left out: batches of {size:,} with {', '.join(many)} sub-environments, less than a step"
-                )
-        heading = "".join(f"{part:>11}" for part in _PARTS)
-        console.print(f"{'':10} {'sub-envs':>9} {'batch':>10} {'samples/s':>10}{heading}  s")
-        found: list[Any] = []
-        with quiet_ray():
-            for comparison in run_comparison(plans, iterations):
-                console.print(_line(comparison))
-                found.append(comparison)
-                save(found, out / "compare.json")  # so that hours are not lost with the last plan
-        plot_throughput(found, out / "throughput.png")
-        plot_breakdown(found, out / "connectors.png")
-        console.print(f"[dim]Figures: {out / 'compare.json'}, throughput.png, connectors.png[/dim]", soft_wrap=True)
+    chosen = choose_names(ways, "--ways", WAYS, WAYS)
+    counts, sizes = split_counts(num_envs, "--num-envs"), split_counts(batch_sizes, "--batch-sizes")
+    plans = grid(TrainingPlan(env=_registered(env), backend=backend, num_epochs=epochs), chosen, counts, sizes)
+    set_threads(threads)
+    for size in sizes:
+        if many := [f"{count:,}" for count in counts if count > size]:
+            typer.echo(f"left out: batches of {size:,} with {', '.join(many)} sub-environments, less than a step")
+    typer.echo(_columns("", "sub-envs", "batch", *_SPEEDS))
+    found: list[Any] = []
+    with quiet_ray():
+        for one in run_comparison(plans, iterations):
+            plan = one.plan
+            typer.echo(_columns(plan.way, f"{plan.num_envs:,}", f"{plan.batch_size:,}", *_speeds(one)))
+            found.append(one)
+            save(found, out / "compare.json")  # so that hours are not lost with the last plan
+    plot_throughput(found, out / "throughput.png")
+    plot_breakdown(found, out / "connectors.png")
+    for name in ("compare.json", "throughput.png", "connectors.png"):
+        show_file("Figures", out / name)
 
 
 def _registered(env: str) -> str:
@@ -121,21 +120,9 @@ def _registered(env: str) -> str:
     return env
 
 
-def _way(name: str) -> Any:
-    if name not in ("vec", "packed_vec"):
-        raise InvalidArgument(f"--way is {name!r}, expected vec or packed_vec: write it so.")
-    return name
+def _columns(*cells: object) -> str:
+    return "".join(f"{cell!s:>12}" for cell in cells)
 
 
-def _row(iteration: Any) -> str:
-    episode_return = "–" if iteration.episode_return is None else f"{iteration.episode_return:.1f}"
-    seconds = "".join(f"{iteration.seconds[part]:>9.2f} s" for part in _PARTS)
-    return (
-        f"{iteration.number:>5} {episode_return:>10} {iteration.loss:>10.3g} {iteration.samples_per_s:>10,.0f}{seconds}"
-    )
-
-
-def _line(found: Any) -> str:
-    seconds = "".join(f"{found.seconds[part]:>11.2f}" for part in _PARTS)
-    plan = found.plan
-    return f"{plan.way:10} {plan.num_envs:>9,} {plan.batch_size:>10,} {found.samples_per_s:>10,.0f}{seconds}"
+def _speeds(found: Iteration) -> list[str]:
+    return [f"{found.samples_per_s:,.0f}", *(f"{found.seconds[part]:.2f} s" for part in _PARTS)]

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from envfleet.cli.console import make_console, readable_errors, show_places
+from envfleet.cli.console import make_console, show_places
+from envfleet.cli.options import Backend, Device, MaxMinutes, NumEnvs, Quiet, Threads, Workers
 from envfleet.cli.training import set_threads
 
 if TYPE_CHECKING:
@@ -17,47 +18,42 @@ if TYPE_CHECKING:
 
 
 def search(  # noqa: PLR0913 (one parameter per option)
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="As in train.", show_default=False)],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="As in train.")],
     *,
     space: Annotated[
         Path,
         typer.Option(
-            metavar="FILE",
-            help="JSON file: paths of keys, each with a list of choices, or with low, high and log.",
-            show_default=False,
+            metavar="FILE", help="JSON file: paths of keys, each with a list of choices, or with low, high and log."
         ),
     ],
     trials: Annotated[int, typer.Option(min=1, help="Number of runs in all.")] = 20,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder of the search; a search that is there is continued.")
     ] = Path("results/search"),
-    num_envs: Annotated[int, typer.Option("--num-envs", "-n", min=1, help="Sub-environments of a run.")] = 1,
-    backend: Annotated[str | None, typer.Option(help="As in train.", show_default="chosen")] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", "-w", min=1, help="As in train.", show_default="chosen")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Device of the networks: cpu, cuda, cuda:1.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Threads for networks on a CPU.")] = 1,
-    max_minutes: Annotated[float | None, typer.Option(help="Stop each run after this many minutes.")] = None,
+    num_envs: NumEnvs = None,
+    backend: Backend = None,
+    workers: Workers = None,
+    device: Device = None,
+    threads: Threads = 1,
+    max_minutes: MaxMinutes = None,
     max_transitions: Annotated[
         int | None, typer.Option(min=1, help="Stop each run after this many transitions.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Search for the values of some keys with which CONFIG trains best; the same command continues a search."""
-    with readable_errors():
-        from envfleet.training import RunOptions
-        from envfleet.training.search import search as run_search
+    from envfleet.training import RunOptions
+    from envfleet.training.search import search as run_search
 
-        set_threads(threads)
-        options: dict[str, Any] = {
-            "num_envs": num_envs, "backend": backend, "workers": workers, "device": device,
-            "max_minutes": max_minutes, "max_transitions": max_transitions,
-        }  # fmt: skip
-        result = run_search(config, space, trials=trials, out=out, options=RunOptions(**options), verbose=not quiet)
-        _report(result, num_envs, make_console())
-        if not result.is_complete:
-            raise typer.Exit(130)
+    set_threads(threads)
+    options: dict[str, Any] = {
+        "num_envs": num_envs or 1, "backend": backend, "workers": workers, "device": device or "cpu",
+        "max_minutes": max_minutes, "max_transitions": max_transitions,
+    }  # fmt: skip
+    result = run_search(config, space, trials=trials, out=out, options=RunOptions(**options), verbose=not quiet)
+    _report(result, num_envs or 1, make_console())
+    if not result.is_complete:
+        raise typer.Exit(130)
 
 
 def _report(result: SearchResult, num_envs: int, console: Console) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from envfleet.cli.console import make_console, readable_errors
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.cli.console import make_console, make_table, require
+from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from envfleet.service.users.auth import Tokens
 
 DATABASE = "sqlite:///envfleet.db"
+_MODULES = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
 Database = Annotated[
     str,
     typer.Option(
-        metavar="URL",
-        envvar="ENVFLEET_DATABASE",
-        help="Where all is kept: sqlite:///FILE or postgresql+psycopg://…",
+        metavar="URL", envvar="ENVFLEET_DATABASE", help="Where all is kept: sqlite:///FILE or postgresql+psycopg://…"
     ),
 ]
 token_app = typer.Typer(name="token", help="Make, list, revoke and rotate tokens of a service.", no_args_is_help=True)
@@ -31,33 +32,28 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     ] = ["Turbofan-v0"],  # noqa: B006 (typer copies it)
     database: Database = DATABASE,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65_535, help="0 for any that is free.")] = 8001,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes; more than one needs PostgreSQL.")] = 1,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = 8001,
+    workers: Annotated[int, typer.Option(min=1, help="Processes; more than one needs PostgreSQL.")] = 1,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="Where environments run that are no kernels.")
     ] = "process",
     workers_per_fleet: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Worker processes of one fleet; kernels have none.")
+        int, typer.Option(min=1, help="Worker processes of one fleet; kernels have none.")
     ] = 1,
     step_timeout: Annotated[
         float,
         typer.Option(metavar="S", min=0.1, help="Seconds for a step or reset of one sub-environment; not for kernels."),
     ] = 10.0,
     max_processes: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Worker processes of all fleets, per service process.")
+        int, typer.Option(min=1, help="Worker processes of all fleets, per service process.")
     ] = 128,
-    max_num_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one fleet.")] = 16_384,
-    max_live_envs: Annotated[int, typer.Option(metavar="N", min=1, help="Sub-environments of one user.")] = 20_000,
+    max_num_envs: Annotated[int, typer.Option(min=1, help="Sub-environments of one fleet.")] = 16_384,
+    max_live_envs: Annotated[int, typer.Option(min=1, help="Sub-environments of one user.")] = 20_000,
     max_steps_per_day: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Steps of one user; any number if not given.", show_default=False),
+        int | None, typer.Option(min=1, help="Steps of one user; any number if not given.")
     ] = None,
-    idle_minutes: Annotated[
-        float, typer.Option(metavar="N", min=0.1, help="Fleets are closed after this long unused.")
-    ] = 60.0,
-    retention_days: Annotated[
-        float, typer.Option(metavar="N", min=0.01, help="How long closed fleets can be replayed.")
-    ] = 30.0,
+    idle_minutes: Annotated[float, typer.Option(min=0.1, help="Fleets are closed after this long unused.")] = 60.0,
+    retention_days: Annotated[float, typer.Option(min=0.01, help="How long closed fleets can be replayed.")] = 30.0,
     abandon_penalty: Annotated[
         float | None,
         typer.Option(metavar="X", min=0.0, help="Cost of an abandoned ranked episode where no other is stated."),
@@ -73,32 +69,31 @@ def serve(  # noqa: PLR0913 (one parameter per option)
     ] = False,
 ) -> None:
     """Host environments for many people; prints the address, and at the first start a token."""
-    with readable_errors():
-        _require_service()
-        from envfleet.service.offers import make_offer
-        from envfleet.service.run import run
-        from envfleet.service.settings import Settings
+    require("serve", *_MODULES)
+    from envfleet.service.offers import make_offer
+    from envfleet.service.run import run
+    from envfleet.service.settings import Settings
 
-        if workers > 1 and database.startswith("sqlite"):
-            raise InvalidArgument(f"workers={workers} with {database}: pass a PostgreSQL database, or one worker")
-        limits: dict[str, Any] = {
-            "workers": workers_per_fleet,
-            "step_timeout_s": step_timeout,
-            "max_num_envs": max_num_envs,
-            "abandon_penalty": abandon_penalty,
-        }
-        settings = Settings(
-            database=database,
-            offers=tuple(make_offer(name, backend=backend, has_pictures=has_pictures, **limits) for name in env),
-            max_processes=max_processes,
-            max_live_envs=max_live_envs,
-            max_steps_per_day=max_steps_per_day,
-            idle_timeout_s=idle_minutes * 60.0,
-            retention_days=retention_days,
-            has_public_scores=not has_private_scores,
-            has_access_log=has_access_log,
-        )
-        run(settings, host=host, port=port, workers=workers, tell=typer.echo)
+    if workers > 1 and database.startswith("sqlite"):
+        raise InvalidArgument(f"workers={workers} with {database}: pass a PostgreSQL database, or one worker")
+    limits: dict[str, Any] = {
+        "workers": workers_per_fleet,
+        "step_timeout_s": step_timeout,
+        "max_num_envs": max_num_envs,
+        "abandon_penalty": abandon_penalty,
+    }
+    settings = Settings(
+        database=database,
+        offers=tuple(make_offer(name, backend=backend, has_pictures=has_pictures, **limits) for name in env),
+        max_processes=max_processes,
+        max_live_envs=max_live_envs,
+        max_steps_per_day=max_steps_per_day,
+        idle_timeout_s=idle_minutes * 60.0,
+        retention_days=retention_days,
+        has_public_scores=not has_private_scores,
+        has_access_log=has_access_log,
+    )
+    run(settings, host=host, port=port, workers=workers, tell=typer.echo)
 
 
 @token_app.command("create")
@@ -108,34 +103,27 @@ def create(
     role: Annotated[
         str | None, typer.Option(metavar="ROLE", help="The user's: participant, if not given, or admin.")
     ] = None,
-    max_live_envs: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
-    max_steps_per_day: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the service's.")] = None,
+    max_live_envs: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
+    max_steps_per_day: Annotated[int | None, typer.Option(min=0, help="Instead of the service's.")] = None,
     database: Database = DATABASE,
 ) -> None:
     """Make a token. It is shown this once."""
-    with readable_errors():
-        token = _tokens(database).create(
-            name, role=role, max_live_envs=max_live_envs, max_steps_per_day=max_steps_per_day
-        )
-        typer.echo(token)
+    limits = {"max_live_envs": max_live_envs, "max_steps_per_day": max_steps_per_day}
+    typer.echo(_tokens(database).create(name, role=role, **limits))
 
 
 @token_app.command("list")
 def list_tokens(*, database: Database = DATABASE) -> None:
     """List tokens by their first characters."""
-    with readable_errors():
-        import datetime as dt
-
-        from rich.table import Table
-
-        table = Table("id", "user", "role", "token", "created", "revoked", box=None)
-        for row in _tokens(database).list():
-            times = (
-                "" if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(" ", "seconds")
-                for at in (row["created_at"], row["revoked_at"])
-            )
-            table.add_row(str(row["id"]), row["user"], row["role"], f"{row['prefix']}…", *times)
-        make_console().print(table)
+    headings = ("id", "user", "role", "token", "created", "revoked")
+    table = make_table(*headings, texts=len(headings))
+    for row in _tokens(database).list():
+        times = (
+            "" if at is None else dt.datetime.fromtimestamp(at, dt.UTC).isoformat(" ", "seconds")
+            for at in (row["created_at"], row["revoked_at"])
+        )
+        table.add_row(str(row["id"]), escape(row["user"]), row["role"], f"{row['prefix']}…", *times)
+    make_console().print(table)
 
 
 @token_app.command("revoke")
@@ -145,8 +133,7 @@ def revoke(
     database: Database = DATABASE,
 ) -> None:
     """Make a token worthless."""
-    with readable_errors():
-        _tokens(database).revoke(token_id)
+    _tokens(database).revoke(token_id)
 
 
 @token_app.command("rotate")
@@ -156,12 +143,11 @@ def rotate(
     database: Database = DATABASE,
 ) -> None:
     """Revoke a token and make another for the same user. It is shown this once."""
-    with readable_errors():
-        typer.echo(_tokens(database).rotate(token_id))
+    typer.echo(_tokens(database).rotate(token_id))
 
 
 def _tokens(database: str) -> Tokens:
-    _require_service()
+    require("serve", *_MODULES)
     from envfleet.service.database.store import Store
     from envfleet.service.users.auth import Tokens
 
@@ -169,13 +155,3 @@ def _tokens(database: str) -> Tokens:
     store.require_file()
     store.migrate()
     return Tokens(store)
-
-
-def _require_service() -> None:
-    try:
-        import alembic  # noqa: F401
-        import fastapi  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"a service needs {error.name}: pip install 'envfleet[serve]'") from error

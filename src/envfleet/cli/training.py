@@ -6,22 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from envfleet.cli.console import check_output, make_console, readable_errors
+from envfleet.cli.console import check_output, make_console, show_file
+from envfleet.cli.options import Backend, Device, MaxMinutes, NumEnvs, Quiet, Threads, Workers
+from envfleet.cli.parsing import refuse_given
 from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from envfleet.training.config import RunConfig
-
-_OF_THE_RUN = ("env", "agent", "num_envs", "engine", "backend", "workers", "seed", "on_failure", "out", "name")
-
-
-def register(app: typer.Typer) -> None:
-    """Give the command line these commands."""
-    app.command()(train)
-    app.command()(plot)
-    app.command()(export)
 
 
 def train(  # noqa: PLR0913 (one parameter per option)
@@ -31,43 +23,25 @@ def train(  # noqa: PLR0913 (one parameter per option)
             metavar="CONFIG",
             help="A JSON file, or the name of a configuration that comes with envfleet, such as quickstart; without "
             "CONFIG the names are listed.",
-            show_default=False,
         ),
     ] = None,
     *,
     env: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            help="Train in this environment, with the agent's defaults, in place of CONFIG.",
-            show_default=False,
-        ),
+        typer.Option(metavar="ID", help="Train in this environment, with the agent's defaults, in place of CONFIG."),
     ] = None,
     agent: Annotated[
         str | None,
         typer.Option(help="With --env: PPO, SAC, TD3, DDDQN, or module:Name of your own.", show_default="PPO"),
     ] = None,
-    num_envs: Annotated[
-        int | None, typer.Option("--num-envs", "-n", min=1, help="Number of sub-environments; 1 if not given.")
-    ] = None,
+    num_envs: NumEnvs = None,
     engine: Annotated[
-        str | None,
-        typer.Option(
-            help="Engine, for a game that has several: hockey has compiled and box2d.", show_default="the first"
-        ),
+        str | None, typer.Option(help="Engine of a game; hockey has compiled and box2d.", show_default="the first")
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(help="Backend of the fleet: auto, serial, thread, process, ray, kernel.", show_default="chosen"),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-w", min=1, help="Number of worker threads or processes.", show_default="chosen"),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device of the networks: cpu, cuda, cuda:1.", show_default="cpu")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads for networks on a CPU.")] = 1,
+    backend: Backend = None,
+    workers: Workers = None,
+    device: Device = None,
+    threads: Threads = 1,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed, in place of the configuration's.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for runs.", show_default="results/runs")
@@ -75,7 +49,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
     name: Annotated[
         str | None, typer.Option(help="Name of the run; by default made of agent, time and configuration.")
     ] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
+    max_minutes: MaxMinutes = None,
     max_transitions: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many transitions; with --env 100,000 if not given.")
     ] = None,
@@ -90,35 +64,41 @@ def train(  # noqa: PLR0913 (one parameter per option)
         bool,
         typer.Option("--print-config", help="Print CONFIG with all defaults filled in, the agent's too, and exit."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train an agent as CONFIG says, or in an environment; Ctrl-C saves the run, --resume continues it."""
-    with readable_errors():
-        given = {
-            "env": env, "agent": agent, "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers,
-            "device": device,
-            "seed": seed, "out": out, "name": name, "max_minutes": max_minutes, "max_transitions": max_transitions,
-            "on_failure": on_failure,
-        }  # fmt: skip
-        options = {option: value for option, value in given.items() if value is not None}
-        if resume is not None:
-            result = _resume(config, resume, {**options, "verbose": not quiet}, threads)
-        else:
-            read = _configuration(config, env, agent, max_transitions)
-            if print_config:
-                _print_config(read)
-                return
-            options = {option: value for option, value in options.items() if option not in ("env", "agent")}
-            result = _train(read, {**options, "verbose": not quiet}, threads)
-        from envfleet.cli.run_report import show_result
+    from envfleet import training
 
-        show_result(result, make_console())
-        if result.reason == "interrupted":
-            raise typer.Exit(130)
+    limits: dict[str, Any] = {"max_minutes": max_minutes, "max_transitions": max_transitions, "verbose": not quiet}
+    if resume is not None:
+        given = {
+            "CONFIG": config, "--env": env, "--agent": agent, "--num-envs": num_envs, "--engine": engine,
+            "--backend": backend, "--workers": workers, "--seed": seed, "--out": out, "--name": name,
+            "--on-failure": on_failure,
+        }  # fmt: skip
+        refuse_given(given, "with --resume, but a run goes on with what it began with")
+        set_threads(threads)
+        result = training.resume(resume, device=device, **limits)
+    else:
+        read = _configuration(config, env, agent, max_transitions)
+        if print_config:
+            _print_config(read)
+            return
+        set_threads(threads)
+        options: dict[str, Any] = {
+            "num_envs": num_envs, "engine": engine, "backend": backend, "workers": workers, "device": device,
+            "seed": seed, "on_failure": on_failure, "base_output_dir": out, "run_name": name,
+        }  # fmt: skip
+        result = training.train(read, **limits, **{key: value for key, value in options.items() if value is not None})
+    from envfleet.cli.reports import show_result
+
+    show_result(result, make_console())
+    if result.reason == "interrupted":
+        raise typer.Exit(130)
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     *,
     out: Annotated[
         Path | None,
@@ -128,35 +108,24 @@ def plot(
     ] = None,
 ) -> None:
     """Plot a run as it is now, or several runs in the same figures."""
-    with readable_errors():
-        from envfleet.training.records import plot_runs
+    from envfleet.training.records import plot_runs
 
-        console = make_console()
-        files = plot_runs(runs, out)
-        for file in files:
-            console.print(escape(str(file)), soft_wrap=True)
-        if not files:
-            console.print("There is nothing to draw yet.")
+    files = plot_runs(runs, out)
+    typer.echo("\n".join(map(str, files)) or "There is nothing to draw yet.")
 
 
 def export(
-    agent: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, or the file of a checkpoint.", show_default=False)
-    ],
+    agent: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or the file of a checkpoint.")],
     *,
     to: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE", help="policy.onnx, or policy.pt for TorchScript.", callback=check_output, show_default=False
-        ),
+        Path, typer.Option(metavar="FILE", help="policy.onnx, or policy.pt for TorchScript.", callback=check_output)
     ],
 ) -> None:
     """Write the policy of a trained agent to a file that runs without envfleet."""
-    with readable_errors():
-        from envfleet.agents import export_policy, load_agent
+    from envfleet.agents import export_policy, load_agent
 
-        export_policy(load_agent(agent), to)
-        make_console().print(f"[dim]Policy: {escape(str(to))}[/dim]", soft_wrap=True)
+    export_policy(load_agent(agent), to)
+    show_file("Policy", to)
 
 
 def set_threads(count: int) -> None:
@@ -170,10 +139,7 @@ def _configuration(config: str | None, env: str | None, agent: str | None, trans
     from envfleet.training.config import config_for, read_config, shipped_names  # before torch is imported
 
     if config is not None:
-        if env is not None or agent is not None:
-            raise InvalidArgument(
-                f"CONFIG is {config!r} and --env or --agent is given, but a configuration names both: leave one out"
-            )
+        refuse_given({"--env": env, "--agent": agent}, f"with CONFIG {config!r}, but a configuration names both itself")
         return read_config(config)
     if env is None:
         raise InvalidArgument(
@@ -182,43 +148,14 @@ def _configuration(config: str | None, env: str | None, agent: str | None, trans
     return config_for(env, agent or "PPO", transitions or 100_000)
 
 
-def _train(config: RunConfig, options: dict[str, Any], threads: int) -> Any:
-    if "out" in options:
-        options["base_output_dir"] = options.pop("out")
-    if "name" in options:
-        options["run_name"] = options.pop("name")
-    from envfleet.training import train as run
-
-    set_threads(threads)
-    return run(config, **options)
-
-
-def _resume(config: str | None, run: Path, options: dict[str, Any], threads: int) -> Any:
-    if config is not None:
-        raise InvalidArgument(f"CONFIG is {config!r}, but {run} goes on with its own: leave CONFIG out")
-    fixed = [f"--{option.replace('_', '-')}" for option in _OF_THE_RUN if option in options]
-    if fixed:
-        raise InvalidArgument(
-            f"{', '.join(fixed)} with --resume, but a run goes on with what it began with: leave it out"
-        )
-    from envfleet.training import resume
-
-    set_threads(threads)
-    return resume(run, **options)
-
-
 def _print_config(config: RunConfig) -> None:
     import dataclasses
     import json
 
     from envfleet.training.config import agent_config
 
-    content = config.model_dump(mode="json")
-    content["agent"]["hyperparameters"] = {
-        name: value
-        for name, value in dataclasses.asdict(agent_config(config)).items()
-        if name not in ("warmup", "learning_rate", "batch_size")
-    }
-    agent = dataclasses.asdict(agent_config(config))
-    content["hyperparameters"] = {name: agent.get(name) for name in content["hyperparameters"]}
+    content, values = config.model_dump(mode="json"), dataclasses.asdict(agent_config(config))
+    content["hyperparameters"] = {name: values.pop(name, None) for name in content["hyperparameters"]}
+    values.pop("warmup", None)  # which is training.warmup_steps
+    content["agent"]["hyperparameters"] = values
     typer.echo(json.dumps(content, indent=2))

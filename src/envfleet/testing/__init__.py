@@ -9,8 +9,7 @@ Public, for those who write a vector environment or a trainer. A conformance tes
 from envfleet.testing.cases import CASES, Case
 from envfleet.testing.check_kernel import KernelCheckError, check_kernel
 from envfleet.testing.compare import Mismatch, mismatches
-from envfleet.testing.conformance import CHECKS, ConformanceError, check_backend
-from envfleet.testing.duel import Difference
+from envfleet.testing.conformance import CHECKS, ConformanceError, Difference, check_backend
 from envfleet.testing.envs import CountingEnv
 from envfleet.testing.faults import FAULTS, FaultyEnv, once_marker
 from envfleet.testing.infos import InfoEnv

@@ -23,7 +23,7 @@ from envfleet.kernels.plain import PlainEnv, describe
 _RESULTS = ("observation", "reward", "terminated", "truncated")
 _OTHER_SEEDS = 10_000
 _MORE_ROWS = 1030
-"""Sub-environments before and after those compared, so that a row lies elsewhere, in another tile and thread."""
+"""Sub-environments before and after those compared, at least, so that a row lies in another tile and thread."""
 
 
 class KernelCheckError(AssertionError):
@@ -103,148 +103,114 @@ class _Trial:
         if spec.action.parts:
             samples = [tuple(sample[key] for key, _ in spec.action.parts) for sample in samples]
         self.actions = np.array(samples, spec.action.dtype).reshape(num_steps, len(seeds), *spec.action.shape)
+        copies = 2 * (_MORE_ROWS // max(len(seeds), 1) + 1) + 1  # of the same actions; the seeds are in the middle
+        self.first = copies // 2 * len(seeds)
+        self.many_actions = np.concatenate([self.actions] * copies, axis=1)
+        self.many_seeds = [*range(_OTHER_SEEDS, _OTHER_SEEDS + copies * len(seeds))]
+        self.many_seeds[self.first : self.first + len(seeds)] = seeds
 
     def _make(self, num_envs: int, workers: int, *, debug: bool = False) -> Fleet:
         return envfleet.make(self.spec.kernel, num_envs, backend="kernel", workers=workers, debug=debug, **self.params)
 
-    def _fail(self, what: str, seed: int | None, step: int, field: str, expected: Any, found: Any) -> None:
-        where = f"seed {seed}, " if seed is not None else ""
-        raise KernelCheckError(
-            f"{self.spec.name}: {where}step {step}: {field} is {found!r}, expected {expected!r}: {what}",
-            seed,
-            step,
-            field,
-            expected,
-            found,
-        )
+    def _rows(self, parts: Sequence[Any], first: int = 0) -> list[dict[str, Any]]:
+        """Return by name what a reset or a step returned, for each seed; the row of the first seed is `first`."""
+        rows = range(first, first + len(self.seeds))
+        results = (map_arrays(tuple(parts[:4]), operator.itemgetter(row)) for row in rows)
+        return [dict(zip(_RESULTS, result, strict=False)) for result in results]
 
-    # ------------------------------------------------------------------ indices
+    def _compare(
+        self,
+        what: str,
+        step: int,
+        expected: Sequence[Mapping[str, Any]],
+        found: Sequence[Mapping[str, Any]],
+        *,
+        is_exact: bool = True,
+    ) -> None:
+        for seed, one, other in zip(self.seeds, expected, found, strict=True):
+            for name, value in other.items():
+                if not _agree(one[name], value, is_exact):
+                    self._fail(what, step, name, one[name], value, seed)
+
+    def _fail(self, what: str, step: int, field: str, expected: Any, found: Any, seed: int | None = None) -> None:
+        where = f"seed {seed}, " if seed is not None else ""
+        message = f"{self.spec.name}: {where}step {step}: {field} is {found!r}, expected {expected!r}: {what}"
+        raise KernelCheckError(message, seed, step, field, expected, found)
 
     def check_indices(self) -> None:
         """Make every reset and step of the comparisons in code that checks its indices."""
-        with self._make(len(self.seeds) + 2 * _MORE_ROWS, 3, debug=True) as fleet:
-            fleet.reset(seed=self._seeds_of_all())
-            for actions in self.actions:
-                fleet.step(self._actions_of_all(actions))
-            fleet.reset(seed=self._seeds_of_all())
-
-    def _seeds_of_all(self) -> list[int]:
-        """Return the seeds, in the middle of many others."""
-        others = range(_OTHER_SEEDS, _OTHER_SEEDS + 2 * _MORE_ROWS)
-        return [*others[:_MORE_ROWS], *self.seeds, *others[_MORE_ROWS:]]
-
-    def _actions_of_all(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Actions of the seeds, in the middle of as many others."""
-        count = len(self.seeds)
-        everyone = np.resize(actions, (count + 2 * _MORE_ROWS, *self.spec.action.shape))
-        everyone[_MORE_ROWS : _MORE_ROWS + count] = actions
-        return everyone
-
-    # ------------------------------------------------------------------ plain Python against compiled
+        with self._make(len(self.many_seeds), 3, debug=True) as fleet:
+            fleet.reset(seed=self.many_seeds)
+            for actions in self.many_actions:
+                fleet.step(actions)
+            fleet.reset(seed=self.many_seeds)
 
     def compare_plain(self) -> None:
         """Compare every row of a fleet with the plain code, and with its own first reset."""
         with self._make(len(self.seeds), 1) as fleet:
-            rows = [_PlainRow(self.spec, _batch_of(fleet).records(k)[1]) for k in range(len(self.seeds))]
-            observations, infos = fleet.reset(seed=list(self.seeds))
-            observations = _rows_of(observations, len(rows))
-            first = [self._record(fleet, k) for k in range(len(rows))], observations
-            for k, row in enumerate(rows):
-                row.begin(self.seeds[k])
-                self._compare_row(fleet, k, 0, row, (observations[k], 0.0, False, False))
-            self._check_infos(fleet, infos, 0)
-            for step in range(self.num_steps):
-                result = fleet.step(self.actions[step])
-                observations = _rows_of(result[0], len(rows))
-                for k, row in enumerate(rows):
-                    row.step(self.actions[step, k])
-                    self._compare_row(fleet, k, step + 1, row, (observations[k], *(part[k] for part in result[1:4])))
-                self._check_infos(fleet, result[4], step + 1)
-            again, _ = fleet.reset(seed=list(self.seeds))
-            again = _rows_of(again, len(rows))
-            self._compare_resets(first, ([self._record(fleet, k) for k in range(len(rows))], again))
+            batch = _batch_of(fleet)
+            plain = [_PlainRow(self.spec, batch.records(k)[1], seed) for k, seed in enumerate(self.seeds)]
+            returned: Sequence[Any] = fleet.reset(seed=self.seeds)
+            first = found = self._rows_with_state(batch, returned[:1])
+            for step in range(self.num_steps + 1):
+                if step:
+                    returned = fleet.step(self.actions[step - 1])
+                    found = self._rows_with_state(batch, returned)
+                    for row, action in zip(plain, self.actions[step - 1], strict=True):
+                        row.step(action)
+                what = "plain Python and compiled code differ"
+                for row, seed, drawn in zip(plain, self.seeds, batch.rng_records(), strict=True):
+                    if row.has_drawn_otherwise(drawn):
+                        self._fail(
+                            f"{what}: they drew different numbers", step, "rng", "the same draws", "others", seed
+                        )
+                self._compare(what, step, [row.results() for row in plain], found, is_exact=False)
+                self._check_values(batch, step, found, returned[-1])
+                for k, row in enumerate(plain):
+                    row.go_on_from(batch.records(k)[0])
+            again = self._rows_with_state(batch, fleet.reset(seed=self.seeds)[:1])
+            what = "a reset with the same seed gave something else after other episodes: set this field in reset"
+            self._compare(what, 0, first, again)
 
-    def _record(self, fleet: Fleet, row: int) -> NDArray[Any]:
-        state: NDArray[Any] = _batch_of(fleet).records(row)[0]
-        return state
+    def _rows_with_state(self, batch: Any, parts: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return by name the fields of the state and what was returned, for each seed."""
+        records = [batch.records(k)[0] for k in range(len(self.seeds))]
+        states = ({f"state.{name}": record[name][0] for name in self.spec.state.names} for record in records)
+        return [state | row for state, row in zip(states, self._rows(parts), strict=True)]
 
-    def _compare_row(self, fleet: Fleet, k: int, step: int, row: _PlainRow, found: tuple[Any, ...]) -> None:
-        seed, env = self.seeds[k], row.env
-        what = "plain Python and compiled code differ"
-        drawn = _batch_of(fleet).rng_records()[k]
-        if row.has_drawn_otherwise(drawn):
-            self._fail(f"{what}: they drew different numbers", seed, step, "rng", "the same draws", "others")
-        record = self._record(fleet, k)
-        for name in self.spec.state.names:
-            expected = env.state._values[name][0]  # noqa: SLF001  # whole, with its dtype
-            if not _is_close(expected, record[name][0]):
-                self._fail(what, seed, step, f"state.{name}", expected, record[name][0])
-        for name, expected, value in zip(_RESULTS, row.result, found, strict=True):
-            if not _is_close(expected, value):
-                self._fail(what, seed, step, name, expected, value)
-        if not self.spec.observation_space.contains(_as_element(found[0])):
-            self._fail("it is not in the space", seed, step, "observation", self.spec.observation_space, found[0])
-        if not np.isfinite(found[1]):
-            self._fail("rewards are finite numbers", seed, step, "reward", "a finite number", found[1])
-        row.go_on_from(record)
-
-    def _check_infos(self, fleet: Fleet, infos: dict[str, Any], step: int) -> None:
+    def _check_values(self, batch: Any, step: int, found: list[dict[str, Any]], infos: Mapping[str, Any]) -> None:
+        """Check what holds without a comparison: spaces, rewards, infos."""
+        space = self.spec.observation_space
+        for seed, row in zip(self.seeds, found, strict=True):
+            if not space.contains(map_arrays(row["observation"], _as_element)):
+                self._fail("it is not in the space", step, "observation", space, row["observation"], seed)
+            if not np.isfinite(row.get("reward", 0.0)):
+                self._fail("rewards are finite numbers", step, "reward", "a finite number", row["reward"], seed)
         for name in self.spec.kernel.info_fields:
-            expected = _batch_of(fleet).field(name)
-            if not np.array_equal(infos[name], expected, equal_nan=expected.dtype.kind == "f"):
-                self._fail("infos tell the state", None, step, f"infos[{name!r}]", expected, infos[name])
-
-    def _compare_resets(self, first: tuple[Any, Any], again: tuple[Any, Any]) -> None:
-        what = "a reset with the same seed gave something else after other episodes: set this field in reset"
-        for k, seed in enumerate(self.seeds):
-            for name in self.spec.state.names:
-                pair = first[0][k][name][0], again[0][k][name][0]
-                if not _is_same(*pair):
-                    self._fail(what, seed, 0, f"state.{name}", *pair)
-            if not _is_same(first[1][k], again[1][k]):
-                self._fail(what, seed, 0, "observation", first[1][k], again[1][k])
-
-    # ------------------------------------------------------------------ fleets against fleets
+            if not _agree(batch.field(name), infos[name], is_exact=True):
+                self._fail("infos report the state", step, f"infos[{name!r}]", batch.field(name), infos[name])
 
     def compare_places(self) -> None:
         """Compare a small fleet with the same sub-environments in the middle of a large one with threads."""
-        count, many = len(self.seeds), len(self.seeds) + 2 * _MORE_ROWS
-        rows = slice(_MORE_ROWS, _MORE_ROWS + count)
-        with self._make(count, 1) as small, self._make(many, 3) as large:
-            one, _ = small.reset(seed=list(self.seeds))
-            other, _ = large.reset(seed=self._seeds_of_all())
-            what = "it depends on the number of sub-environments or threads"
-            self._compare_rows(what, 0, (one,), (map_arrays(other, lambda array: array[rows]),))
-            for step, actions in enumerate(self.actions, 1):
-                parts = large.step(self._actions_of_all(actions))[:4]
-                found = tuple(map_arrays(part, lambda array: array[rows]) for part in parts)
-                self._compare_rows(what, step, small.step(actions)[:4], found)
+        what = "it depends on the number of sub-environments or threads"
+        with self._make(len(self.seeds), 1) as small, self._make(len(self.many_seeds), 3) as large:
+            one, other = small.reset(seed=self.seeds)[:1], large.reset(seed=self.many_seeds)[:1]
+            self._compare(what, 0, self._rows(one), self._rows(other, self.first))
+            for step, (few, many) in enumerate(zip(self.actions, self.many_actions, strict=True), 1):
+                self._compare(what, step, self._rows(small.step(few)), self._rows(large.step(many), self.first))
 
     def compare_saved(self) -> None:
         """Compare a fleet that goes on with its saved state in another fleet."""
-        middle = self.num_steps // 2
+        what, middle = "it differs after get_state and set_state", self.num_steps // 2
         with self._make(len(self.seeds), 1) as fleet, self._make(len(self.seeds), 1) as other:
-            fleet.reset(seed=list(self.seeds))
+            last = fleet.reset(seed=self.seeds)[0]
             for actions in self.actions[:middle]:
                 last = fleet.step(actions)[0]
             state = pickle.loads(pickle.dumps(fleet.get_state()))
             other.reset(seed=_OTHER_SEEDS)
-            what = "it differs after get_state and set_state"
-            if middle:
-                self._compare_rows(what, middle, (last,), (other.set_state(state),))
+            self._compare(what, middle, self._rows((last,)), self._rows((other.set_state(state),)))
             for step, actions in enumerate(self.actions[middle:], middle + 1):
-                self._compare_rows(what, step, fleet.step(actions)[:4], other.step(actions)[:4])
-
-    def _compare_rows(self, what: str, step: int, expected: Sequence[Any], found: Sequence[Any]) -> None:
-        for name, one, other in zip(
-            ("observation", "reward", "terminated", "truncated"), expected, found, strict=False
-        ):
-            count = len(self.seeds)
-            for seed, ours, theirs in zip(self.seeds, _rows_of(one, count), _rows_of(other, count), strict=True):
-                if not _is_same(ours, theirs):
-                    self._fail(what, seed, step, name, ours, theirs)
-
-    # ------------------------------------------------------------------ Gymnasium
+                self._compare(what, step, self._rows(fleet.step(actions)), self._rows(other.step(actions)))
 
     def check_gymnasium(self) -> None:
         """Gymnasium's own check of the kernel as an ordinary environment."""
@@ -262,85 +228,65 @@ def _batch_of(fleet: Fleet) -> Any:
 
 
 class _PlainRow:
-    """One plain environment with time limit and `NEXT_STEP` autoreset.
+    """One plain environment with time limit and `NEXT_STEP` autoreset, which was reset with a seed."""
 
-    Attributes:
-        env: It.
-        result: Observation, reward, terminated, truncated of the last call.
-    """
-
-    def __init__(self, spec: KernelSpec, params: NDArray[Any]) -> None:
-        self.env = PlainEnv(spec, params)
+    def __init__(self, spec: KernelSpec, params: NDArray[Any], seed: int) -> None:
+        self._env = PlainEnv(spec, params)
         self._limit = spec.kernel.max_episode_steps
-        self._elapsed = 0
-        self._has_ended = False
-        self.result: tuple[Any, float, bool, bool] = (None, 0.0, False, False)
+        self._begin(seed)
 
-    def begin(self, seed: int | None = None) -> None:
-        """Reset."""
+    def _begin(self, seed: int | None = None) -> None:
         self._elapsed, self._has_ended = 0, False
-        self.result = self._call(self.env.reset, seed), 0.0, False, False
-        self._call(self.env.check_observe)
+        self._returned: tuple[Any, ...] = self._call(self._env.reset, seed), 0.0, False, False
+        self._call(self._env.check_observe)
 
     def step(self, action: Any) -> None:
         """Step, or begin the next episode."""
         if self._has_ended:
-            self.begin()
+            self._begin()
             return
-        observation, reward, terminated, truncated = self._call(self.env.step, action)
-        self._call(self.env.check_observe)
+        observation, reward, terminated, truncated = self._call(self._env.step, action)
+        self._call(self._env.check_observe)
         self._elapsed += 1
         truncated = truncated or (self._limit is not None and self._elapsed >= self._limit)
         self._has_ended = terminated or truncated
-        self.result = observation, reward, terminated, truncated
+        self._returned = observation, reward, terminated, truncated
 
     def _call(self, function: Any, *args: Any) -> Any:
         try:
             return function(*args)
         except KernelError as error:
-            raise describe(self.env.spec, error) from error
+            raise describe(self._env.spec, error) from error
+
+    def results(self) -> dict[str, Any]:
+        """Return by name the fields of the state and what the last call returned."""
+        values = self._env.state._values  # noqa: SLF001  # whole, with its dtype
+        state = {f"state.{name}": values[name][0] for name in self._env.spec.state.names}
+        return state | dict(zip(_RESULTS, self._returned, strict=True))
 
     def has_drawn_otherwise(self, record: Any) -> bool:
         """Return whether the generator stands elsewhere than the compiled one."""
-        state: Any = self.env.rng.bit_generator.state
+        state: Any = self._env.rng.bit_generator.state
         number = int(record["state_hi"]) << 64 | int(record["state_lo"])
         return bool(state["state"]["state"] != number or state["has_uint32"] != record["has_uint32"])
 
     def go_on_from(self, record: NDArray[Any]) -> None:
         """Take the compiled state for the plain one."""
-        self.env.state._values[...] = record  # noqa: SLF001  # whole
-
-
-def _rows_of(batched: Any, count: int) -> list[Any]:
-    """Return each row of an array, or of a dict or tuple of arrays."""
-    return [map_arrays(batched, operator.itemgetter(k)) for k in range(count)]
-
-
-def _parts(value: Any) -> list[Any]:
-    """Return the arrays of a dict or tuple, or the array."""
-    return list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else [value]
+        self._env.state._values[...] = record  # noqa: SLF001  # whole
 
 
 def _as_element(value: Any) -> Any:
     """Return a scalar of an array as its space knows it."""
-    if isinstance(value, (dict, tuple)):
-        return map_arrays(value, _as_element)
     return np.asarray(value) if isinstance(value, np.floating) else value
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _agree(one: Any, other: Any, is_exact: bool) -> bool:
+    """Return whether two values, or all parts of two dicts or tuples, are equal; floats to rounding unless exact."""
     if isinstance(one, (dict, tuple)):
-        return all(map(_is_same, _parts(one), _parts(other)))
-    first = np.asarray(one)
-    return bool(np.array_equal(first, other, equal_nan=first.dtype.kind == "f"))
-
-
-def _is_close(one: Any, other: Any) -> bool:
-    """Equal to rounding in floats, exactly in anything else."""
-    if isinstance(one, (dict, tuple)):
-        return all(map(_is_close, _parts(one), _parts(other)))
+        places = one if isinstance(one, dict) else range(len(one))
+        return all(_agree(one[place], other[place], is_exact) for place in places)
     first, second = np.asarray(one), np.asarray(other)
-    if first.dtype.kind != "f":
-        return bool(np.array_equal(first, second))
+    if is_exact or first.dtype.kind != "f":
+        return bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
     tolerance = 1e-5 if np.float32 in (first.dtype, second.dtype) else 1e-9
     return bool(np.allclose(first, second, rtol=tolerance, atol=tolerance, equal_nan=True))

@@ -1,34 +1,31 @@
-"""The single checks `check_backend` is made of."""
+"""The single checks `check_backend` is made of: each takes a `Trial` and yields what it finds wrong."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from envfleet.testing.cases import Case, EnvFn
+from envfleet.testing.cases import Case, Detach, EnvFn
 from envfleet.testing.compare import mismatches
-from envfleet.testing.duel import Difference, Duel
+from envfleet.testing.duel import Duel, Finding, differences_of
 from envfleet.testing.envs import AttributeEnv, CountingEnv
 from envfleet.testing.infos import InfoEnv, make_info
 
-_SERVED_S = 2.0
-"""How long a sub-environment may go unserved: on a busy machine its worker gets no core for a while."""
-
 MakeFleet = Callable[..., VectorEnv[Any, Any, Any]]
 """Builds the vector environment under examination: takes a list of environment builders, and as options
-`autoreset_mode`, `copy` and, for the check of `send` and `recv`, `batch_size`."""
+`autoreset_mode` and `copy`."""
+
+Findings = Generator[Finding, None, None]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Trial:
     """One vector environment to be built and examined.
 
@@ -39,7 +36,6 @@ class Trial:
         num_envs: How many sub-environments.
         num_steps: Steps in each stretch of a rollout.
         seed: Seeds environments and actions.
-        differences: Where findings go.
     """
 
     make_fleet: MakeFleet
@@ -47,114 +43,107 @@ class Trial:
     copy: bool
     num_envs: int
     num_steps: int
-    seed: int
-    differences: list[Difference]
-
-    def reporter(self, check: str, case: str) -> Callable[[str, str], None]:
-        """Return a function (where, message) that notes a difference found by `check`."""
-        name = f"{case}, {self.autoreset_mode.name}, copy={self.copy}"
-        return lambda where, message: self.differences.append(Difference(check, name, where, message))
-
-    def build(self, env_fns: Sequence[EnvFn], **more: Any) -> VectorEnv[Any, Any, Any]:
-        """Build the vector environment under examination."""
-        return self.make_fleet(env_fns, autoreset_mode=self.autoreset_mode, copy=self.copy, **more)
+    seed: int = 0
 
     @contextlib.contextmanager
-    def duel(self, check: str, case: Case) -> Iterator[Duel]:
+    def build(self, env_fns: Sequence[EnvFn]) -> Iterator[Any]:
+        """Build the vector environment under examination, and close it in the end."""
+        with contextlib.closing(self.make_fleet(env_fns, autoreset_mode=self.autoreset_mode, copy=self.copy)) as fleet:
+            yield fleet
+
+    @contextlib.contextmanager
+    def duel(self, case: Case) -> Iterator[Duel]:
         """Build reference and subject, and close both in the end."""
-        reference = SyncVectorEnv(case.reference_env_fns(self.num_envs), autoreset_mode=self.autoreset_mode)
-        reference.action_space.seed(self.seed)
-        subject = self.build(case.env_fns(self.num_envs))
-        try:
-            yield Duel(reference, subject, self.reporter(check, case.name))
-        finally:
-            subject.close()
-            reference.close()
+        env_fns = case.env_fns(self.num_envs)
+        detached: Any = [functools.partial(_detach, env_fn) for env_fn in env_fns]
+        with contextlib.closing(SyncVectorEnv(detached, autoreset_mode=self.autoreset_mode)) as reference:
+            reference.action_space.seed(self.seed)
+            with self.build(env_fns) as subject:
+                yield Duel(reference, subject)
 
 
-def check_rollout(trial: Trial, case: Case) -> None:
+def _detach(env_fn: EnvFn) -> gymnasium.Env[Any, Any]:
+    return Detach(env_fn())
+
+
+def check_rollout(trial: Trial, case: Case) -> Findings:
     """Compare spaces, metadata, and every value of a rollout with all ways to reset."""
-    with trial.duel("rollout", case) as duel:
+    with trial.duel(case) as duel:
         names = ("observation_space", "single_observation_space", "action_space", "single_action_space")
         for name in (*names, "num_envs", "render_mode", "metadata"):
-            duel.compare(getattr(duel.reference, name), getattr(duel.subject, name), name)
+            yield from differences_of(getattr(duel.reference, name), getattr(duel.subject, name), name)
         seeds: list[int | None] = [trial.seed + 100 * index for index in range(trial.num_envs)]
-        duel.reset(seed=trial.seed)
-        duel.roll(trial.num_steps)
-        duel.reset(seed=seeds, options={"start": 3})
-        duel.roll(trial.num_steps)
-        duel.reset()  # the generators run on
-        duel.roll(2)
+        yield from duel.reset(seed=trial.seed)
+        yield from duel.roll(trial.num_steps)
+        yield from duel.reset(seed=seeds, options={"start": 3})
+        yield from duel.roll(trial.num_steps)
+        yield from duel.reset()  # the generators run on
+        yield from duel.roll(2)
         mask = np.arange(trial.num_envs) % 2 == 0
-        duel.reset(seed=[None, *seeds[1:]], options={"reset_mask": mask, "start": 1})
-        duel.roll(trial.num_steps)
-        if duel.reference.render_mode is not None and not duel.is_over:
-            duel.compare(duel.reference.render(), duel.subject.render(), "render()")
+        yield from duel.reset(seed=[None, *seeds[1:]], options={"reset_mask": mask, "start": 1})
+        yield from duel.roll(trial.num_steps)
+        if duel.reference.render_mode is not None:
+            yield from duel.call("render")
         if trial.copy:
-            duel.check_kept()
+            yield from duel.check_kept()
 
 
-def _attributes(index: int) -> gymnasium.Env[Any, Any]:
-    return AttributeEnv(difficulty=1.0 + index)
+_ATTRIBUTES = Case("attributes", lambda index: AttributeEnv(difficulty=1.0 + index))
 
 
-def check_attributes(trial: Trial) -> None:
+def check_attributes(trial: Trial) -> Findings:
     """Compare `call`, `get_attr` and `set_attr`, and how each refuses nonsense."""
-    with trial.duel("attributes", Case("attributes", _attributes)) as duel:
-        one: Any = duel.reference
-        other: Any = duel.subject
-        duel.reset(seed=trial.seed)
-        duel.roll(2)
-        duel.compare(one.call("scaled", 2.0, plus=1.0), other.call("scaled", 2.0, plus=1.0), "call('scaled')")
-        duel.compare(one.call("describe"), other.call("describe"), "call('describe')")
+    with trial.duel(_ATTRIBUTES) as duel:
+        yield from duel.reset(seed=trial.seed)
+        yield from duel.roll(2)
+        yield from duel.call("call", "scaled", 2.0, plus=1.0)
+        yield from duel.call("call", "describe")
         each = [10.0 * index for index in range(trial.num_envs)]
         for values in (each, tuple(each), 7.5):
-            one.set_attr("difficulty", values)
-            other.set_attr("difficulty", values)
-            duel.compare(one.get_attr("difficulty"), other.get_attr("difficulty"), f"get_attr after set_attr({values})")
-        duel.roll(2)
-        nonsense: tuple[tuple[str, Callable[[], Any], str], ...] = (
-            ("set_attr with too many values", lambda: other.set_attr("difficulty", [*each, 1.0]), ""),
-            ("get_attr of an unknown name", lambda: other.get_attr("no_such_name"), "no_such_name"),
-            ("call of a method that raises", lambda: other.call("refuse", "because"), "because"),
-        )
-        for where, call, clue in nonsense:
-            _expect_error(duel.note, where, call, clue)
+            yield from duel.call("set_attr", "difficulty", values)
+            yield from duel.call("get_attr", "difficulty")
+        yield from duel.roll(2)
+        other: Any = duel.subject
+        too_many = functools.partial(other.set_attr, "difficulty", [*each, 1.0])
+        yield from _expect_error("set_attr with too many values", too_many)
+        unknown = functools.partial(other.get_attr, "no_such_name")
+        yield from _expect_error("get_attr of an unknown name", unknown, "no_such_name")
+        raising = functools.partial(other.call, "refuse", "because")
+        yield from _expect_error("call of a method that raises", raising, "because")
 
 
-def check_generators(trial: Trial) -> None:
+def check_generators(trial: Trial) -> Findings:
     """Compare `np_random` and `np_random_seed`: one entry per sub-environment."""
-    with trial.duel("np_random", Case("attributes", _attributes)) as duel:
-        duel.reset(seed=trial.seed)
-        duel.compare(duel.reference.np_random_seed, duel.subject.np_random_seed, "np_random_seed")
-        duel.compare(duel.reference.np_random, duel.subject.np_random, "np_random")
+    with trial.duel(_ATTRIBUTES) as duel:
+        yield from duel.reset(seed=trial.seed)
+        for name in ("np_random_seed", "np_random"):
+            yield from differences_of(getattr(duel.reference, name), getattr(duel.subject, name), name)
 
 
-def _expect_error(note: Callable[[str, str], None], where: str, call: Callable[[], Any], clue: str = "") -> None:
+def _expect_error(where: str, call: Callable[[], Any], clue: str = "") -> Findings:
     try:
         call()
     except Exception as error:  # noqa: BLE001  # any class will do, as long as the text helps
         if clue not in str(error):
-            note(where, f"expected an error that mentions {clue!r}, found {type(error).__name__}: {error}")
+            yield where, f"expected an error that mentions {clue!r}, found {type(error).__name__}: {error}"
     else:
-        note(where, "expected an error, found none")
+        yield where, "expected an error, found none"
 
 
-def check_options(trial: Trial) -> None:
+def check_options(trial: Trial) -> Findings:
     """Check that the caller's options are left alone, and a mask of the wrong shape or type is refused without harm."""
-    with trial.duel("options", Case("counting", lambda _: CountingEnv())) as duel:
-        duel.reset(seed=trial.seed)
+    with trial.duel(Case("counting", lambda _: CountingEnv())) as duel:
+        yield from duel.reset(seed=trial.seed)
         options = {"reset_mask": np.ones(trial.num_envs, dtype=np.bool_), "start": 2, "extra": {"list": [1]}}
         keys = set(options)
-        duel.reference.reset(options=dict(options))
-        duel.subject.reset(options=options)
+        yield from duel.reset(options=options)
         if set(options) != keys:
-            duel.note("reset(options)", f"the caller's dict lost {sorted(keys - set(options))}")
+            yield "reset(options)", f"the caller's dict lost {sorted(keys - set(options))}"
         for mask in (np.ones(trial.num_envs + 1, dtype=np.bool_), np.ones(trial.num_envs, dtype=np.float64)):
-            where = f"reset_mask of {mask.dtype} {mask.shape}"
-            _expect_error(duel.note, where, functools.partial(duel.subject.reset, options={"reset_mask": mask}))
-        duel.reset(seed=trial.seed)
-        duel.roll(3)
+            reset = functools.partial(duel.subject.reset, options={"reset_mask": mask})
+            yield from _expect_error(f"reset_mask of {mask.dtype} {mask.shape}", reset)
+        yield from duel.reset(seed=trial.seed)
+        yield from duel.roll(3)
 
 
 class _ClassMetadataEnv(CountingEnv):
@@ -165,143 +154,59 @@ class _ClassMetadataEnv(CountingEnv):
         del self.metadata  # leaves the class's own
 
 
-def check_metadata(trial: Trial) -> None:
+def check_metadata(trial: Trial) -> Findings:
     """`metadata` names the autoreset mode and is not the environment class's own dict."""
-    note = trial.reporter("metadata", "class metadata")
-    fleet = trial.build([_ClassMetadataEnv] * trial.num_envs)
     try:
-        if fleet.metadata.get("autoreset_mode") != trial.autoreset_mode:
-            note("metadata", f"expected autoreset_mode {trial.autoreset_mode}, found {fleet.metadata}")
-        if "autoreset_mode" in _ClassMetadataEnv.metadata:
-            note("metadata", "autoreset_mode was written into the environment class")
+        with trial.build([_ClassMetadataEnv] * trial.num_envs) as fleet:
+            if fleet.metadata.get("autoreset_mode") != trial.autoreset_mode:
+                yield "metadata", f"expected autoreset_mode {trial.autoreset_mode}, found {fleet.metadata}"
+            if "autoreset_mode" in _ClassMetadataEnv.metadata:
+                yield "metadata", "autoreset_mode was written into the environment class"
     finally:
         _ClassMetadataEnv.metadata.pop("autoreset_mode", None)
-        fleet.close()
 
 
-def check_infos(trial: Trial, kind: str) -> None:
+def check_infos(trial: Trial, kind: str) -> Findings:
     """Infos Gymnasium's own merging spoils (int beside float, ragged arrays, large ints) keep every value."""
-    note = trial.reporter(f"infos-{kind}", "info")
-    fleet = trial.build([functools.partial(InfoEnv, kind, index, length=3) for index in range(trial.num_envs)])
-    try:
+    with trial.build([functools.partial(InfoEnv, kind, index, length=3) for index in range(trial.num_envs)]) as fleet:
         _, infos = fleet.reset(seed=trial.seed)
-        counts = [0, 1, 2, 3]
-        for count in counts:
-            found = infos.get("final_info", infos)
-            for index in range(trial.num_envs):
-                _compare_info(make_info(kind, index, count), found, index, f"step {count}", note)
-            if count < 3:
+        for count in range(4):
+            if count:
                 infos = fleet.step(np.zeros(trial.num_envs, dtype=np.int64))[-1]
-    finally:
-        fleet.close()
+            for index in range(trial.num_envs):
+                expected = make_info(kind, index, count)
+                yield from _compare_info(expected, infos.get("final_info", infos), index, f"step {count}")
 
 
-def check_changing_infos(trial: Trial) -> None:
-    """Check that an info key whose type changes from step to step in all sub-environments is never taken wrongly."""
-    with trial.duel("infos-changing", Case("info", lambda index: InfoEnv("changing", index, length=9))) as duel:
-        duel.reset(seed=trial.seed)
-        duel.roll(24)
-
-
-def _compare_info(
-    expected: dict[str, Any], infos: dict[str, Any], index: int, where: str, note: Callable[[str, str], None]
-) -> None:
+def _compare_info(expected: dict[str, Any], infos: dict[str, Any], index: int, where: str) -> Findings:
     for key, value in expected.items():
         if key not in infos or not infos[f"_{key}"][index]:
-            note(where, f"infos[{key!r}] has no value for sub-environment {index}, expected {value!r}")
+            yield where, f"infos[{key!r}] has no value for sub-environment {index}, expected {value!r}"
             continue
         found = infos[key][index]
         is_number = isinstance(value, (int, float, np.number))
         if found != value if is_number else mismatches(value, found):
-            note(where, f"infos[{key!r}][{index}] is {found!r}, expected {value!r}")
+            yield where, f"infos[{key!r}][{index}] is {found!r}, expected {value!r}"
 
 
-def check_closing(trial: Trial) -> None:
+def check_changing_infos(trial: Trial) -> Findings:
+    """Check that an info key whose type changes from step to step in all sub-environments is never taken wrongly."""
+    with trial.duel(Case("info", lambda index: InfoEnv("changing", index, length=9))) as duel:
+        yield from duel.reset(seed=trial.seed)
+        yield from duel.roll(24)
+
+
+def check_closing(trial: Trial) -> Findings:
     """`close` may be called twice, with work done or none; afterwards every call is refused."""
-    note = trial.reporter("closing", "counting")
     for is_used in (False, True):
-        fleet: Any = trial.build([CountingEnv] * trial.num_envs)
-        if is_used:
-            fleet.reset(seed=trial.seed)
-        fleet.close()
-        fleet.close()
-        if not fleet.closed:
-            note("closed", "is False after close()")
-        actions = np.zeros(trial.num_envs, dtype=np.int64)
-        _expect_error(note, "reset after close", fleet.reset)
-        _expect_error(note, "step after close", functools.partial(fleet.step, actions))
-        _expect_error(note, "call after close", functools.partial(fleet.call, "count"))
-
-
-class _Lone:
-    """One plain environment with the autoreset rule of `NEXT_STEP` or `SAME_STEP`: the model for `send` and `recv`."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], autoreset_mode: AutoresetMode) -> None:
-        self.env, self.autoreset_mode, self.is_pending = env, autoreset_mode, False
-
-    def step(self, action: Any) -> tuple[Any, ...]:
-        """Step once and return observation, reward, terminated, truncated."""
-        if self.is_pending:
-            self.is_pending = False
-            return self.env.reset()[0], 0.0, False, False
-        observation, reward, terminated, truncated, _ = self.env.step(action)
-        if terminated or truncated:
-            if self.autoreset_mode == AutoresetMode.SAME_STEP:
-                observation = self.env.reset()[0]
-            else:
-                self.is_pending = True
-        return observation, reward, terminated, truncated
-
-
-def check_send_recv(trial: Trial) -> None:
-    """Check that every sub-environment's own steps come back in order and right, whatever the order between them."""
-    if trial.autoreset_mode == AutoresetMode.DISABLED:
-        return
-    note = trial.reporter("send_recv", "counting-varied")
-    env_fns: list[EnvFn] = [functools.partial(CountingEnv, length=4, vary=True)] * trial.num_envs
-    batch_size = max(1, trial.num_envs - 1)
-    fleet: Any = trial.build(env_fns, batch_size=batch_size)
-    try:
-        if not (hasattr(fleet, "send") and hasattr(fleet, "recv")):
-            note("send", "not offered; pass skip={'send_recv'} if that is meant")
-            return
-        _exchange(trial, fleet, [_Lone(env_fn(), trial.autoreset_mode) for env_fn in env_fns], note)
-    finally:
-        fleet.close()
-
-
-def _exchange(trial: Trial, fleet: Any, models: list[_Lone], note: Callable[[str, str], None]) -> None:
-    fleet.reset(seed=trial.seed)
-    for index, model in enumerate(models):
-        model.env.reset(seed=trial.seed + index)
-    rng = np.random.default_rng(trial.seed)
-    waiting: dict[int, collections.deque[Any]] = {index: collections.deque() for index in range(trial.num_envs)}
-
-    def send(indices: list[int], *, is_all: bool) -> None:
-        actions = rng.integers(4, size=len(indices))
-        for index, action in zip(indices, actions, strict=True):
-            waiting[index].append(models[index].step(action))
-        fleet.send(actions, None if is_all else np.array(indices))
-
-    send(list(range(trial.num_envs)), is_all=True)
-    served = np.zeros(trial.num_envs, dtype=np.int64)
-    deadline_s, turn = time.monotonic() + _SERVED_S, -1
-    while turn + 1 < 6 * trial.num_envs or (served.min() == 0 and time.monotonic() < deadline_s):
-        turn += 1
-        batch = fleet.recv()
-        indices = [int(index) for index in batch.env_indices]
-        if len(indices) != fleet.batch_size:
-            note(f"recv {turn}", f"expected {fleet.batch_size} rows, found {len(indices)}")
-        for row, index in enumerate(indices):
-            if not waiting[index]:
-                note(f"recv {turn}", f"row {row} is of sub-environment {index}, to which nothing was sent")
-                return
-            found = (batch.observations[row], batch.rewards[row], batch.terminated[row], batch.truncated[row])
-            expected = waiting[index].popleft()
-            if not all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True)):
-                note(f"recv {turn}", f"row {row}, sub-environment {index}: expected {expected}, found {found}")
-                return
-        served[indices] += 1
-        send(indices, is_all=False)
-    if served.min() == 0:
-        note("recv", f"sub-environments {np.flatnonzero(served == 0).tolist()} were never served")
+        with trial.build([CountingEnv] * trial.num_envs) as fleet:
+            if is_used:
+                fleet.reset(seed=trial.seed)
+            fleet.close()
+            fleet.close()
+            if not fleet.closed:
+                yield "closed", "is False after close()"
+            actions = np.zeros(trial.num_envs, dtype=np.int64)
+            yield from _expect_error("reset after close", fleet.reset)
+            yield from _expect_error("step after close", functools.partial(fleet.step, actions))
+            yield from _expect_error("call after close", functools.partial(fleet.call, "count"))

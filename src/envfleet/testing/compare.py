@@ -42,56 +42,48 @@ def mismatches(expected: Any, found: Any, path: str = "value") -> list[Mismatch]
 
 
 def _walk(expected: Any, found: Any, path: str) -> Iterator[Mismatch]:
-    if isinstance(expected, np.ndarray) and isinstance(found, np.ndarray):
-        yield from _walk_arrays(expected, found, path)
-    elif type(expected) is not type(found):
+    if _form_of(expected) != _form_of(found):
         yield Mismatch(path, _show(expected), _show(found))
-    elif isinstance(expected, Mapping) and not isinstance(expected, spaces.Space):  # a Dict space is a Mapping too
-        yield from _walk_mappings(expected, found, path)
-    elif isinstance(expected, (tuple, list)):
-        if len(expected) != len(found):
-            yield Mismatch(path, f"{len(expected)} items", f"{len(found)} items")
-        for place, (one, other) in enumerate(zip(expected, found, strict=False)):
-            yield from _walk(one, other, f"{path}[{place}]")
-    elif isinstance(expected, np.random.Generator):
-        yield from _walk(expected.bit_generator.state, found.bit_generator.state, f"{path}.state")
-    elif not _is_same(expected, found):
-        yield Mismatch(path, _show(expected), _show(found))
-
-
-def _walk_arrays(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any], path: str) -> Iterator[Mismatch]:
-    if expected.dtype != found.dtype or expected.shape != found.shape:
-        kinds = [f"array of {array.dtype} {array.shape}" for array in (expected, found)]
-        yield Mismatch(path, *kinds)
-    elif expected.dtype == object:
-        for place in np.ndindex(expected.shape):
-            where = ", ".join(str(number) for number in place)
-            yield from _walk(expected[place], found[place], f"{path}[{where}]")
-    elif not np.array_equal(expected, found, equal_nan=expected.dtype.kind in "fc"):
-        yield Mismatch(path, _show(expected), _show(found))
-
-
-def _walk_mappings(expected: Mapping[Any, Any], found: Mapping[Any, Any], path: str) -> Iterator[Mismatch]:
-    for key in dict.fromkeys([*expected, *found]):
-        where = f"{path}[{key!r}]"
-        if key not in found:
-            yield Mismatch(where, _show(expected[key]), "nothing")
-        elif key not in expected:
-            yield Mismatch(where, "nothing", _show(found[key]))
+        return
+    parts, others = _parts_of(expected), _parts_of(found)
+    if parts is None or others is None:
+        if not _is_same(expected, found):
+            yield Mismatch(path, _show(expected), _show(found))
+        return
+    for place in parts | others:
+        where = f"{path}{place}"
+        if place not in others:
+            yield Mismatch(where, _show(parts[place]), "nothing")
+        elif place not in parts:
+            yield Mismatch(where, "nothing", _show(others[place]))
         else:
-            yield from _walk(expected[key], found[key], where)
+            yield from _walk(parts[place], others[place], where)
+
+
+def _form_of(value: Any) -> Any:
+    return (value.dtype, value.shape) if isinstance(value, np.ndarray) else type(value)
+
+
+def _parts_of(value: Any) -> dict[str, Any] | None:
+    """Return the parts of a container by their places in it, as an expression has them; `None` if it is none."""
+    if isinstance(value, Mapping) and not isinstance(value, spaces.Space):  # a Dict space is a Mapping too
+        return {f"[{key!r}]": part for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return {f"[{place}]": part for place, part in enumerate(value)}
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return {f"[{', '.join(map(str, place))}]": part for place, part in np.ndenumerate(value)}
+    return {".state": value.bit_generator.state} if isinstance(value, np.random.Generator) else None
 
 
 def _is_same(expected: Any, found: Any) -> bool:
-    if expected is found:
-        return True
-    is_nan = isinstance(expected, (float, np.floating)) and bool(np.isnan(expected)) and bool(np.isnan(found))
-    return is_nan or bool(expected == found)
+    if isinstance(expected, (np.ndarray, float, np.floating)):
+        return np.array_equal(expected, found, equal_nan=np.asarray(expected).dtype.kind in "fc")
+    return expected is found or bool(expected == found)
 
 
 def _show(value: Any, limit: int = 160) -> str:
     if isinstance(value, np.ndarray):
-        text = f"{value.dtype} array {np.array2string(value, threshold=12, separator=', ')}"
+        text = f"{value.dtype} array {value.shape} {np.array2string(value, threshold=12, separator=', ')}"
     else:
         text = f"{type(value).__name__} {value!r}"
     text = " ".join(text.split())

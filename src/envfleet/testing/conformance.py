@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
+import itertools
 import sys
 import threading
 import traceback
@@ -13,23 +16,45 @@ from gymnasium.vector import AutoresetMode
 from envfleet.testing import checks
 from envfleet.testing.cases import CASES, Case
 from envfleet.testing.checks import MakeFleet, Trial
-from envfleet.testing.duel import Difference
+from envfleet.testing.duel import Finding
 
-ONCE: dict[str, Callable[[Trial], None]] = {
+Check = Callable[[Trial], checks.Findings]
+
+ONCE: dict[str, Check] = {
     "attributes": checks.check_attributes,
     "np_random": checks.check_generators,
     "options": checks.check_options,
     "metadata": checks.check_metadata,
     "closing": checks.check_closing,
-    "send_recv": checks.check_send_recv,
     "infos-changing": checks.check_changing_infos,
     **{f"infos-{kind}": functools.partial(checks.check_infos, kind=kind) for kind in ("mixed", "ragged")},
 }
 
-SEED = 0
-
 CHECKS: tuple[str, ...] = ("rollout", *ONCE)
 """Names of all checks, for `check_backend(skip=…)`."""
+
+_MOST_FINDINGS = 8
+"""Of one check over one environment; more would only repeat it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One way in which the vector environment did not behave as the reference.
+
+    Attributes:
+        check: The check that found it.
+        case: The environment it was found over, with autoreset mode and copy mode.
+        where: The call, and the place in its result.
+        message: What was expected and what was found.
+    """
+
+    check: str
+    case: str
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"[{self.check}] {self.case}: {self.where}: {self.message}"
 
 
 class ConformanceError(AssertionError):
@@ -71,7 +96,7 @@ def check_backend(
 
     Args:
         make_fleet: Builds the vector environment from a list of environment builders and the options
-            `autoreset_mode`, `copy` and, for the check of `send` and `recv`, `batch_size`.
+            `autoreset_mode` and `copy`.
         cases: Environments to compare over.
         autoreset_modes: Modes to check.
         copy_modes: Values of `copy` to check.
@@ -88,48 +113,49 @@ def check_backend(
         ConformanceError: Something differed; every difference is listed.
 
     Examples:
-        Gymnasium's own class does not refuse work after `close`, does not offer `send`, and takes the mask out of the
-        caller's options, among other things:
+        Gymnasium's own class does not refuse work after `close` and takes the mask out of the caller's options, among
+        other things:
 
         >>> from gymnasium.vector import SyncVectorEnv
         >>> from envfleet.testing import CASES, check_backend
         >>> try:
-        ...     check_backend(SyncVectorEnv, cases=CASES[:2], skip={"send_recv"})
+        ...     check_backend(SyncVectorEnv, cases=CASES[:2])
         ... except Exception as error:
         ...     print(sorted({difference.check for difference in error.differences}))
         ['closing', 'infos-mixed', 'infos-ragged', 'metadata', 'options']
     """
+    examined: list[tuple[str, str, Check]] = [
+        ("rollout", case.name, functools.partial(checks.check_rollout, case=case)) for case in cases
+    ]
+    examined += [(name, "its own environments", check) for name, check in ONCE.items()]
     differences: list[Difference] = []
     num_trials = 0
-    for autoreset_mode in autoreset_modes:
-        for copy in copy_modes:
-            trial = Trial(make_fleet, autoreset_mode, copy, num_envs, num_steps, SEED, differences)
-            for case in cases:
-                if case.name not in skip and "rollout" not in skip:
-                    _run(trial, "rollout", case.name, functools.partial(checks.check_rollout, case=case), timeout_s)
-                    num_trials += 1
-            for name, check in ONCE.items():
-                if name not in skip:
-                    _run(trial, name, "", check, timeout_s)
-                    num_trials += 1
+    for autoreset_mode, copy, (name, case_name, check) in itertools.product(autoreset_modes, copy_modes, examined):
+        if name not in skip and case_name not in skip:
+            trial = Trial(make_fleet, autoreset_mode, copy, num_envs, num_steps)
+            place = f"{case_name}, {autoreset_mode.name}, copy={copy}"
+            differences += [Difference(name, place, *finding) for finding in _run(check, trial, timeout_s)]
+            num_trials += 1
     if differences:
         raise ConformanceError(differences, num_trials)
     return num_trials
 
 
-def _run(trial: Trial, name: str, case: str, check: Callable[[Trial], None], timeout_s: float) -> None:
-    note = trial.reporter(name, case or "its own")
+def _run(check: Check, trial: Trial, timeout_s: float) -> list[Finding]:
+    found: list[Finding] = []
 
     def examine() -> None:
         try:
-            check(trial)
+            with contextlib.closing(check(trial)) as findings:
+                found.extend(itertools.islice(findings, _MOST_FINDINGS))
         except Exception:  # noqa: BLE001  # whatever is raised is a finding, and the other checks still run
-            note("raised", traceback.format_exc(limit=-5))
+            found.append(("raised", traceback.format_exc(limit=-5)))
 
     # A thread, because nothing else can be left behind when it hangs: many a vector environment does, in close().
-    thread = threading.Thread(target=examine, name=f"check_backend {name} {case}", daemon=True)
+    thread = threading.Thread(target=examine, name="check_backend", daemon=True)
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():
         frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # the only way to another thread's stack
-        note(f"hung for {timeout_s:g} s", "".join(traceback.format_stack(frame, limit=8)))
+        found.append((f"hung for {timeout_s:g} s", "".join(traceback.format_stack(frame, limit=8))))
+    return found

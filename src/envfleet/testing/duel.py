@@ -1,12 +1,10 @@
-"""`Duel`: drive two vector environments with the same calls and note every difference."""
+"""`Duel`: drive two vector environments with the same calls and report every difference."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import traceback
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -14,127 +12,99 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from envfleet.testing.compare import mismatches
 
-OUR_INFOS = ("episode", "_episode")
+Finding = tuple[str, str]
+"""Where two vector environments differ, and how."""
+
+_OUR_INFOS = ("episode", "_episode")
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """One way in which the vector environment did not behave as the reference.
+def differences_of(expected: Any, found: Any, where: str) -> Iterator[Finding]:
+    """Report every place where `found` differs."""
+    for mismatch in mismatches(expected, found, where):
+        yield mismatch.path, f"expected {mismatch.expected}, found {mismatch.found}"
 
-    Attributes:
-        check: The check that found it.
-        case: The environment it was found over, with autoreset mode and copy mode.
-        where: The call, and the place in its result.
-        message: What was expected and what was found.
-    """
 
-    check: str
-    case: str
-    where: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"[{self.check}] {self.case}: {self.where}: {self.message}"
+def changes_of(before: Any, after: Any, where: str) -> Iterator[Finding]:
+    """Report every place of a value that was changed, which nobody may."""
+    for mismatch in mismatches(before, after, where):
+        yield mismatch.path, f"was {mismatch.expected}, became {mismatch.found}"
 
 
 class Duel:
-    """A reference and a subject that get the same calls.
+    """A reference and a subject that get the same calls; each method reports what differs.
 
     Args:
         reference: The vector environment taken as right.
         subject: The one under examination.
-        report: Called with (where, message) for each difference.
-        limit: After so many differences `is_over` holds and nothing more is compared.
 
     Attributes:
         ended: Flags of the last step, by the reference, shape (num_envs,): what a reset mask needs.
     """
 
-    def __init__(
-        self,
-        reference: VectorEnv[Any, Any, Any],
-        subject: VectorEnv[Any, Any, Any],
-        report: Callable[[str, str], None],
-        limit: int = 8,
-    ) -> None:
+    def __init__(self, reference: VectorEnv[Any, Any, Any], subject: VectorEnv[Any, Any, Any]) -> None:
         self.reference, self.subject = reference, subject
         self.ended = np.zeros(reference.num_envs, dtype=np.bool_)
-        self._report = report
-        self._left = limit
         self._calls = 0
         self._kept: list[tuple[str, Any, Any]] = []
 
-    @property
-    def is_over(self) -> bool:
-        """Whether so much differed that going on would only repeat it."""
-        return self._left <= 0
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Iterator[Finding]:
+        """Call a method of both, and compare what it returns."""
+        yield from differences_of(*self._call_both(name, *args, **kwargs))
 
-    def note(self, where: str, message: str) -> None:
-        """Report a difference."""
-        if not self.is_over:
-            self._left -= 1
-            self._report(where, message)
-
-    def compare(self, expected: Any, found: Any, where: str) -> None:
-        """Report every place where `found` differs."""
-        for mismatch in mismatches(expected, found, where):
-            self.note(mismatch.path, f"expected {mismatch.expected}, found {mismatch.found}")
-
-    def reset(self, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None) -> None:
+    def reset(
+        self, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> Iterator[Finding]:
         """Reset both and compare."""
-        if self.is_over:
-            return
-        self._calls += 1
-        where = f"call {self._calls}, reset(seed={seed}, options={options})"
-        # Gymnasium types seeds as list[int] but takes None in the list, and takes "reset_mask" out of the options.
-        seeds = cast("Any", seed)
-        expected = self.reference.reset(seed=seeds, options=copy.deepcopy(options))
         mask = None if options is None else options.get("reset_mask")
         self.ended = np.zeros_like(self.ended) if mask is None else self.ended & ~mask
-        given = copy.deepcopy(options)
-        found = self._subject_call(where, lambda: self.subject.reset(seed=seeds, options=given))
-        if found is not None:
-            self._compare_results(expected, found, where, ("observations", "infos"))
+        expected, found, where = self._call_both("reset", seed=seed, options=options)
+        yield from self._compare_results(expected, found, where, ("observations", "infos"))
 
-    def step(self, actions: Any) -> None:
+    def step(self, actions: Any) -> Iterator[Finding]:
         """Step both, each with its own copy of the actions, and compare."""
-        if self.is_over:
-            return
-        self._calls += 1
-        where = f"call {self._calls}, step"
-        expected = self.reference.step(copy.deepcopy(actions))
-        self.ended = np.logical_or(expected[2], expected[3])
         given = copy.deepcopy(actions)
-        found = self._subject_call(where, lambda: self.subject.step(given))
-        if found is None:
-            return
-        self._compare_results(expected, found, where, ("observations", "rewards", "terminated", "truncated", "infos"))
-        for mismatch in mismatches(actions, given, f"{where}: the caller's actions after the call"):
-            self.note(mismatch.path, f"were {mismatch.expected}, became {mismatch.found}")
+        expected, found, where = self._call_both("step", given)
+        self.ended = np.logical_or(expected[2], expected[3])
+        names = ("observations", "rewards", "terminated", "truncated", "infos")
+        yield from self._compare_results(expected, found, where, names)
+        yield from changes_of(actions, given, f"{where}: the caller's actions after the call")
 
-    def roll(self, num_steps: int) -> None:
+    def roll(self, num_steps: int) -> Iterator[Finding]:
         """Step both with sampled actions; where autoreset is off, reset the ended ones by mask."""
         is_manual = self.reference.metadata["autoreset_mode"] == AutoresetMode.DISABLED
         for _ in range(num_steps):
             if is_manual and self.ended.any():
-                self.reset(options={"reset_mask": self.ended.copy()})
-            self.step(self.reference.action_space.sample())
+                yield from self.reset(options={"reset_mask": self.ended.copy()})
+            yield from self.step(self.reference.action_space.sample())
 
-    def check_kept(self) -> None:
+    def check_kept(self) -> Iterator[Finding]:
         """Report every array returned so far that has changed since."""
         for where, returned, snapshot in self._kept:
-            for mismatch in mismatches(snapshot, returned, where):
-                self.note(
-                    f"{mismatch.path}, looked at again later", f"was {mismatch.expected}, became {mismatch.found}"
-                )
+            yield from changes_of(snapshot, returned, f"{where}, looked at again later")
 
-    def _subject_call(self, where: str, call: Callable[[], Any]) -> Any:
+    def _call_both(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, Any, str]:
+        """Return what the reference returns, what the subject does, and which call it was."""
+        self._calls += 1
+        words = [*(repr(arg) for arg in args if isinstance(arg, str)), *(f"{key}={kwargs[key]}" for key in kwargs)]
+        where = f"call {self._calls}, {name}({', '.join(words)})"
+        expected = getattr(self.reference, name)(*copy.deepcopy(args), **copy.deepcopy(kwargs))
         try:
-            return call()
-        except Exception:  # noqa: BLE001  # whatever the subject raises is a finding
-            self.note(where, f"raised\n{traceback.format_exc(limit=-4)}")
-            self._left = 0
-            return None
+            return expected, getattr(self.subject, name)(*args, **kwargs), where
+        except Exception as error:
+            error.add_note(f"in {where}")
+            raise
+
+    def _compare_results(self, expected: Any, found: Any, where: str, names: tuple[str, ...]) -> Iterator[Finding]:
+        if not isinstance(found, tuple) or len(found) != len(expected):
+            yield where, f"expected a tuple of {len(expected)} values, found {type(found).__name__}"
+            return
+        for name, one, other in zip(names, expected, found, strict=True):
+            self._kept.append((f"{where}: {name}", other, copy.deepcopy(other)))
+            if name == "infos" and isinstance(other, dict):
+                ours = {key: value for key, value in other.items() if key not in _OUR_INFOS or key in one}
+                yield from differences_of(self._in_form(one), self._in_form(ours), f"{where}: {name}")
+            else:
+                yield from differences_of(one, other, f"{where}: {name}")
 
     def _in_form(self, infos: dict[str, Any]) -> dict[str, Any]:
         # Whether a final observation comes as its space holds it or as the environment made it is not compared: a list
@@ -147,16 +117,3 @@ class Duel:
             for final in infos["final_obs"]
         ]
         return {**infos, "final_obs": finals}
-
-    def _compare_results(self, expected: tuple[Any, ...], found: Any, where: str, names: tuple[str, ...]) -> None:
-        if not isinstance(found, tuple) or len(found) != len(expected):
-            self.note(where, f"expected a tuple of {len(expected)} values, found {type(found).__name__}")
-            return
-        infos = expected[-1]
-        if isinstance(found[-1], dict):
-            ours = {key: value for key, value in found[-1].items() if key not in OUR_INFOS or key in infos}
-            found = (*found[:-1], self._in_form(ours))
-            expected = (*expected[:-1], self._in_form(infos))
-        for name, one, other in zip(names, expected, found, strict=True):
-            self.compare(one, other, f"{where}: {name}")
-            self._kept.append((f"{where}: {name}", other, copy.deepcopy(other)))

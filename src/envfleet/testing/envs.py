@@ -16,10 +16,9 @@ Examples:
 
 from __future__ import annotations
 
-import copy
-import math
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import gymnasium
@@ -28,41 +27,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 Ends = Literal["terminated", "truncated", "alternate"]
-
-
-def fingerprint(value: Any) -> float:
-    """Condense an action of any space to a number that differs when the action differs.
-
-    Examples:
-        >>> fingerprint({"a": np.array([1, 2]), "b": "x"})
-        125.0
-    """
-    if value is None:
-        return 0.0
-    if isinstance(value, str):
-        return float(sum(ord(letter) for letter in value))
-    if isinstance(value, Mapping):
-        return math.fsum(fingerprint(item) for item in value.values())
-    if isinstance(value, (tuple, list)):
-        return math.fsum((place + 1) * fingerprint(item) for place, item in enumerate(value))
-    array = np.asarray(value, dtype=np.float64).reshape(-1)
-    return float(math.fsum(array * np.arange(1, array.size + 1)))
-
-
-def type_text(value: Any) -> str:
-    """Spell out the types in an action, for code in an environment may depend on them (`action.item()`).
-
-    Examples:
-        >>> type_text({"a": np.zeros(2, np.float32), "b": (np.int64(1), "x")})
-        '{a: float32[2], b: (int64, str)}'
-    """
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}[{', '.join(str(size) for size in value.shape)}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {type_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, tuple):
-        return f"({', '.join(type_text(item) for item in value)})"
-    return type(value).__name__
 
 
 class CountingEnv(gymnasium.Env[Any, Any]):
@@ -110,6 +74,10 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         vector = np.array([self.count, self.episodes, self.draw, self.action, self.start], dtype=np.float64)
         return {"count": self.count, "vector": vector} if self.dict_obs else vector
 
+    def inform(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the info to return, given that of this class."""
+        return info
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; a seed restarts the generator, no seed lets it run on."""
         super().reset(seed=seed)
@@ -119,7 +87,7 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.action = 0
         self.draw = float(self.np_random.random())
         self.episode_length = int(self.np_random.integers(1, self.length + 1)) if self.vary else self.length
-        return self.observe(), {"episodes": self.episodes}
+        return self.observe(), self.inform({"episodes": self.episodes})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Count one step."""
@@ -128,8 +96,8 @@ class CountingEnv(gymnasium.Env[Any, Any]):
         self.draw = float(self.np_random.random())
         has_ended = self.count - self.start >= self.episode_length
         is_truncation = self.ends == "truncated" or (self.ends == "alternate" and self.episodes % 2 == 0)
-        reward = self.count + self.action / 10
-        return self.observe(), reward, has_ended and not is_truncation, has_ended and is_truncation, {"draw": self.draw}
+        observation, reward, info = self.observe(), self.count + self.action / 10, self.inform({"draw": self.draw})
+        return observation, reward, has_ended and not is_truncation, has_ended and is_truncation, info
 
     def render(self) -> Any:
         """Render a frame of shape (4, 6, 3), uint8, or nothing without a render mode."""
@@ -183,16 +151,6 @@ class Words(spaces.Space[str]):
     __hash__ = None  # type: ignore[assignment]  # as every Gymnasium space that defines __eq__
 
 
-def make_space(kind: str) -> spaces.Space[Any]:
-    """Make a space by name; see `SPACE_KINDS`.
-
-    Examples:
-        >>> make_space("float16")
-        Box(-1.0, 1.0, (3,), float16)
-    """
-    return _SPACES[kind]()
-
-
 # Text's own default is a set, whose order, and so every sample, changes from process to process.
 _LETTERS = "abcdefghij"
 
@@ -232,11 +190,11 @@ _SPACES: dict[str, Callable[[], spaces.Space[Any]]] = {
 }
 
 SPACE_KINDS: tuple[str, ...] = tuple(_SPACES)
-"""Names `make_space` knows: every kind of Gymnasium space, nested ones, and one of our own."""
+"""Kinds of spaces of `SpaceEnv`: every kind of Gymnasium space, nested ones, and one of our own."""
 
 
-class SpaceEnv(gymnasium.Env[Any, Any]):
-    """Sample observations from a space; the reward is the `fingerprint` of the action, the info its `type_text`.
+class SpaceEnv(CountingEnv):
+    """A `CountingEnv` that samples its observations from a space, and whose info spells out the action and its types.
 
     Args:
         observation: Kind of observation space, one of `SPACE_KINDS`.
@@ -245,24 +203,18 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, observation: str = "box", action: str = "discrete", length: int = 4) -> None:
-        self.metadata = {"render_modes": []}
-        self.observation_space = make_space(observation)
-        self.action_space = make_space(action)
-        self.length = length
-        self.count = 0
+        super().__init__(length)
+        self.observation_space, self.action_space = _SPACES[observation](), _SPACES[action]()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the space's generator is seeded from the environment's."""
-        super().reset(seed=seed)
-        self.count = 0
-        self.observation_space.seed(int(self.np_random.integers(2**31)))
-        return self.observation_space.sample(), {}
+    def observe(self) -> Any:
+        """Sample, with the space's generator seeded from the environment's."""
+        self.observation_space.seed(int(self.draw * 2**31))
+        return self.observation_space.sample()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Sample the next observation."""
-        self.count += 1
-        info = {"action": type_text(action)}
-        return self.observation_space.sample(), fingerprint(action), self.count >= self.length, False, info
+        observation, reward, terminated, truncated, _ = super().step(0)
+        return observation, reward, terminated, truncated, {"action": repr(action)}
 
 
 class SavableEnv(CountingEnv):
@@ -275,33 +227,23 @@ class SavableEnv(CountingEnv):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take up a state `get_state` returned."""
-        values = copy.deepcopy(dict(state))
+        values = dict(state)
         self.np_random.bit_generator.state = values.pop("rng")
-        for name, value in values.items():
-            setattr(self, name, value)
+        vars(self).update(values)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("SavableEnv is saved by get_state() only")
 
 
 class LockedEnv(CountingEnv):
-    """A `CountingEnv` whose state can neither be copied nor pickled: it holds a lock and a running generator."""
+    """A `CountingEnv` whose state can neither be copied nor pickled: it holds a lock and a generator."""
 
     def __init__(self, length: int = 5) -> None:
         super().__init__(length)
-        self.lock = threading.Lock()
-        self.ticks = self._tick()
-        next(self.ticks)
-
-    @staticmethod
-    def _tick() -> Iterator[int]:
-        tick = 0
-        while True:
-            yield tick
-            tick += 1
+        self.lock, self.ticks = threading.Lock(), (tick for tick in itertools.count())
 
 
-class ActionKeeperEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+class ActionKeeperEnv(CountingEnv):
     """Keep a reference to each action, observe the one before, and optionally scribble over the current one.
 
     A vector environment that hands out views of memory it writes to again is found out: the observation (the previous
@@ -309,30 +251,24 @@ class ActionKeeperEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     """
 
     def __init__(self, length: int = 4, *, mutates: bool = False) -> None:
-        self.metadata = {"render_modes": []}
+        super().__init__(length)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
-        self.length, self.mutates = length, mutates
-        self.count = 0
+        self.mutates = mutates
         self.kept: NDArray[np.float32] = np.zeros(2, np.float32)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Forget the kept action."""
-        super().reset(seed=seed)
-        self.count = 0
-        self.kept = np.full(2, self.np_random.random(), np.float32)
-        return self.kept.copy(), {}
+    def observe(self) -> Any:
+        """Return the action of the last step, after a reset the draw."""
+        return np.full(2, self.draw, np.float32) if self.count == self.start else self.kept.copy()
 
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Observe the action before this one."""
-        self.count += 1
-        previous, self.kept = self.kept.copy(), action
-        reward = fingerprint(action)
+        previous, reward = self.observe(), float(action @ (1, 2))
+        _, _, terminated, truncated, info = super().step(0)
+        self.kept = action
         if self.mutates:
             action[:] = 99.0
-        return previous, reward, self.count >= self.length, False, {}
+        return previous, reward, terminated, truncated, info
 
 
 class InPlaceEnv(CountingEnv):
@@ -345,52 +281,33 @@ class InPlaceEnv(CountingEnv):
 
     def observe(self) -> Any:
         """Overwrite the one observation array."""
-        self.buffer[:] = (self.count, self.episodes, self.draw, self.action, self.start)
+        self.buffer[:] = super().observe()
         return self.buffer
 
-    def _refill_info(self) -> dict[str, Any]:
-        self.info["trace"][:] = self.count
-        self.info["nested"]["count"] = self.count
+    def inform(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Overwrite the one info."""
+        self.info["trace"][:] = self.info["nested"]["count"] = self.count
         return self.info
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in the same array."""
-        observation, _ = super().reset(seed=seed, options=options)
-        return observation, self._refill_info()
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step in the same array."""
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, self._refill_info()
-
-
-class LooseEnv(gymnasium.Env[Any, Any]):
+class LooseEnv(CountingEnv):
     """Return values that fit the spaces only loosely, as many environments in the wild do.
 
     Lists for arrays, float64 for float32, Python numbers for numpy's, `numpy.bool` flags, rewards of changing types.
     """
 
     def __init__(self, length: int = 4) -> None:
-        self.metadata = {"render_modes": []}
-        vector = spaces.Box(-10, 10, (3,), np.float32)
+        super().__init__(length)
+        vector = spaces.Box(-np.inf, np.inf, (5,), np.float32)
         self.observation_space = spaces.Dict({"vector": vector, "list": vector, "index": spaces.Discrete(100)})
-        self.action_space = spaces.Discrete(3)
-        self.length = length
-        self.count = 0
 
-    def _observe(self) -> dict[str, Any]:
-        vector = self.np_random.random(3)  # float64
-        return {"index": self.count, "list": [float(x) for x in vector], "vector": vector}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        super().reset(seed=seed)
-        self.count = 0
-        return self._observe(), {}
+    def observe(self) -> Any:
+        """Observe an int, a list and an array of float64."""
+        vector = super().observe()
+        return {"index": self.count, "list": vector.tolist(), "vector": vector}
 
     def step(self, action: Any) -> Any:
         """Return a list, and in it the reward as an int, a float32, an array of no dimension and a bool in turn."""
-        self.count += 1
+        observation, _, terminated, truncated, info = super().step(action)
         rewards: tuple[Any, ...] = (self.count, np.float32(0.1), np.array(2.5), True)
-        ended = np.bool_(self.count >= self.length)
-        return [self._observe(), rewards[self.count % 4], ended, np.bool_(False), {}]
+        return [observation, rewards[self.count % 4], np.bool_(terminated), np.bool_(truncated), info]

@@ -61,20 +61,6 @@ class BadReprError(Exception):
     __repr__ = __str__
 
 
-def _fail_with(kind: str) -> None:
-    errors: dict[str, Callable[[], BaseException]] = {
-        "raise": lambda: PlainError("broken on purpose"),
-        "raise_two_arguments": lambda: TwoArgumentsError("gripper", 7),
-        "raise_unpicklable": lambda: UnpicklableError("holds a lock"),
-        "raise_bad_repr": BadReprError,
-        "raise_stop_iteration": StopIteration,
-        "keyboard_interrupt": lambda: KeyboardInterrupt("from the environment"),
-        "generator_exit": GeneratorExit,
-    }
-    error = errors[kind]()
-    raise error
-
-
 def _spin(duration_s: float) -> None:
     end = time.monotonic() + duration_s
     while time.monotonic() < end:
@@ -100,6 +86,15 @@ def _native_crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+_ERRORS: dict[str, Callable[[], BaseException]] = {
+    "raise": lambda: PlainError("broken on purpose"),
+    "raise_two_arguments": lambda: TwoArgumentsError("gripper", 7),
+    "raise_unpicklable": lambda: UnpicklableError("holds a lock"),
+    "raise_bad_repr": BadReprError,
+    "raise_stop_iteration": StopIteration,
+    "keyboard_interrupt": lambda: KeyboardInterrupt("from the environment"),
+    "generator_exit": GeneratorExit,
+}
 _ACTS: dict[str, Callable[[float], None]] = {
     "sys_exit": lambda _: sys.exit(3),
     "os_exit": lambda _: os._exit(3),
@@ -111,29 +106,21 @@ _ACTS: dict[str, Callable[[float], None]] = {
     "native_loop": _native_loop,
     "native_sleep": _native_sleep,
 }
-_RAISING = (
-    "raise",
-    "raise_two_arguments",
-    "raise_unpicklable",
-    "raise_bad_repr",
-    "raise_stop_iteration",
-    "keyboard_interrupt",
-    "generator_exit",
-)
-_BAD_VALUES = (
-    "wrong_shape",
-    "shape_that_spreads",
-    "wrong_dtype",
-    "no_observation",
-    "wrong_key",
-    "too_few_values",
-    "nan_reward",
-    "text_reward",
-    "unpicklable_info",
-    "info_not_a_dict",
-)
+_BAD_VALUES: dict[str, tuple[int, Any]] = {
+    "wrong_shape": (0, np.zeros(7)),
+    "shape_that_spreads": (0, np.zeros(1)),  # numpy would copy the one number into all five places
+    "wrong_dtype": (0, np.array(["not", "a", "number", "at", "all"])),
+    "no_observation": (0, None),
+    "wrong_key": (0, {"unheard_of": 1}),
+    "too_few_values": (-1, None),
+    "nan_reward": (1, float("nan")),
+    "text_reward": (1, "much"),
+    "unpicklable_info": (-1, {"lock": threading.Lock()}),
+    "info_not_a_dict": (-1, ["not", "a", "dict"]),
+}
+"""By name the place of a value among those that `reset` or `step` returns, and what stands there instead."""
 
-FAULTS: tuple[str, ...] = (*_RAISING, *_ACTS, *_BAD_VALUES)
+FAULTS: tuple[str, ...] = (*_ERRORS, *_ACTS, *_BAD_VALUES)
 """Every fault `FaultyEnv` knows. Those after `"native_sleep"` change what `reset` or `step` returns."""
 
 
@@ -194,47 +181,33 @@ class FaultyEnv(CountingEnv):
         """Fail if it is time to; return whether the result is to be spoilt instead."""
         if not self._is_due(verb):
             return False
-        fault = cast("str", self.fault)
-        if fault in _RAISING:
-            _fail_with(fault)
-        if fault in _ACTS:
-            _ACTS[fault](self.duration_s)
-        return fault in _BAD_VALUES
+        if self.fault in _ERRORS:
+            error = _ERRORS[self.fault]()
+            raise error
+        if self.fault in _ACTS:
+            _ACTS[self.fault](self.duration_s)
+        return self.fault in _BAD_VALUES
 
-    def _spoil(self, values: list[Any]) -> Any:
-        """Spoil a result: `values` is `[observation, …, info]`, with the reward second if it is a step's."""
-        is_step = len(values) == 5
-        if self.fault == "wrong_shape":
-            values[0] = np.zeros(7)
-        elif self.fault == "shape_that_spreads":  # numpy would copy the one number into all five places
-            values[0] = np.zeros(1)
-        elif self.fault == "wrong_dtype":
-            values[0] = np.array(["not", "a", "number", "at", "all"])
-        elif self.fault == "no_observation":
-            values[0] = None
-        elif self.fault == "wrong_key":
-            values[0] = {"unheard_of": 1}
-        elif self.fault == "too_few_values":
-            values.pop()
-        elif self.fault == "unpicklable_info":
-            values[-1] = {**values[-1], "lock": threading.Lock()}
-        elif self.fault == "info_not_a_dict":
-            values[-1] = ["not", "a", "dict"]
-        elif is_step:
-            values[1] = float("nan") if self.fault == "nan_reward" else "much"
-        return tuple(values)
+    def _spoil(self, values: tuple[Any, ...]) -> Any:
+        if self.fault == "too_few_values":
+            return values[:-1]
+        place, value = _BAD_VALUES[cast("str", self.fault)]
+        spoilt = list(values)
+        if place < len(values) - 1:  # a reset returns no reward
+            spoilt[place] = value
+        return tuple(spoilt)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, or fail."""
         is_spoilt = self._act_up("reset")
-        result = super().reset(seed=seed, options=options)
-        return cast("tuple[Any, dict[str, Any]]", self._spoil(list(result))) if is_spoilt else result
+        result: Any = super().reset(seed=seed, options=options)
+        return self._spoil(result) if is_spoilt else result  # type: ignore[no-any-return]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step, or fail."""
         is_spoilt = self._act_up("step")
-        result = super().step(action)
-        return cast("tuple[Any, float, bool, bool, dict[str, Any]]", self._spoil(list(result))) if is_spoilt else result
+        result: Any = super().step(action)
+        return self._spoil(result) if is_spoilt else result  # type: ignore[no-any-return]
 
     def render(self) -> Any:
         """Render, or fail."""

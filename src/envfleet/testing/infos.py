@@ -93,10 +93,7 @@ _KINDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "ragged": _ragged,
     "unpicklable": _unpicklable,
 }
-
-INFO_KINDS: tuple[str, ...] = tuple(_KINDS)
-"""Kinds of info `InfoEnv` knows. Gymnasium's own vector environments carry all but the last three unharmed,
-`"changing"` only while all sub-environments are at the same step."""
+"""By kind what makes the info of sub-environment `index` at step `count`."""
 
 
 def make_info(kind: str, index: int, count: int) -> dict[str, Any]:
@@ -113,7 +110,9 @@ class InfoEnv(CountingEnv):
     """A `CountingEnv` that returns `make_info(kind, index, count)`.
 
     Args:
-        kind: One of `INFO_KINDS`.
+        kind: `"numbers"`, `"objects"`, `"nested"`, `"sparse"` or `"reserved"`; `"changing"`, which Gymnasium's own
+            vector environments carry only while all sub-environments are at the same step; `"mixed"`, `"ragged"` or
+            `"unpicklable"`, which they spoil or refuse.
         index: The sub-environment's own index, which shows in the values.
         length: Steps in an episode.
     """
@@ -122,12 +121,6 @@ class InfoEnv(CountingEnv):
         super().__init__(length)
         self.kind, self.index = kind, index
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        observation, _ = super().reset(seed=seed, options=options)
-        return observation, make_info(self.kind, self.index, self.count)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step with the info of this step."""
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, make_info(self.kind, self.index, self.count)
+    def inform(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the info of this step."""
+        return make_info(self.kind, self.index, self.count)

@@ -152,7 +152,6 @@ def test_no_window_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "said"),
     [
         (("evaluate", "none.pt"), "there is no player 'none.pt', expected 'weak', 'strong', 'champion'"),
-        (("evaluate", "weak", "--engine", "steam"), "engine='steam': pass one of 'compiled', 'box2d'"),
         (("evaluate", "weak", "--side", "top"), "side='top': pass one of 'left', 'right', 'both'"),
         (("tournament", "nowhere"), "nowhere is no folder"),
         (("watch", "weak", "--out", "game.avi"), "ends in '.avi': films are written as .gif or .mp4"),

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from envfleet import training
 from envfleet.cli.app import app
-from envfleet.cli.run_report import show_result
+from envfleet.cli.reports import show_result
 from envfleet.training.config import agent_config, parse_config, read_config
 
 CONFIG: dict[str, Any] = {
@@ -170,7 +170,7 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
     ("arguments", "message"),
     [
         ((), "no CONFIG is given: pass one of curriculum_base, "),
-        (("CONFIG", "--resume", "runs/mine"), "goes on with its own: leave CONFIG out"),
+        (("CONFIG", "--resume", "runs/mine"), "CONFIG with --resume, but a run goes on with what it began with"),
         (("--resume", "runs/mine", "-n", 4, "--seed", 1), "--num-envs, --seed with --resume, but a run goes on with"),
         (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),
         (("no.json",), "no.json cannot be read (No such file or directory)"),
@@ -192,7 +192,10 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pole" / "checkpoints" / "000000000064.pt").exists()
     for wrong, message in (
-        (("quickstart", "--env", "CartPole-v1"), "a configuration names both: leave one out"),
+        (
+            ("quickstart", "--env", "CartPole-v1"),
+            "--env with CONFIG 'quickstart', but a configuration names both itself: leave it out",
+        ),
         (("--env", "CartPole-v1", "--agent", "Sac"), "agent.type is 'Sac', expected one of"),
         ((), "a JSON file, --env ID, or --resume RUN"),
         (("--env", "CartPole-v1", "--resume", tmp_path / "pole"), "--env with --resume, but a run goes on"),
