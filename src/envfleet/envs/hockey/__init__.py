@@ -5,11 +5,10 @@ Nothing here imports Box2D or pygame before a game begins or is drawn.
 
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import action_table
-from envfleet.envs.hockey.env import HockeyEnv
+from envfleet.envs.hockey.env import PUBLIC_QUIRKS, HockeyEnv, Quirks
 from envfleet.envs.hockey.one_player import HockeyOneEnv
 from envfleet.envs.hockey.opponents import BasicOpponent, HumanOpponent
 from envfleet.envs.hockey.registration import register
-from envfleet.envs.hockey.rules import PUBLIC_QUIRKS, Quirks
 from envfleet.envs.hockey.two_player import HockeyTwoEnv
 
 __all__ = [

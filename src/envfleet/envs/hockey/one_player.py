@@ -8,14 +8,11 @@ from typing import Any, SupportsIndex
 
 import gymnasium
 import numpy as np
-from gymnasium.utils import EzPickle
 from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.env import HockeyEnv, Info
-from envfleet.envs.hockey.game import SavedHockey
+from envfleet.envs.hockey.env import HockeyEnv, Info, Quirks, SavedHockey
 from envfleet.envs.hockey.opponents import BasicOpponent
-from envfleet.envs.hockey.rules import Quirks
 from envfleet.errors import InvalidArgument
 
 _OPPONENT_STREAM = 1  # of the seed; the environment's own numbers are what they are in the two-player game
@@ -50,7 +47,6 @@ class HockeyOneEnv(HockeyEnv):
         quirks: Quirks = Quirks(),  # noqa: B008  # frozen
     ) -> None:
         super().__init__(mode=mode, render_mode=render_mode, quirks=quirks)
-        EzPickle.__init__(self, mode, weak_opponent, render_mode=render_mode, quirks=quirks)
         self.opponent: Any = BasicOpponent(weak=weak_opponent)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.num_actions,), np.float32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,24 @@ from numpy.typing import ArrayLike, NDArray
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.discrete import discrete_action
 from envfleet.envs.hockey.rendering import load_pygame, require_display
-from envfleet.envs.hockey.scripted import scripted_action, scripted_actions
+from envfleet.envs.hockey.rules import scripted_forces, scripted_shot
 from envfleet.errors import InvalidArgument
+
+
+def scripted_action(observation: Sequence[float], weak: bool, keep_mode: bool, phase: float) -> list[float]:
+    """Compute one action of the scripted player.
+
+    Args:
+        observation: The player's own view, 16 or 18 numbers.
+        weak: Whether it is the weak player.
+        keep_mode: Whether players can hold the puck.
+        phase: Of the swing (radians).
+
+    Returns:
+        Force x, force y, torque and, in `keep_mode`, shoot.
+    """
+    forces = scripted_forces(observation, weak, float(np.sin(phase)))
+    return [*forces, scripted_shot(observation[16])] if keep_mode else [*forces]
 
 
 class BasicOpponent:
@@ -84,7 +101,11 @@ class BasicOpponent:
             self._phases = np.append(self._phases, self._rng.uniform(0, c.PHASE_RANGE, missing))
         phases = self._phases[: len(rows)]
         phases += self._rng.uniform(0, c.PHASE_GROWTH, len(rows))
-        return scripted_actions(rows, self.weak, self.keep_mode, phases)
+        actions = [
+            scripted_action(row, self.weak, self.keep_mode, phase)
+            for row, phase in zip(rows.tolist(), phases.tolist(), strict=True)
+        ]
+        return np.array(actions, np.float64).reshape(len(rows), 4 if self.keep_mode else 3)
 
     def _check(self, seen: NDArray[np.float64], ndim: int) -> NDArray[np.float64]:
         if seen.ndim != ndim or seen.shape[-1] not in ((18,) if self.keep_mode else (16, 18)):

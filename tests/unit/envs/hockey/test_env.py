@@ -281,7 +281,7 @@ def test_games_leave_no_memory_behind() -> None:
 def test_nothing_needs_box2d_or_pygame_until_a_game_begins() -> None:
     script = (
         "import sys; sys.modules['Box2D'] = sys.modules['pygame'] = None\n"
-        "from envfleet.envs.hockey import HockeyEnv, constants, rules, scripted\n"
+        "from envfleet.envs.hockey import HockeyEnv, constants, rules\n"
         "try:\n    HockeyEnv()\nexcept ImportError as error:\n    print(error)\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

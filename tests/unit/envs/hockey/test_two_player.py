@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 import envfleet
 from envfleet.envs.hockey import HockeyEnv, HockeyTwoEnv
 from envfleet.envs.hockey.kernel.game import Hockey, HockeyOne
-from envfleet.envs.hockey.scripted import scripted_action
+from envfleet.envs.hockey.opponents import scripted_action
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.requests import check_params
@@ -58,7 +58,7 @@ def test_it_is_the_game_of_the_public_form(mode: int, keep_mode: bool) -> None:
     rng = np.random.default_rng(0)
     ended = False
     while not ended:
-        for row, view in zip(seen, (one._observation(0), one.obs_agent_two()), strict=True):
+        for row, view in zip(seen, (one._observe(0), one.obs_agent_two()), strict=True):
             np.testing.assert_array_equal(row[: len(view)], view)
             assert not row[len(view) :].any()
         info_two = one.get_info_agent_two()
@@ -210,6 +210,6 @@ def test_wrong_calls_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="get_state"):
         env.set_state({})  # type: ignore[arg-type]
     assert env._game is not None
-    env._game.forget()
+    env._game._events += [NOTHING.ravel()] * 100_001
     with pytest.raises(StateUnsupported, match="reset it first"):
         env.get_state()

@@ -10,11 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.kernel.bodies import advance, advance_start, begin_sweep, follow, update_box, wake
-from envfleet.envs.hockey.kernel.contacts import are_apart, update_contact
+from envfleet.envs.hockey.kernel.bodies import (
+    advance,
+    advance_start,
+    are_apart,
+    begin_sweep,
+    follow,
+    travel,
+    update_box,
+    wake,
+)
+from envfleet.envs.hockey.kernel.contacts import update_contact
 from envfleet.envs.hockey.kernel.impact import time_of_impact
 from envfleet.envs.hockey.kernel.pairs import find_pairs
-from envfleet.envs.hockey.kernel.positions import correct_positions
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
     EPSILON,
@@ -29,8 +37,13 @@ from envfleet.envs.hockey.kernel.shapes import (
     ZERO,
     F,
 )
-from envfleet.envs.hockey.kernel.travel import travel
-from envfleet.envs.hockey.kernel.velocities import MAX_CONTACTS, add_contact, prepare, solve_velocities
+from envfleet.envs.hockey.kernel.solver import (
+    MAX_CONTACTS,
+    add_contact,
+    correct_positions,
+    prepare,
+    solve_velocities,
+)
 from envfleet.kernels import outlined
 
 _MAX_EVENTS = 8
@@ -85,7 +98,7 @@ def _time(state: Any, pair: int, a: int, b: int) -> np.float32:
         advance_start(state, a, progress)
     elif state.progress[b] < progress:
         advance_start(state, b, progress)
-    if are_apart(state, a, b, _APART) and abs(state.angle[b] - state.start_angle[b]) < _MAX_TURN:
+    if are_apart(state.near, a, b, _APART) and abs(state.angle[b] - state.start_angle[b]) < _MAX_TURN:
         return ONE
     share = time_of_impact(state, pair)
     return ONE if share < ZERO else min(progress + (ONE - progress) * share, ONE)
@@ -107,9 +120,7 @@ def _solve_impact(state: Any, pair: int, time: np.float32) -> None:
         return
     wake(state, b)
     count = _gather(state, pair, a, b, time)
-    for _ in range(_MAX_CORRECTIONS):
-        if correct_positions(state, count, _CORRECTED_SHARE, _CORRECTED_ENOUGH):
-            break
+    correct_positions(state, count, _CORRECTED_SHARE, _CORRECTED_ENOUGH, _MAX_CORRECTIONS)
     begin_sweep(state, b)
     prepare(state, count, False)
     solve_velocities(state, count)

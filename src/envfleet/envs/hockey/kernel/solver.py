@@ -1,4 +1,4 @@
-"""Contact forces: impulses by which touching bodies neither sink into each other nor slide without friction.
+"""Contacts of an island solved: by impulses, so that bodies neither approach nor slide without friction, and by moves.
 
 Sequential impulses with warm starting, two points of a contact solved together as a linear complementarity problem, as
 in Box2D (E. Catto, "Iterative Dynamics with Temporal Coherence" (2005); zlib licence, see NOTICE). Sweeps stop when one
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey.kernel.bodies import origin
+from envfleet.envs.hockey.kernel.bodies import origin, turn
 from envfleet.envs.hockey.kernel.pairs import fixtures
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
@@ -20,9 +20,11 @@ from envfleet.envs.hockey.kernel.shapes import (
     HALF,
     INVERSE_INERTIA,
     INVERSE_MASS,
+    NUM_MOVING,
     ONE,
     RADIUS,
     RESTITUTION,
+    SLOP,
     ZERO,
     F,
 )
@@ -33,6 +35,7 @@ MAX_CONTACTS = 16
 
 _BOUNCE_SPEED = F(1)  # m/s; slower approaches do not bounce
 _MAX_CONDITION = F(1000)
+_MAX_CORRECTION = F(0.2)  # m
 
 Speeds = tuple[np.float32, np.float32, np.float32, np.float32, np.float32, np.float32]
 """Velocity x and y and spin of body A, then of body B."""
@@ -66,16 +69,10 @@ def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
     """Find the normal, and where the points are, seen from both centres of mass."""
     a, b = state.c_a[k], state.c_b[k]
     reach_a, reach_b = state.c_reach_a[k], state.c_reach_b[k]
-    face, other = (b, a) if state.is_face_b[pair] else (a, b)
     reach, other_reach = (reach_b, reach_a) if state.is_face_b[pair] else (reach_a, reach_b)
-    face_x, face_y = origin(state, face)
+    other, normal_x, normal_y, plane_x, plane_y = _find_face(state, k)
     other_x, other_y = origin(state, other)
-    cosine, sine = state.cosine[face], state.sine[face]
     other_cosine, other_sine = state.cosine[other], state.sine[other]
-    normal_x = cosine * state.normal_x[pair] - sine * state.normal_y[pair]
-    normal_y = sine * state.normal_x[pair] + cosine * state.normal_y[pair]
-    plane_x = (cosine * state.plane_x[pair] - sine * state.plane_y[pair]) + face_x
-    plane_y = (sine * state.plane_x[pair] + cosine * state.plane_y[pair]) + face_y
     for j in range(num_points):
         x, y = state.point_x[2 * pair + j], state.point_y[2 * pair + j]
         point_x = (other_cosine * x - other_sine * y) + other_x
@@ -89,6 +86,19 @@ def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
         state.c_arm_by[2 * k + j] = middle_y - state.centre_y[b]
     state.c_normal_x[k] = -normal_x if state.is_face_b[pair] else normal_x
     state.c_normal_y[k] = -normal_y if state.is_face_b[pair] else normal_y
+
+
+def _find_face(state: Any, k: int) -> tuple[int, np.float32, np.float32, np.float32, np.float32]:
+    """Return the body that does not have the face of a contact, and the face: its normal, and a point on it."""
+    a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
+    face, other = (b, a) if state.is_face_b[pair] else (a, b)
+    x, y = origin(state, face)
+    cosine, sine = state.cosine[face], state.sine[face]
+    normal_x = cosine * state.normal_x[pair] - sine * state.normal_y[pair]
+    normal_y = sine * state.normal_x[pair] + cosine * state.normal_y[pair]
+    plane_x = (cosine * state.plane_x[pair] - sine * state.plane_y[pair]) + x
+    plane_y = (sine * state.plane_x[pair] + cosine * state.plane_y[pair]) + y
+    return other, normal_x, normal_y, plane_x, plane_y
 
 
 def _prepare_point(state: Any, k: int, point: int) -> None:
@@ -296,3 +306,66 @@ def _complement(
     if goal >= ZERO and goal_2 >= ZERO:
         return ZERO, ZERO
     return old, old_2
+
+
+# ------------------------------------------------------------------ positions
+
+
+@outlined
+def correct_positions(state: Any, count: int, share: np.float32, stop: np.float32, num_sweeps: int) -> bool:
+    """Push apart what has sunk into each other, by moving bodies rather than by speed.
+
+    Args:
+        state: The game.
+        count: How many contacts the island has.
+        share: How much of an overlap is taken away at once.
+        stop: A sweep over all contacts was enough if nothing overlaps by more than this (m, below 0).
+        num_sweeps: At most.
+
+    Returns:
+        Whether one was enough.
+    """
+    for _ in range(num_sweeps):
+        least = ZERO
+        for k in range(count):
+            pair = state.c_pair[k]
+            for j in range(state.num_points[pair]):
+                least = min(least, _correct_point(state, k, 2 * pair + j, share))
+        if least >= stop:
+            return True
+    return False
+
+
+def _correct_point(state: Any, k: int, point: int, share: np.float32) -> np.float32:
+    """Move two bodies apart at one point; returns the separation before."""
+    a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
+    other, normal_x, normal_y, plane_x, plane_y = _find_face(state, k)
+    other_x, other_y = origin(state, other)
+    cosine, sine = state.cosine[other], state.sine[other]
+    x = (cosine * state.point_x[point] - sine * state.point_y[point]) + other_x
+    y = (sine * state.point_x[point] + cosine * state.point_y[point]) + other_y
+    separation = ((x - plane_x) * normal_x + (y - plane_y) * normal_y) - state.c_reach_a[k] - state.c_reach_b[k]
+    if state.is_face_b[pair]:
+        normal_x, normal_y = -normal_x, -normal_y
+
+    mass_a, inertia_a, mass_b, inertia_b = INVERSE_MASS[a], INVERSE_INERTIA[a], INVERSE_MASS[b], INVERSE_INERTIA[b]
+    ax, ay, bx, by = x - state.centre_x[a], y - state.centre_y[a], x - state.centre_x[b], y - state.centre_y[b]
+    correction = max(-_MAX_CORRECTION, min(share * (separation + SLOP), ZERO))
+    lever_a, lever_b = ax * normal_y - ay * normal_x, bx * normal_y - by * normal_x
+    stiffness = mass_a + mass_b + inertia_a * lever_a * lever_a + inertia_b * lever_b * lever_b
+    impulse = -correction / stiffness if stiffness > ZERO else ZERO
+    push_x, push_y = impulse * normal_x, impulse * normal_y
+    if a < NUM_MOVING:
+        state.centre_x[a] -= mass_a * push_x
+        state.centre_y[a] -= mass_a * push_y
+        _rotate(state, a, -(inertia_a * (ax * push_y - ay * push_x)))
+    state.centre_x[b] += mass_b * push_x
+    state.centre_y[b] += mass_b * push_y
+    _rotate(state, b, inertia_b * (bx * push_y - by * push_x))
+    return F(separation)
+
+
+def _rotate(state: Any, body: int, angle: np.float32) -> None:
+    if angle != ZERO:
+        state.angle[body] += angle
+        turn(state, body)
