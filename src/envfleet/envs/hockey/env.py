@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any, ClassVar, SupportsIndex
 
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.game import Game, SavedGame, reward_of
+from envfleet.envs.hockey.game import Game, reward_of
 from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
 from envfleet.envs.hockey.rules import draw_start
 from envfleet.envs.hockey.settings import read_mode
@@ -50,25 +49,6 @@ class Quirks:
 
 
 PUBLIC_QUIRKS = Quirks(**{quirk.name: True for quirk in dataclasses.fields(Quirks)})
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedHockey:
-    """A saved `HockeyEnv`.
-
-    Attributes:
-        game: The game.
-        mode: What is played from the next reset on.
-        is_one_starting: Whether player one began the last game in `NORMAL`.
-        generator: A copy of the generator.
-        opponent: Of `HockeyOneEnv`: a copy of the opponent.
-    """
-
-    game: SavedGame
-    mode: Mode
-    is_one_starting: bool
-    generator: np.random.Generator
-    opponent: Any = None
 
 
 class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
@@ -201,19 +181,20 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         if is_one_starting is None:
             is_first = seed is not None and not self._quirks.starter_ignores_seed
             is_one_starting = False if is_first else not self._is_one_starting
-        one, two = self._game.world.holds if self._quirks.holds_survive_reset else (0, 0)
-        self._begin(bool(is_one_starting), (one, two))
+        self._begin(
+            bool(is_one_starting), tuple(self._game.world.holds) if self._quirks.holds_survive_reset else (0, 0)
+        )
         if self.render_mode == "human":
             self.render()
         return self._observe(0), self._game.inform(0)
 
-    def _begin(self, is_one_starting: bool, holds: tuple[int, int] = (0, 0)) -> None:
+    def _begin(self, is_one_starting: bool, holds: tuple[int, ...] = (0, 0)) -> None:
         if self._mode is Mode.NORMAL:
             self._is_one_starting = is_one_starting
         if self._quirks.order_alternates:
             self._is_reversed = not self._is_reversed
         start = draw_start(self._mode, 1 if self._is_one_starting else 2, self.np_random)
-        self._game = Game(SavedGame(self._mode, start, holds, self.keep_mode, self._is_reversed))
+        self._game = Game(self._mode, start, holds, keep_mode=self.keep_mode, is_reversed=self._is_reversed)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step, 1/50 s.
@@ -261,38 +242,19 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         """Return player two's reward; `info_two` is what `get_info_agent_two` returned."""
         return self.get_reward(info_two)
 
-    def get_state(self) -> SavedHockey:
-        """Save the game with all that no observation shows, and the generator; what it returns pickles.
-
-        Raises:
-            StateUnsupported: The game has gone on for more than 100,000 steps and placements.
-        """
-        return SavedHockey(self._game.save(), self._mode, self._is_one_starting, copy.deepcopy(self.np_random))
-
-    def set_state(self, state: ArrayLike | SavedHockey) -> None:
-        """Go on with a saved game, or put rackets and puck where an observation of player one says.
+    def set_state(self, state: ArrayLike) -> None:
+        """Put rackets and puck where an observation of player one says.
 
         What an observation does not show stays as it is: the puck's spin, contacts, the clock, and who has scored. A
-        saved game is played again so far, and then goes on exactly, here or in another process.
+        copy of the environment (`copy.deepcopy`, `pickle`) has all of it.
 
         Args:
-            state: What `get_state` returned, or an observation, shape `(18,)`, or `(16,)` without keep mode.
+            state: The observation, shape `(18,)`, or `(16,)` without keep mode.
 
         Raises:
-            InvalidArgument: The observation has another shape, or a number in it is not finite or beyond a million; or
-                the game was saved with the other keep mode.
+            InvalidArgument: The observation has another shape, or a number in it is not finite or beyond a million.
         """
-        if not isinstance(state, SavedHockey):
-            self._game.place(state)
-            return
-        if state.game.keep_mode != self.keep_mode:
-            raise InvalidArgument(
-                f"the game was saved with keep_mode={state.game.keep_mode}, this environment has "
-                f"keep_mode={self.keep_mode}: make one with HockeyEnv(keep_mode={state.game.keep_mode})"
-            )
-        self._game, self._is_reversed = Game(state.game), state.game.is_reversed
-        self._mode, self._is_one_starting = state.mode, state.is_one_starting
-        self.np_random = copy.deepcopy(state.generator)
+        self._game.place(state)
 
     def discrete_to_continuous_action(self, number: int) -> NDArray[np.float32]:
         """Return one player's action that has this number in the public table.

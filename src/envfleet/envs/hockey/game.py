@@ -1,11 +1,9 @@
-"""One game on Box2D, from its start to its end: what is played and seen in it, and how it is saved.
-
-Box2D lets nobody look inside, so a saved game holds its start and what has happened since, and is played again.
-"""
+"""One game on Box2D, from its start to its end: what is played and seen in it, and how it is copied."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,32 +24,19 @@ _OTHERS = np.array([*range(6, 12), *range(6), *range(12, 16), 17, 16])
 _SIGNS = np.array([-1, -1, 1, -1, -1, 1] * 2 + [-1] * 4 + [1, 1], np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedGame:
-    """What a game began with and what has happened since. Played again, it is the same game to the last bit.
-
-    Attributes:
-        mode: What is played.
-        start: Where everything began, as `rules.draw_start` returned it.
-        holds: Hold counters that it began with.
-        keep_mode: Whether rackets catch the puck.
-        is_reversed: Which order contacts are solved in; see `World`.
-        events: Actions, and placements by `place`, which are the longer ones, in order.
-    """
-
-    mode: c.Mode
-    start: tuple[float, float, float, float, float]
-    holds: tuple[int, int] = (0, 0)
-    keep_mode: bool = True
-    is_reversed: bool = True
-    events: tuple[NDArray[np.floating], ...] = ()
-
-
 class Game:
-    """A world that is played in; it can be copied and pickled.
+    """A world that is played in.
+
+    Box2D lets nobody look inside: what is copied or pickled are a game's start and what has happened since. Played
+    again, it is the same game to the last bit.
 
     Args:
-        saved: What it begins with; the events in it are played.
+        mode: What is played.
+        start: Where everything begins, as `rules.draw_start` returned it.
+        holds: Hold counters that it begins with.
+        keep_mode: Whether rackets catch the puck.
+        is_reversed: Which order contacts are solved in; see `World`.
+        events: What is played at once: actions, and placements by `place`, which are the longer ones, in order.
 
     Attributes:
         world: Where the bodies are.
@@ -61,20 +46,28 @@ class Game:
         time: Steps played.
     """
 
-    def __init__(self, saved: SavedGame) -> None:
+    def __init__(
+        self,
+        mode: c.Mode,
+        start: tuple[float, float, float, float, float],
+        holds: tuple[int, ...] = (0, 0),
+        *,
+        keep_mode: bool = True,
+        is_reversed: bool = True,
+        events: Sequence[NDArray[np.floating]] = (),
+    ) -> None:
         from envfleet.envs.hockey.world import World  # needs Box2D
 
-        self._saved, self._events = saved, list[NDArray[np.floating]]()
-        self.mode, self.keep_mode = saved.mode, saved.keep_mode
-        self.limit, self.time = c.TIME_LIMIT_STEPS[saved.mode], 0
-        x, y, puck_x, puck_y, aim_y = saved.start
-        self.world = World(
-            (x, y), (puck_x, puck_y), saved.holds, keep_mode=saved.keep_mode, is_reversed=saved.is_reversed
-        )
-        if saved.mode is c.Mode.TRAIN_DEFENSE:
+        self._start, self._holds, self._is_reversed = start, holds, is_reversed
+        self._events: list[NDArray[np.floating]] = []
+        self.mode, self.keep_mode = mode, keep_mode
+        self.limit, self.time = c.TIME_LIMIT_STEPS[mode], 0
+        x, y, puck_x, puck_y, aim_y = start
+        self.world = World((x, y), (puck_x, puck_y), holds, keep_mode=keep_mode, is_reversed=is_reversed)
+        if mode is c.Mode.TRAIN_DEFENSE:
             puck = self.world.puck
             puck.push(*rules.serve_force(puck.position.x, puck.position.y, aim_y))
-        for event in saved.events:
+        for event in events:
             if event.size > 2 * c.ACTION_SIZE:
                 self.place(event)
             else:
@@ -180,26 +173,19 @@ class Game:
             "reward_puck_direction": direction,
         }
 
-    # ------------------------------------------------------------------ saving
+    # ------------------------------------------------------------------ copies
 
     def _record(self, event: NDArray[np.floating]) -> None:
         if len(self._events) <= _MAX_EVENTS:
             self._events.append(event)
 
-    def save(self) -> SavedGame:
-        """Save the game as it is now; `Game(saved)` goes on with it.
-
-        Raises:
-            StateUnsupported: The game has gone on for more than 100,000 steps and placements.
-        """
+    def __reduce__(self) -> tuple[Any, ...]:
         if len(self._events) > _MAX_EVENTS:
             raise StateUnsupported(
-                f"this game cannot be saved, as it is longer than {_MAX_EVENTS:,} steps and placements: reset it first"
+                f"this game cannot be copied, as it is longer than {_MAX_EVENTS:,} steps and placements: reset it first"
             )
-        return dataclasses.replace(self._saved, events=tuple(self._events))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Game, (self.save(),)
+        make = functools.partial(Game, self.mode, self._start, self._holds, keep_mode=self.keep_mode)
+        return functools.partial(make, is_reversed=self._is_reversed, events=tuple(self._events)), ()
 
 
 def reward_of(info: dict[str, Any]) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from typing import Any, SupportsIndex
 
 import gymnasium
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.env import HockeyEnv, Info, Quirks, SavedHockey
+from envfleet.envs.hockey.env import HockeyEnv, Info, Quirks
 from envfleet.envs.hockey.opponents import BasicOpponent
 from envfleet.errors import InvalidArgument
 
@@ -61,19 +59,6 @@ class HockeyOneEnv(HockeyEnv):
         if seed is not None and isinstance(self.opponent, BasicOpponent):
             self.opponent.seed(np.random.SeedSequence(seed, spawn_key=(_OPPONENT_STREAM,)))
         return super().reset(one_starting, mode, seed, options)
-
-    def get_state(self) -> SavedHockey:
-        """Save the game, as `HockeyEnv.get_state` does, and the opponent."""
-        return dataclasses.replace(super().get_state(), opponent=copy.deepcopy(self.opponent))
-
-    def set_state(self, state: ArrayLike | SavedHockey) -> None:
-        """Go on with a saved game and its opponent, or place bodies, as `HockeyEnv.set_state` does.
-
-        A game of two players has no opponent: the present one takes its place in it.
-        """
-        super().set_state(state)
-        if isinstance(state, SavedHockey) and state.opponent is not None:
-            self.opponent = copy.deepcopy(state.opponent)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step against the opponent.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, SupportsIndex
 
@@ -13,30 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.game import Game, SavedGame, reward_of
+from envfleet.envs.hockey.game import Game, reward_of
 from envfleet.envs.hockey.opponents import scripted_action
 from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
 from envfleet.envs.hockey.rules import draw_mode, draw_start
 from envfleet.envs.hockey.settings import SETTINGS, read_setting
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_options
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedTwoPlayerGame:
-    """A saved `HockeyTwoEnv`; it pickles.
-
-    Attributes:
-        game: The game; `None` before the first.
-        phases: Of both scripted players' swings (radians).
-        settings: By name.
-        generator: A copy of the generator.
-    """
-
-    game: SavedGame | None
-    phases: tuple[float, ...]
-    settings: dict[str, Any]
-    generator: np.random.Generator
 
 
 class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
@@ -50,7 +31,8 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     modes.
 
     Every argument but `render_mode` is an attribute, too, that can be set at any time. Who plays holds from the next
-    step on, all else from the next game on. In a fleet, `set_attr` does it.
+    step on, all else from the next game on. In a fleet, `set_attr` does it. A copy of the environment (`copy.deepcopy`,
+    `pickle`) goes on exactly, also in another process: the game is played again so far.
 
     Args:
         mode: What is played: a `Mode`, its name or its number.
@@ -140,7 +122,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         played = Mode(draw_mode(self.mode, self.shooting_share, self.defense_share, rng))
         start = draw_start(played, self.starter, rng)
         self._phases = [rng.uniform(0.0, c.PHASE_RANGE) for _ in range(2)]
-        self._game = Game(SavedGame(played, start, keep_mode=self.keep_mode))
+        self._game = Game(played, start, keep_mode=self.keep_mode)
         if self.render_mode == "human":
             self.render()
         return self._observe(self._game), self._inform(self._game)
@@ -215,29 +197,3 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def close(self) -> None:
         """Close the window, if there is one."""
         self._screen.close()
-
-    # ------------------------------------------------------------------ saving
-
-    def get_state(self) -> SavedTwoPlayerGame:
-        """Save the game, the settings and the generator."""
-        return SavedTwoPlayerGame(
-            game=None if self._game is None else self._game.save(),
-            phases=tuple(self._phases),
-            settings={name: getattr(self, name) for name in SETTINGS},
-            generator=copy.deepcopy(self.np_random),
-        )
-
-    def set_state(self, state: SavedTwoPlayerGame) -> None:
-        """Go on exactly where `get_state` was called, here or in another process; the game is played again so far.
-
-        Raises:
-            InvalidArgument: It is no such state.
-        """
-        if not isinstance(state, SavedTwoPlayerGame):
-            raise InvalidArgument(f"set_state needs what get_state returned, got a {type(state).__name__}")
-        self._game = None if state.game is None else Game(state.game)
-        if self._game is not None:
-            self._observe(self._game)
-        self._phases = [*state.phases]
-        self._set(state.settings)
-        self.np_random = copy.deepcopy(state.generator)

@@ -145,46 +145,20 @@ class World:
 @functools.cache
 def _definitions() -> tuple[tuple[Any, ...], ...]:
     """Define the fixtures of every body: barriers, goals, rackets, puck. Once, for Box2D never frees a definition."""
-    barriers = [(_solid(outline, _BOTH_BITS, _BOTH_BITS),) for _, outline in c.BARRIERS]
+    barriers = [(_polygon(outline, _BOTH_BITS, _BOTH_BITS, friction=c.WALL_FRICTION),) for _, outline in c.BARRIERS]
     goals = [
-        (_sensor(outline, name), _solid(outline, _RACKET_BIT, _RACKET_BIT))
+        (
+            _polygon(outline, _RACKET_BIT, _PUCK_BIT, isSensor=True, userData=name),
+            _polygon(outline, _RACKET_BIT, _RACKET_BIT, friction=c.WALL_FRICTION),
+        )
         for (_, outline), name in zip(c.GOALS, (_LEFT_GOAL, _RIGHT_GOAL), strict=True)
     ]
+    of_rackets = {"density": c.RACKET_DENSITY, "friction": c.RACKET_FRICTION}
     rackets = [
-        (_racket(outline, name),) for outline, name in zip(c.RACKET_OUTLINES, (_RACKET_ONE, _RACKET_TWO), strict=True)
+        (_polygon(outline, _RACKET_BIT, _BOTH_BITS, userData=name, **of_rackets),)
+        for outline, name in zip(c.RACKET_OUTLINES, (_RACKET_ONE, _RACKET_TWO), strict=True)
     ]
-    return (*barriers, *goals, *rackets, (_puck(),))
-
-
-def _solid(outline: c.Outline, category: int, mask: int) -> Any:
-    return b2FixtureDef(
-        shape=b2PolygonShape(vertices=outline), friction=c.WALL_FRICTION, categoryBits=category, maskBits=mask
-    )
-
-
-def _sensor(outline: c.Outline, name: str) -> Any:
-    return b2FixtureDef(
-        shape=b2PolygonShape(vertices=outline),
-        isSensor=True,
-        categoryBits=_RACKET_BIT,
-        maskBits=_PUCK_BIT,
-        userData=name,
-    )
-
-
-def _racket(outline: c.Outline, name: str) -> Any:
-    return b2FixtureDef(
-        shape=b2PolygonShape(vertices=outline),
-        density=c.RACKET_DENSITY,
-        friction=c.RACKET_FRICTION,
-        categoryBits=_RACKET_BIT,
-        maskBits=_BOTH_BITS,
-        userData=name,
-    )
-
-
-def _puck() -> Any:
-    return b2FixtureDef(
+    puck = b2FixtureDef(
         shape=b2CircleShape(radius=c.PUCK_RADIUS),
         density=c.PUCK_DENSITY,
         friction=c.PUCK_FRICTION,
@@ -193,3 +167,8 @@ def _puck() -> Any:
         maskBits=_RACKET_BIT,
         userData=_PUCK,
     )
+    return (*barriers, *goals, *rackets, (puck,))
+
+
+def _polygon(outline: c.Outline, category: int, mask: int, **more: Any) -> Any:
+    return b2FixtureDef(shape=b2PolygonShape(vertices=outline), categoryBits=category, maskBits=mask, **more)
