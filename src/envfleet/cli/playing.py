@@ -298,7 +298,7 @@ class Place:
     @contextlib.contextmanager
     def open(self, mode: str | None, render_mode: str) -> Iterator[gym.Env[Any, Any]]:
         """Open the environment in which games are shown."""
-        from envfleet.envs.hockey.rendering import load_pygame
+        from envfleet.envs.keyboard import load_pygame
 
         if render_mode == "rgb_array":
             os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a film is silent: open no sound device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.rendering import load_pygame, require_display
 from envfleet.envs.hockey.rules import scripted_forces, scripted_shot
+from envfleet.envs.keyboard import Keyboard, load_pygame
 from envfleet.errors import InvalidArgument
 
 
@@ -121,7 +122,7 @@ class BasicOpponent:
         return f"BasicOpponent(weak={self.weak}, keep_mode={self.keep_mode})"
 
 
-class HumanOpponent:
+class HumanOpponent(Keyboard):
     """A person at the keyboard: arrows push, W and S turn, space shoots.
 
     Of several keys that are pressed the last in the order left, up, right, down, W, S, space counts. The window of an
@@ -138,39 +139,13 @@ class HumanOpponent:
     def __init__(self, env: Any, player: int = 1) -> None:
         if player not in (1, 2):
             raise InvalidArgument(f"player={player!r}: pass 1 (left) or 2 (right)")
-        self._pygame = pygame = load_pygame()
-        self._keep_mode = bool(env.unwrapped.keep_mode)
+        pygame = load_pygame()
+        keep_mode = bool(env.unwrapped.keep_mode)
         left, right, down, up = (1, 2, 3, 4) if player == 1 else (2, 1, 4, 3)
-        self._numbers = {
-            pygame.K_LEFT: left,
-            pygame.K_UP: up,
-            pygame.K_RIGHT: right,
-            pygame.K_DOWN: down,
-            pygame.K_w: 5,
-            pygame.K_s: 6,
-        }
-        if self._keep_mode:
-            self._numbers[pygame.K_SPACE] = 7
-
-    def act(self, observation: ArrayLike) -> NDArray[np.float32]:
-        """Look at the keyboard.
-
-        Args:
-            observation: The player's own view; people look at the window instead.
-
-        Returns:
-            The action, shape `(4,)`, or `(3,)` without keep mode.
-
-        Raises:
-            InvalidArgument: There is no window yet, or no display to show it on.
-        """
-        if not self._pygame.display.get_init():
-            raise InvalidArgument(
-                "there is no window whose keyboard could be looked at: make the environment with render_mode='human' "
-                "and reset it first"
-            )
-        require_display()
-        self._pygame.event.pump()
-        pressed = self._pygame.key.get_pressed()
-        numbers = [number for key, number in self._numbers.items() if pressed[key]]
-        return discrete_action(numbers[-1] if numbers else 0, keep_mode=self._keep_mode)
+        numbers = {pygame.K_LEFT: left, pygame.K_UP: up, pygame.K_RIGHT: right, pygame.K_DOWN: down}
+        numbers |= {pygame.K_w: 5, pygame.K_s: 6}
+        if keep_mode:
+            numbers[pygame.K_SPACE] = 7
+        pressed = [keys for count in range(len(numbers) + 1) for keys in itertools.combinations(numbers, count)]
+        actions = {keys: discrete_action(numbers[keys[-1]] if keys else 0, keep_mode=keep_mode) for keys in pressed}
+        super().__init__(env, "hockey", actions)

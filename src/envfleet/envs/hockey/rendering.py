@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.hockey import constants as c
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.envs.keyboard import load_pygame, no_window
+from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pygame
@@ -26,51 +26,6 @@ _SCALE = c.PIXELS_PER_METRE
 _CENTRE_RADIUS, _GOAL_RADIUS = 100, 75
 _GOAL_BOX_SIZE = (100, 200)
 _OUTLINE_WIDTH = 2
-# What SDL draws with where nobody would see it, unless one of these variables asks for it.
-_UNSEEN_DRIVERS = ("offscreen", "dummy")
-_DRIVER_VARIABLES = ("SDL_VIDEODRIVER", "SDL_VIDEO_DRIVER")
-
-
-def load_pygame() -> Any:
-    """Import pygame.
-
-    Raises:
-        MissingDependency: It is not installed.
-    """
-    try:
-        import pygame
-    except ImportError as error:
-        raise MissingDependency(
-            f"pictures and the keyboard need pygame, which cannot be imported here ({error}): "
-            "pip install 'envfleet[hockey]'"
-        ) from error
-    return pygame
-
-
-def require_display() -> None:
-    """Check that somebody can see a window: where there is no display SDL draws unseen, and says nothing.
-
-    Raises:
-        InvalidArgument: Nobody can; unless a variable of SDL asks for such a driver.
-    """
-    pygame = load_pygame()
-    is_open = pygame.display.get_init()
-    try:
-        pygame.display.init()
-    except pygame.error as error:
-        raise _no_window(error) from error
-    driver = pygame.display.get_driver()
-    if not is_open:
-        pygame.display.quit()
-    if driver in _UNSEEN_DRIVERS and not any(map(os.environ.get, _DRIVER_VARIABLES)):
-        raise _no_window("there is no display")
-
-
-def _no_window(why: object) -> InvalidArgument:
-    return InvalidArgument(
-        f"no window can be opened here ({why}): render with render_mode='rgb_array' and save the frames, as envfleet "
-        "watch CHECKPOINT --out game.gif does"
-    )
 
 
 class Screen:
@@ -139,7 +94,7 @@ class Screen:
                 pygame.display.set_caption("Hockey")
                 self._window, self._clock = pygame.display.set_mode(_SIZE), pygame.time.Clock()
             except pygame.error as error:
-                raise _no_window(error) from error
+                raise no_window(error) from error
         self._window.blit(pygame.transform.flip(picture, False, True), (0, 0))
         pygame.event.pump()
         pygame.display.flip()
