@@ -8,9 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.frames import draw_cells, draw_disc
+from envfleet.envs.frames import AGENT_COLOR, COLORS, draw_cells, draw_disc
 from envfleet.envs.gridworld.layout import GOAL, LAVA, WALL, lay_out
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
 from envfleet.kernels import Kernel, array
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.envs.plain import begin
 
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
+from envfleet.envs.frames import AGENT_COLOR, COLORS
 from envfleet.envs.minigrid import DoorKey5x5, LavaCrossing, MultiRoom
 from envfleet.envs.minigrid.world import EMPTY, GREEN_GOAL, GREY_WALL, LAVA, WALL
 from envfleet.errors import InvalidArgument

@@ -93,10 +93,16 @@ def teleport(state: Any, body: int, x: np.float32, y: np.float32, angle: np.floa
     update_box(state, body)
 
 
-def _place_centre(state: Any, body: int) -> None:
+def rotated(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
+    """Turn a vector of the body's frame to the world's."""
     cosine, sine = state.cosine[body], state.sine[body]
-    state.centre_x[body] = (cosine * CENTRE_X[body] - sine * CENTRE_Y[body]) + state.x[body]
-    state.centre_y[body] = (sine * CENTRE_X[body] + cosine * CENTRE_Y[body]) + state.y[body]
+    return cosine * x - sine * y, sine * x + cosine * y
+
+
+def _place_centre(state: Any, body: int) -> None:
+    x, y = rotated(state, body, CENTRE_X[body], CENTRE_Y[body])
+    state.centre_x[body] = x + state.x[body]
+    state.centre_y[body] = y + state.y[body]
 
 
 def turn(state: Any, body: int) -> None:
@@ -107,10 +113,8 @@ def turn(state: Any, body: int) -> None:
 
 def origin(state: Any, body: int) -> tuple[np.float32, np.float32]:
     """Return where the origin is, from the centre of mass."""
-    cosine, sine = state.cosine[body], state.sine[body]
-    x = state.centre_x[body] - (cosine * CENTRE_X[body] - sine * CENTRE_Y[body])
-    y = state.centre_y[body] - (sine * CENTRE_X[body] + cosine * CENTRE_Y[body])
-    return x, y
+    x, y = rotated(state, body, CENTRE_X[body], CENTRE_Y[body])
+    return state.centre_x[body] - x, state.centre_y[body] - y
 
 
 def follow(state: Any, body: int) -> None:

@@ -99,7 +99,6 @@ class Hockey(Kernel):
         # Boxes: low x, low y, high x, high y.
         near: _T = array((NUM_BODIES, 4), np.float32)  # around the present sweep
         stored: _T = array((NUM_BODIES, 4), np.float32)
-        is_here: _T = _flags(NUM_BODIES)
         # Of those that move.
         force_x: _T = _floats(NUM_MOVING)
         force_y: _T = _floats(NUM_MOVING)
@@ -139,8 +138,6 @@ class Hockey(Kernel):
         c_a: _T = _whole(MAX_CONTACTS)
         c_b: _T = _whole(MAX_CONTACTS)
         c_points: _T = _whole(MAX_CONTACTS)
-        c_reach_a: _T = _floats(MAX_CONTACTS)
-        c_reach_b: _T = _floats(MAX_CONTACTS)
         c_normal_x: _T = _floats(MAX_CONTACTS)
         c_normal_y: _T = _floats(MAX_CONTACTS)
         c_k11: _T = _floats(MAX_CONTACTS)
@@ -283,7 +280,6 @@ def _clear(state: Any) -> None:
     state.seen[:] = 0
     state.holds[:] = 0
     _zero((state.sine, state.angle, state.velocity_x, state.velocity_y, state.spin, state.progress))
-    state.is_here[:] = 0
     _zero((state.force_x, state.force_y, state.torque, state.linear_damping, state.angular_damping, state.still_s))
     state.is_moved[:] = 0
     _zero((state.waiting, state.island))
@@ -296,7 +292,7 @@ def _clear(state: Any) -> None:
     state.feature[:] = 0
 
     _zero((state.c_pair, state.c_a, state.c_b, state.c_points))
-    _zero((state.c_reach_a, state.c_reach_b, state.c_normal_x, state.c_normal_y))
+    _zero((state.c_normal_x, state.c_normal_y))
     _zero((state.c_k11, state.c_k12, state.c_k22, state.c_i11, state.c_i12, state.c_i22))
     _zero((state.c_arm_ax, state.c_arm_ay, state.c_arm_bx, state.c_arm_by))
     _zero((state.c_normal_mass, state.c_tangent_mass, state.c_bias, state.c_normal_impulse, state.c_tangent_impulse))

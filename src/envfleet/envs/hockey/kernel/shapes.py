@@ -76,6 +76,7 @@ VERTEX_X, VERTEX_Y = _rows(_HULLS, 0), _rows(_HULLS, 1)
 NORMAL_X, NORMAL_Y = _rows([_normals(hull) for hull in _HULLS], 0), _rows([_normals(hull) for hull in _HULLS], 1)
 CENTROID_X, CENTROID_Y = np.array([_centroid(hull) for hull in _HULLS] + [np.zeros(2, np.float32)], np.float32).T.copy()
 RADIUS = np.array([0.01] * 12 + [c.PUCK_RADIUS], np.float32)
+REACH = np.array([RADIUS[PUCK_FIXTURE] if body == PUCK else RADIUS[0] for body in range(NUM_BODIES)])  # of bodies
 
 _PLACES = np.array([position for position, _ in (*c.BARRIERS, *c.GOALS)], np.float32)
 STATIC_X, STATIC_Y = (np.concatenate([np.zeros(NUM_MOVING, np.float32), _PLACES[:, axis]]) for axis in (0, 1))

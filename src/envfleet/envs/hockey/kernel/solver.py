@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey.kernel.bodies import origin, turn
+from envfleet.envs.hockey.kernel.bodies import origin, rotated, turn
 from envfleet.envs.hockey.kernel.pairs import fixtures
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
@@ -22,7 +22,7 @@ from envfleet.envs.hockey.kernel.shapes import (
     INVERSE_MASS,
     NUM_MOVING,
     ONE,
-    RADIUS,
+    REACH,
     RESTITUTION,
     SLOP,
     ZERO,
@@ -46,7 +46,6 @@ def add_contact(state: Any, place: int, pair: int) -> None:
     shape_a, shape_b = fixtures(state, pair)
     state.c_pair[place] = pair
     state.c_a[place], state.c_b[place] = BODY_OF[shape_a], BODY_OF[shape_b]
-    state.c_reach_a[place], state.c_reach_b[place] = RADIUS[shape_a], RADIUS[shape_b]
 
 
 @outlined
@@ -68,15 +67,12 @@ def prepare(state: Any, count: int, is_warm: bool) -> None:
 def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
     """Find the normal, and where the points are, seen from both centres of mass."""
     a, b = state.c_a[k], state.c_b[k]
-    reach_a, reach_b = state.c_reach_a[k], state.c_reach_b[k]
-    reach, other_reach = (reach_b, reach_a) if state.is_face_b[pair] else (reach_a, reach_b)
+    reach, other_reach = (REACH[b], REACH[a]) if state.is_face_b[pair] else (REACH[a], REACH[b])
     other, normal_x, normal_y, plane_x, plane_y = _find_face(state, k)
     other_x, other_y = origin(state, other)
-    other_cosine, other_sine = state.cosine[other], state.sine[other]
     for j in range(num_points):
-        x, y = state.point_x[2 * pair + j], state.point_y[2 * pair + j]
-        point_x = (other_cosine * x - other_sine * y) + other_x
-        point_y = (other_sine * x + other_cosine * y) + other_y
+        x, y = rotated(state, other, state.point_x[2 * pair + j], state.point_y[2 * pair + j])
+        point_x, point_y = x + other_x, y + other_y
         depth = reach - ((point_x - plane_x) * normal_x + (point_y - plane_y) * normal_y)
         middle_x = HALF * ((point_x + depth * normal_x) + (point_x - other_reach * normal_x))
         middle_y = HALF * ((point_y + depth * normal_y) + (point_y - other_reach * normal_y))
@@ -93,12 +89,9 @@ def _find_face(state: Any, k: int) -> tuple[int, np.float32, np.float32, np.floa
     a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
     face, other = (b, a) if state.is_face_b[pair] else (a, b)
     x, y = origin(state, face)
-    cosine, sine = state.cosine[face], state.sine[face]
-    normal_x = cosine * state.normal_x[pair] - sine * state.normal_y[pair]
-    normal_y = sine * state.normal_x[pair] + cosine * state.normal_y[pair]
-    plane_x = (cosine * state.plane_x[pair] - sine * state.plane_y[pair]) + x
-    plane_y = (sine * state.plane_x[pair] + cosine * state.plane_y[pair]) + y
-    return other, normal_x, normal_y, plane_x, plane_y
+    normal_x, normal_y = rotated(state, face, state.normal_x[pair], state.normal_y[pair])
+    plane_x, plane_y = rotated(state, face, state.plane_x[pair], state.plane_y[pair])
+    return other, normal_x, normal_y, plane_x + x, plane_y + y
 
 
 def _prepare_point(state: Any, k: int, point: int) -> None:
@@ -341,10 +334,9 @@ def _correct_point(state: Any, k: int, point: int, share: np.float32) -> np.floa
     a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
     other, normal_x, normal_y, plane_x, plane_y = _find_face(state, k)
     other_x, other_y = origin(state, other)
-    cosine, sine = state.cosine[other], state.sine[other]
-    x = (cosine * state.point_x[point] - sine * state.point_y[point]) + other_x
-    y = (sine * state.point_x[point] + cosine * state.point_y[point]) + other_y
-    separation = ((x - plane_x) * normal_x + (y - plane_y) * normal_y) - state.c_reach_a[k] - state.c_reach_b[k]
+    x, y = rotated(state, other, state.point_x[point], state.point_y[point])
+    x, y = x + other_x, y + other_y
+    separation = ((x - plane_x) * normal_x + (y - plane_y) * normal_y) - REACH[a] - REACH[b]
     if state.is_face_b[pair]:
         normal_x, normal_y = -normal_x, -normal_y
 
