@@ -9,11 +9,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.game import Game, reward_of
-from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
+from envfleet.envs.hockey.game import Game, read_actions, reward_of
+from envfleet.envs.hockey.rendering import METADATA, Screen
 from envfleet.envs.hockey.rules import draw_start
 from envfleet.envs.hockey.settings import read_mode
 from envfleet.errors import InvalidArgument
@@ -88,10 +87,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         ((18,), (18,), 0)
     """
 
-    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # an instance variable in Gymnasium's Env
-        "render_modes": [*RENDER_MODES],
-        "render_fps": c.STEPS_PER_SECOND,
-    }
+    metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]  # an instance variable in Gymnasium's Env
 
     def __init__(
         self,
@@ -184,8 +180,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         self._begin(
             bool(is_one_starting), tuple(self._game.world.holds) if self._quirks.holds_survive_reset else (0, 0)
         )
-        if self.render_mode == "human":
-            self.render()
+        self._screen.follow(self._game.world)
         return self._observe(0), self._game.inform(0)
 
     def _begin(self, is_one_starting: bool, holds: tuple[int, ...] = (0, 0)) -> None:
@@ -210,21 +205,12 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
             InvalidArgument: The action has another shape, or a number in it is none.
         """
         game = self._game
-        game.play(self._clip(action))
-        if self.render_mode == "human":
-            self.render()
+        advice = "pass player one's action and, behind it, player two's"
+        game.play(read_actions(action, (2 * self.num_actions,), advice))
+        self._screen.follow(game.world)
         terminated = game.world.winner != 0 or (game.is_late and self._quirks.limit_terminates)
         info = game.inform(0)
         return self._observe(0), reward_of(info), terminated, game.is_late and not terminated, info
-
-    def _clip(self, action: ArrayLike) -> NDArray[np.float32]:
-        numbers = np.clip(np.asarray(action, np.float32), -1, 1)
-        if numbers.shape != (2 * self.num_actions,) or np.isnan(numbers).any():
-            raise InvalidArgument(
-                f"action {numbers} has shape {numbers.shape}, expected numbers of shape {(2 * self.num_actions,)}: "
-                "pass player one's action and, behind it, player two's"
-            )
-        return numbers
 
     def obs_agent_two(self) -> NDArray[Any]:
         """Return what player two sees."""

@@ -188,6 +188,20 @@ class Game:
         return functools.partial(make, is_reversed=self._is_reversed, events=tuple(self._events)), ()
 
 
+def read_actions(action: ArrayLike, shape: tuple[int, ...], advice: str) -> NDArray[np.float32]:
+    """Return actions clipped to [-1, 1].
+
+    Raises:
+        InvalidArgument: They have another shape, or a number in them is none.
+    """
+    numbers = np.clip(np.asarray(action, np.float32), -1, 1)
+    if numbers.shape != shape or np.isnan(numbers).any():
+        raise InvalidArgument(
+            f"action {numbers} has shape {numbers.shape}, expected numbers of shape {shape}: {advice}"
+        )
+    return numbers
+
+
 def reward_of(info: dict[str, Any]) -> float:
     """Return the reward that belongs to a player's info: 10 for a goal, -10 for one conceded, plus closeness."""
     return float(c.WIN_REWARD * info["winner"] + info["reward_closeness_to_puck"])

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.env import HockeyEnv, Info, Quirks
+from envfleet.envs.hockey.game import read_actions
 from envfleet.envs.hockey.opponents import BasicOpponent
-from envfleet.errors import InvalidArgument
 
 _OPPONENT_STREAM = 1  # of the seed; the environment's own numbers are what they are in the two-player game
 
@@ -72,10 +72,5 @@ class HockeyOneEnv(HockeyEnv):
         Raises:
             InvalidArgument: The action has another shape, or a number in it is none.
         """
-        own = np.asarray(action, np.float32)
-        if own.shape != self.action_space.shape or np.isnan(own).any():
-            raise InvalidArgument(
-                f"action {own} has shape {own.shape}, expected numbers of shape {self.action_space.shape}: pass player "
-                "one's action only, without a NaN"
-            )
+        own = read_actions(action, (self.num_actions,), "pass player one's action only, without a NaN")
         return super().step(np.concatenate([own, self.opponent.act(self.obs_agent_two())], dtype=np.float32))

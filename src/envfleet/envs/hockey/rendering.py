@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from envfleet.envs.hockey.world import World
 
 Pose = tuple[float, float, float]
-RENDER_MODES = ("human", "rgb_array")
+_MODES = ("human", "rgb_array")
+METADATA = {"render_modes": [*_MODES], "render_fps": c.STEPS_PER_SECOND}
+"""Of the environments, as Gymnasium has it."""
+
 _SIZE = (c.PICTURE_WIDTH, c.PICTURE_HEIGHT)
 _SCALE = c.PIXELS_PER_METRE
 _CENTRE_RADIUS, _GOAL_RADIUS = 100, 75
@@ -39,7 +42,7 @@ class Screen:
     """
 
     def __init__(self, render_mode: str | None) -> None:
-        if render_mode not in (None, *RENDER_MODES):
+        if render_mode not in (None, *_MODES):
             raise InvalidArgument(f"render_mode={render_mode!r}: pass 'human', 'rgb_array' or None")
         self._render_mode = render_mode
         self._window: pygame.Surface | None = None
@@ -62,7 +65,7 @@ class Screen:
             InvalidArgument: There is no mode, or not this one; or no window can be opened.
         """
         mode = self._render_mode if mode is None else mode
-        if mode not in RENDER_MODES:
+        if mode not in _MODES:
             raise InvalidArgument(f"render mode {mode!r}: make the environment with render_mode='rgb_array' or 'human'")
         poses = [(racket.position.x, racket.position.y, racket.body.angle) for racket in world.rackets]
         puck = (world.puck.position.x, world.puck.position.y)
@@ -70,6 +73,11 @@ class Screen:
             return self.paint(poses, puck)
         self._show(self._draw(poses, puck))
         return None
+
+    def follow(self, world: World) -> None:
+        """Show a game if the render mode is `"human"`."""
+        if self._render_mode == "human":
+            self.draw(world)
 
     def paint(self, rackets: Sequence[Pose], puck: c.Point) -> NDArray[np.uint8]:
         """Draw a game as an array.

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.game import Game, reward_of
+from envfleet.envs.hockey.game import Game, read_actions, reward_of
 from envfleet.envs.hockey.opponents import scripted_action
-from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
+from envfleet.envs.hockey.rendering import METADATA, Screen
 from envfleet.envs.hockey.rules import draw_mode, draw_start
 from envfleet.envs.hockey.settings import SETTINGS, read_setting
 from envfleet.errors import InvalidArgument
@@ -55,10 +55,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         ((2, 18), 0, ['mode', 'reward_closeness_to_puck', 'reward_closeness_to_puck_two'])
     """
 
-    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # an instance variable in Gymnasium's Env
-        "render_modes": [*RENDER_MODES],
-        "render_fps": c.STEPS_PER_SECOND,
-    }
+    metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]  # an instance variable in Gymnasium's Env
     mode: int
     keep_mode: bool
     starter: int
@@ -123,8 +120,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         start = draw_start(played, self.starter, rng)
         self._phases = [rng.uniform(0.0, c.PHASE_RANGE) for _ in range(2)]
         self._game = Game(played, start, keep_mode=self.keep_mode)
-        if self.render_mode == "human":
-            self.render()
+        self._screen.follow(self._game.world)
         return self._observe(self._game), self._inform(self._game)
 
     def _set(self, values: Mapping[str, Any]) -> None:
@@ -151,18 +147,12 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             gymnasium.error.ResetNeeded: No game has begun.
         """
         game = self._require_game()
-        actions = np.clip(np.asarray(action, np.float32), -1, 1)
-        if actions.shape != (2, c.ACTION_SIZE) or np.isnan(actions).any():
-            raise InvalidArgument(
-                f"action {actions} has shape {actions.shape}, expected numbers of shape {(2, c.ACTION_SIZE)}: pass one "
-                "row for each player"
-            )
+        actions = read_actions(action, (2, c.ACTION_SIZE), "pass one row for each player")
         strengths = (self.player_one, self.player_two)
         if any(strengths):
             self._swing(strengths, actions)
         game.play(actions.reshape(-1))
-        if self.render_mode == "human":
-            self.render()
+        self._screen.follow(game.world)
         info = self._inform(game)
         return self._observe(game), reward_of(info), game.world.winner != 0, game.is_late, info
 

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
     CENTRE_X,
     CENTRE_Y,
     FIXTURE_OF,
     HUGE,
     NUM_BODIES,
-    NUM_FIXTURES,
     NUM_MOVING,
     ONE,
     PUCK,
@@ -45,32 +43,24 @@ Box = tuple[np.float32, np.float32, np.float32, np.float32]
 
 
 def build(state: Any) -> None:
-    """Begin with nothing but what stands around, and everything awake, in a state that is clear."""
-    for body in range(NUM_BODIES):
-        state.x[body] = STATIC_X[body]
-        state.y[body] = STATIC_Y[body]
-        state.centre_x[body] = STATIC_X[body]
-        state.centre_y[body] = STATIC_Y[body]
-        state.cosine[body] = ONE
-        begin_sweep(state, body)
-    for body in range(NUM_MOVING):
-        state.is_awake[body] = True
-    for fixture in range(NUM_FIXTURES - NUM_MOVING):
-        body = BODY_OF[fixture]
-        box = _box(fixture, STATIC_X[body], STATIC_Y[body], ONE, ZERO)
-        _store(state.near, body, box, ZERO)
-        _store(state.stored, body, box, _MARGIN)
+    """Put what stands around into a state that is clear."""
+    for body in range(NUM_MOVING, NUM_BODIES):
+        add_body(state, body, STATIC_X[body], STATIC_Y[body])
 
 
 def add_body(state: Any, body: int, x: np.float32, y: np.float32) -> None:
-    """Put a racket or the puck into the game, upright and at rest."""
+    """Put a body into the game, upright, at rest and awake."""
     state.x[body] = x
     state.y[body] = y
+    state.cosine[body] = ONE
     _place_centre(state, body)
+    begin_sweep(state, body)
     box = _box(FIXTURE_OF[body], x, y, ONE, ZERO)
     _store(state.near, body, box, ZERO)
     _store(state.stored, body, box, _MARGIN)
-    state.is_new[body] = True
+    if body < NUM_MOVING:
+        state.is_awake[body] = True
+        state.is_new[body] = True
 
 
 def wake(state: Any, body: int) -> None:

@@ -30,7 +30,7 @@ LEFT_SENSOR, RIGHT_SENSOR = 6, 8
 NUM_FIXTURES, PUCK_FIXTURE = 13, 12
 
 BODY_OF = np.array([3, 4, 5, 6, 7, 8, 9, 9, 10, 10, RACKET_ONE, RACKET_TWO, PUCK])
-FIXTURE_OF = np.array([10, 11, 12])  # of the bodies that move
+FIXTURE_OF = np.array([10, 11, 12, 0, 1, 2, 3, 4, 5, 6, 8])  # of each body, the first
 
 
 def _hull(outline: c.Outline) -> Table:

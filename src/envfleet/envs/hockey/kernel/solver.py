@@ -139,24 +139,26 @@ def _prepare_block(state: Any, k: int) -> None:
 def warm_start(state: Any, count: int) -> None:
     """Apply the impulses of the last step."""
     for k in range(count):
-        a, b = state.c_a[k], state.c_b[k]
         normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
+        speeds = _read_speeds(state, k)
         for j in range(state.c_points[k]):
             point = 2 * k + j
             along, across = state.c_normal_impulse[point], state.c_tangent_impulse[point]
             push_x, push_y = along * normal_x + across * normal_y, along * normal_y + across * -normal_x
-            _push(state, a, b, point, push_x, push_y)
+            speeds = _pushed(state, k, point, speeds, push_x, push_y)
+        _write_speeds(state, k, speeds)
 
 
-def _push(state: Any, a: int, b: int, point: int, push_x: np.float32, push_y: np.float32) -> None:
-    """Apply an impulse (N s) at a point: to one body, and the opposite to the other."""
-    ax, ay, bx, by = state.c_arm_ax[point], state.c_arm_ay[point], state.c_arm_bx[point], state.c_arm_by[point]
-    state.velocity_x[a] -= INVERSE_MASS[a] * push_x
-    state.velocity_y[a] -= INVERSE_MASS[a] * push_y
-    state.spin[a] -= INVERSE_INERTIA[a] * (ax * push_y - ay * push_x)
-    state.velocity_x[b] += INVERSE_MASS[b] * push_x
-    state.velocity_y[b] += INVERSE_MASS[b] * push_y
-    state.spin[b] += INVERSE_INERTIA[b] * (bx * push_y - by * push_x)
+def _read_speeds(state: Any, k: int) -> Speeds:
+    a, b = state.c_a[k], state.c_b[k]
+    ax, ay, bx, by = state.velocity_x[a], state.velocity_y[a], state.velocity_x[b], state.velocity_y[b]
+    return ax, ay, state.spin[a], bx, by, state.spin[b]
+
+
+def _write_speeds(state: Any, k: int, speeds: Speeds) -> None:
+    a, b = state.c_a[k], state.c_b[k]
+    state.velocity_x[a], state.velocity_y[a], state.spin[a] = speeds[0], speeds[1], speeds[2]
+    state.velocity_x[b], state.velocity_y[b], state.spin[b] = speeds[3], speeds[4], speeds[5]
 
 
 @outlined
@@ -181,22 +183,13 @@ def store_impulses(state: Any, count: int) -> None:
 
 @outlined
 def _solve_contact(state: Any, k: int) -> bool:
-    """Return one contact in one sweep: friction first, then the normal; returns whether any impulse changed."""
-    a, b, first = state.c_a[k], state.c_b[k], 2 * k
-    speeds: Speeds = (
-        state.velocity_x[a],
-        state.velocity_y[a],
-        state.spin[a],
-        state.velocity_x[b],
-        state.velocity_y[b],
-        state.spin[b],
-    )
-    speeds, is_changed = _rub(state, k, first, speeds)
+    """Solve one contact in one sweep: friction first, then the normal; returns whether any impulse changed."""
+    first = 2 * k
+    speeds, is_changed = _rub(state, k, first, _read_speeds(state, k))
     if state.c_points[k] == 1:
         normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
         old = state.c_normal_impulse[first]
-        speed_x, speed_y = _approach(state, first, speeds)
-        speed = speed_x * normal_x + speed_y * normal_y
+        speed = _approach(state, first, speeds, normal_x, normal_y)
         change = -state.c_normal_mass[first] * (speed - state.c_bias[first])
         new = max(old + change, ZERO)
         state.c_normal_impulse[first] = new
@@ -207,24 +200,36 @@ def _solve_contact(state: Any, k: int) -> bool:
         second, is_pushed = _rub(state, k, first + 1, speeds)
         speeds, is_blocked = _block(state, k, second)
         is_changed |= is_pushed | is_blocked
-    state.velocity_x[a], state.velocity_y[a], state.spin[a] = speeds[0], speeds[1], speeds[2]
-    state.velocity_x[b], state.velocity_y[b], state.spin[b] = speeds[3], speeds[4], speeds[5]
+    _write_speeds(state, k, speeds)
     return is_changed
 
 
-def _approach(state: Any, point: int, speeds: Speeds) -> tuple[np.float32, np.float32]:
-    """Velocity of body B against body A at a point."""
+def _approach(state: Any, point: int, speeds: Speeds, along_x: np.float32, along_y: np.float32) -> np.float32:
+    """Return the speed of body B against body A at a point, in a direction."""
     vax, vay, wa, vbx, vby, wb = speeds
     x = ((vbx + -wb * state.c_arm_by[point]) - vax) - -wa * state.c_arm_ay[point]
     y = ((vby + wb * state.c_arm_bx[point]) - vay) - wa * state.c_arm_ax[point]
-    return x, y
+    return F(x * along_x + y * along_y)
 
 
 def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, push_y: np.float32) -> Speeds:
     """Return the velocities after an impulse at a point."""
-    a, b = state.c_a[k], state.c_b[k]
     turn_a = state.c_arm_ax[point] * push_y - state.c_arm_ay[point] * push_x
     turn_b = state.c_arm_bx[point] * push_y - state.c_arm_by[point] * push_x
+    return _changed(state, k, speeds, push_x, push_y, turn_a, turn_b)
+
+
+def _changed(
+    state: Any,
+    k: int,
+    speeds: Speeds,
+    push_x: np.float32,
+    push_y: np.float32,
+    turn_a: np.float32,
+    turn_b: np.float32,
+) -> Speeds:
+    """Return the velocities after an impulse (N s), and what it turns each body by: one, and the other against it."""
+    a, b = state.c_a[k], state.c_b[k]
     return (
         speeds[0] - INVERSE_MASS[a] * push_x,
         speeds[1] - INVERSE_MASS[a] * push_y,
@@ -238,8 +243,7 @@ def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, 
 def _rub(state: Any, k: int, point: int, speeds: Speeds) -> tuple[Speeds, bool]:
     """Friction at one point, bounded by what presses there."""
     tangent_x, tangent_y = state.c_normal_y[k], -state.c_normal_x[k]
-    speed_x, speed_y = _approach(state, point, speeds)
-    change = state.c_tangent_mass[point] * -(speed_x * tangent_x + speed_y * tangent_y)
+    change = state.c_tangent_mass[point] * -_approach(state, point, speeds, tangent_x, tangent_y)
     most, old = FRICTION[state.c_pair[k]] * state.c_normal_impulse[point], state.c_tangent_impulse[point]
     new = max(-most, min(old + change, most))
     state.c_tangent_impulse[point] = new
@@ -248,14 +252,12 @@ def _rub(state: Any, k: int, point: int, speeds: Speeds) -> tuple[Speeds, bool]:
 
 
 def _block(state: Any, k: int, speeds: Speeds) -> tuple[Speeds, bool]:
-    """Return the normal impulses of two points at once."""
-    a, b, one, two = state.c_a[k], state.c_b[k], 2 * k, 2 * k + 1
+    """Apply the normal impulses of two points at once; returns the velocities, and whether any impulse changed."""
+    one, two = 2 * k, 2 * k + 1
     normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
     old_1, old_2 = state.c_normal_impulse[one], state.c_normal_impulse[two]
-    speed_x, speed_y = _approach(state, one, speeds)
-    speed_1 = speed_x * normal_x + speed_y * normal_y
-    speed_x, speed_y = _approach(state, two, speeds)
-    speed_2 = speed_x * normal_x + speed_y * normal_y
+    speed_1 = _approach(state, one, speeds, normal_x, normal_y)
+    speed_2 = _approach(state, two, speeds, normal_x, normal_y)
     k11, k12, k22 = state.c_k11[k], state.c_k12[k], state.c_k22[k]
     goal_1 = (speed_1 - state.c_bias[one]) - (k11 * old_1 + k12 * old_2)
     goal_2 = (speed_2 - state.c_bias[two]) - (k12 * old_1 + k22 * old_2)
@@ -269,16 +271,8 @@ def _block(state: Any, k: int, speeds: Speeds) -> tuple[Speeds, bool]:
     turn_b = (state.c_arm_bx[one] * one_y - state.c_arm_by[one] * one_x) + (
         state.c_arm_bx[two] * two_y - state.c_arm_by[two] * two_x
     )
-    push_x, push_y = one_x + two_x, one_y + two_y
-    pushed = (
-        speeds[0] - INVERSE_MASS[a] * push_x,
-        speeds[1] - INVERSE_MASS[a] * push_y,
-        speeds[2] - INVERSE_INERTIA[a] * turn_a,
-        speeds[3] + INVERSE_MASS[b] * push_x,
-        speeds[4] + INVERSE_MASS[b] * push_y,
-        speeds[5] + INVERSE_INERTIA[b] * turn_b,
-    )
-    return pushed, (change_1 != ZERO) | (change_2 != ZERO)
+    changed = _changed(state, k, speeds, one_x + two_x, one_y + two_y, turn_a, turn_b)
+    return changed, (change_1 != ZERO) | (change_2 != ZERO)
 
 
 def _complement(
