@@ -109,7 +109,6 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2 * self.num_actions,), np.float32)
         numbered = 8 if keep_mode and not quirks.public_spaces else 7
         self.discrete_action_space: gymnasium.spaces.Discrete[Any] = gymnasium.spaces.Discrete(numbered)
-        self._game: Game
         self._begin(is_one_starting=True)
 
     @property
