@@ -12,7 +12,7 @@ import pytest
 from tests.golden.hockey.recordings import GAMES, Game, games, load
 
 from envfleet.envs.hockey import BasicOpponent, HockeyEnv, compat
-from envfleet.envs.hockey.opponents import scripted_action
+from envfleet.envs.hockey.opponents import scripted_action, scripted_actions
 
 pytestmark = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="the last bits are those of one platform"
@@ -130,6 +130,7 @@ def test_scripted_actions() -> None:
                 for observation, phase in zip(observations, phases, strict=True)
             ]
             np.testing.assert_array_equal(actions, expected)
+            np.testing.assert_array_equal(scripted_actions(observations, weak, keep_mode, phases), expected)
             assert len(expected) > 100
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.opponents import scripted_action
+from envfleet.envs.hockey.opponents import scripted_actions
 
 
 class Still:
@@ -15,4 +15,4 @@ class Still:
     name = "still"
 
     def act_batch(self, observations: Any, deterministic: bool = False) -> Any:
-        return np.array([scripted_action(row, False, True, 0.0) for row in observations.tolist()])
+        return scripted_actions(observations, False, True, np.zeros(len(observations)))

@@ -32,6 +32,35 @@ def scripted_action(observation: Sequence[float], weak: bool, keep_mode: bool, p
     return [*forces, scripted_shot(observation[16])] if keep_mode else [*forces]
 
 
+def scripted_actions(
+    observations: NDArray[np.floating], weak: bool, keep_mode: bool, phases: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Compute the actions of many scripted players, to the last bit those of `scripted_action`, at once.
+
+    Args:
+        observations: Their own views, shape `(N, 18)` or `(N, 16)`.
+        weak: As for one.
+        keep_mode: As for one.
+        phases: Shape `(N,)`, radians.
+
+    Returns:
+        Actions, shape `(N, 4)`, or `(N, 3)` without `keep_mode`.
+    """
+    o = np.asarray(observations, np.float64).T
+    away_x, away_y = o[0] - o[12], o[1] - o[13]
+    is_coming = o[14] < c.AWAY_SPEED
+    is_chasing = is_coming & (away_x < 0) & (np.abs(away_y) < c.CHASE_WIDTH)
+    lead_y = np.where(is_chasing, np.sqrt(away_x * away_x + away_y * away_y) * o[15] * c.LEAD_Y, 0.0)
+    target_x = np.where(is_chasing, o[12] + c.LEAD_X, c.HOME_X)
+    target_y = np.where(is_coming, o[13] + lead_y, 0.0)
+    errors, velocities = np.stack([target_x, target_y, c.MAX_ANGLE * np.sin(phases)]) - o[:3], o[3:6]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_braking = np.abs(errors / (velocities + 0.01)) < [[0.1], [0.1], [1.0]]
+    gains = (c.WEAK_GAIN if weak else c.STRONG_GAIN) / np.array([[1], [5], [2]])
+    forces = np.clip(errors * gains - c.DAMPING_GAIN * velocities * is_braking, -1.0, 1.0)
+    return np.stack([*forces, *([(o[16] > 0) & (o[16] < c.LAST_HOLD_STEPS)] if keep_mode else [])], axis=1)
+
+
 class BasicOpponent:
     """The scripted player.
 
@@ -102,11 +131,7 @@ class BasicOpponent:
             self._phases = np.append(self._phases, self._rng.uniform(0, c.PHASE_RANGE, missing))
         phases = self._phases[: len(rows)]
         phases += self._rng.uniform(0, c.PHASE_GROWTH, len(rows))
-        actions = [
-            scripted_action(row, self.weak, self.keep_mode, phase)
-            for row, phase in zip(rows.tolist(), phases.tolist(), strict=True)
-        ]
-        return np.array(actions, np.float64).reshape(len(rows), 4 if self.keep_mode else 3)
+        return scripted_actions(rows, self.weak, self.keep_mode, phases)
 
     def _check(self, seen: NDArray[np.float64], ndim: int) -> NDArray[np.float64]:
         if seen.ndim != ndim or seen.shape[-1] not in ((18,) if self.keep_mode else (16, 18)):
