@@ -13,7 +13,8 @@ import numpy as np
 
 import envfleet
 from envfleet.envs.hockey import BasicOpponent, HockeyEnv
-from envfleet.envs.hockey.kernel.game import AGENT, STRONG, WEAK, Hockey
+from envfleet.envs.hockey.constants import AGENT, STRONG, WEAK
+from envfleet.envs.hockey.kernel.game import Hockey
 
 ROUNDS, STEPS_PER_ROUND, BOX2D_STEPS = 3, 200_000, 3_000
 SIZES = (1, 256, 4096)

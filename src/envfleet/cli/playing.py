@@ -271,7 +271,7 @@ def _rink(place: Environment, game: Game, mode: str | None) -> Rink:
 @contextlib.contextmanager
 def _opened(place: Environment, game: Game | None, mode: str | None, render_mode: str) -> Iterator[gym.Env[Any, Any]]:
     """Open the environment in which games are shown."""
-    from envfleet.envs.hockey.rendering import load_pygame
+    from envfleet.envs.keyboard import load_pygame
 
     if render_mode == "rgb_array":
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # a film is silent: open no sound device

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,7 @@ def save_film(path: str | Path, frames: Iterable[NDArray[np.uint8]], *, fps: flo
     if first is None:
         raise InvalidArgument(f"there are no frames for {path}: play a game with render_mode='rgb_array'")
     with replacing(path) as unfinished, _open_writer(unfinished, fps) as writer:
-        writer.append_data(first)
-        for frame in checked:
+        for frame in itertools.chain((first,), checked):
             writer.append_data(frame)
     return path
 
@@ -74,16 +73,12 @@ def _check(frames: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
         yield np.pad(frame, ((0, shape[0] % 2), (0, shape[1] % 2), (0, 0)), "edge")
 
 
-@contextlib.contextmanager
-def _open_writer(path: Path, fps: float) -> Iterator[Any]:
+def _open_writer(path: Path, fps: float) -> Any:
     imageio = _import("imageio.v2")
     if path.suffix.lower() == ".gif":
-        options: dict[str, Any] = {"duration": max(20, round(100 / fps) * 10), "loop": 0}
-    else:
-        _import("imageio_ffmpeg")
-        options = {"format": "FFMPEG", "fps": fps, "macro_block_size": 2}
-    with imageio.get_writer(path, mode="I", **options) as writer:
-        yield writer
+        return imageio.get_writer(path, mode="I", duration=max(20, round(100 / fps) * 10), loop=0)
+    _import("imageio_ffmpeg")
+    return imageio.get_writer(path, mode="I", format="FFMPEG", fps=fps, macro_block_size=2)
 
 
 def _import(name: str) -> Any:

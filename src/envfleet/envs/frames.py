@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +17,11 @@ _GRID_LINE = (210, 210, 204)
 
 Color = tuple[int, int, int]
 """Red, green and blue."""
+
+COLORS: Final[tuple[Color, ...]] = ((236, 236, 230), (84, 88, 96), (226, 88, 34), (64, 168, 92))
+"""Of floor, wall, lava and goal in grid worlds and on boards."""
+
+AGENT_COLOR: Final[Color] = (40, 92, 200)
 
 
 def draw_original(

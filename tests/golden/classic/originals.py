@@ -10,7 +10,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs import classic
+from envfleet.envs.classic.acrobot import Acrobot
+from envfleet.envs.classic.cartpole import CartPole
+from envfleet.envs.classic.mountain_car import MountainCar
+from envfleet.envs.classic.mountain_car_continuous import MountainCarContinuous
+from envfleet.envs.classic.pendulum import Pendulum
 from envfleet.kernels import Kernel
 
 HELD_STEPS = 5
@@ -65,12 +69,12 @@ def _column(values: NDArray[Any]) -> NDArray[Any]:
     return values[:, None]
 
 
-CART_POLE = Pair("CartPole-v1", classic.CartPole, lambda o: 3 * o[:, 2] + o[:, 3] + 0.1 * o[:, 1] > 0, 600)
-PENDULUM = Pair("Pendulum-v1", classic.Pendulum, lambda o: _column(2 * np.sign(o[:, 2])), 450)
-MOUNTAIN_CAR = Pair("MountainCar-v0", classic.MountainCar, lambda o: 1 + np.sign(o[:, 1]), 450)
+CART_POLE = Pair("CartPole-v1", CartPole, lambda o: 3 * o[:, 2] + o[:, 3] + 0.1 * o[:, 1] > 0, 600)
+PENDULUM = Pair("Pendulum-v1", Pendulum, lambda o: _column(2 * np.sign(o[:, 2])), 450)
+MOUNTAIN_CAR = Pair("MountainCar-v0", MountainCar, lambda o: 1 + np.sign(o[:, 1]), 450)
 MOUNTAIN_CAR_CONTINUOUS = Pair(
-    "MountainCarContinuous-v0", classic.MountainCarContinuous, lambda o: _column(np.sign(o[:, 1])), 1050
+    "MountainCarContinuous-v0", MountainCarContinuous, lambda o: _column(np.sign(o[:, 1])), 1050
 )
-ACROBOT = Pair("Acrobot-v1", classic.Acrobot, lambda o: 1 + np.sign(o[:, 4] + o[:, 5]), 550)
+ACROBOT = Pair("Acrobot-v1", Acrobot, lambda o: 1 + np.sign(o[:, 4] + o[:, 5]), 550)
 
 PAIRS = (CART_POLE, PENDULUM, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS, ACROBOT)

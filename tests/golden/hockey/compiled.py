@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tests.golden.hockey.recordings import Game
 
+from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey.kernel.bodies import teleport
 from envfleet.envs.hockey.kernel.game import Hockey
-from envfleet.envs.hockey.kernel.placing import place, place_body
+from envfleet.envs.hockey.kernel.play import set_velocity
+from envfleet.envs.hockey.kernel.shapes import PUCK, RACKET_ONE, RACKET_TWO, F
 from envfleet.kernels.env import KernelEnv
 
 TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")
 COMPILE_TIMEOUT_S = 1200  # when nothing is cached, on a busy machine
+_POSE = 6  # numbers of one body
 
 
 class State:
@@ -82,3 +87,30 @@ def both(action: NDArray[Any]) -> NDArray[np.float32]:
     """A recorded action of 8 or 6 numbers as `(2, 4)`."""
     rows = np.asarray(action, np.float32).reshape(2, -1)
     return np.pad(rows, ((0, 0), (0, 4 - rows.shape[1])))
+
+
+def place(state: Any, observation: Sequence[float], keep_mode: bool) -> None:
+    """Put everything where an observation of player one says, as `HockeyEnv.set_state` does.
+
+    Args:
+        state: A record of the kernel's state; it is changed, uncompiled.
+        observation: 18 numbers, 16 without `keep_mode`.
+        keep_mode: Whether the hold counters are among them.
+    """
+    for racket, first in ((RACKET_ONE, 0), (RACKET_TWO, _POSE)):
+        x, y, *others = observation[first : first + _POSE]
+        place_body(state, racket, (x + c.CENTRE_X, y + c.CENTRE_Y, *others))
+    x, y, velocity_x, velocity_y = observation[2 * _POSE : 2 * _POSE + 4]
+    teleport(state, PUCK, F(x + c.CENTRE_X), F(y + c.CENTRE_Y), state.angle[PUCK])
+    set_velocity(state, PUCK, F(velocity_x), F(velocity_y))
+    if keep_mode:
+        state.holds[:] = np.asarray(observation[16:18], np.int64)
+
+
+def place_body(state: Any, body: int, pose: Sequence[float]) -> None:
+    """Set x, y, angle, both velocity components and the spin of a body, in world coordinates."""
+    x, y, angle, velocity_x, velocity_y, spin = (F(number) for number in pose)
+    teleport(state, body, x, y, state.angle[body])
+    teleport(state, body, x, y, angle)
+    set_velocity(state, body, velocity_x, velocity_y)
+    state.spin[body] = spin

@@ -10,10 +10,11 @@ from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S
 
 import envfleet
 from envfleet import Fleet
-from envfleet.envs.hockey import BasicOpponent, HockeyEnv, HockeyTwoEnv
+from envfleet.envs.hockey import BasicOpponent, HockeyEnv, HockeyTwoEnv, constants
+from envfleet.envs.hockey.constants import STRONG, WEAK
 from envfleet.envs.hockey.kernel import shapes
-from envfleet.envs.hockey.kernel.game import STRONG, WEAK, Hockey, HockeyOne
-from envfleet.envs.hockey.scripted import scripted_action
+from envfleet.envs.hockey.kernel.game import Hockey, HockeyOne
+from envfleet.envs.hockey.opponents import scripted_action
 from envfleet.kernels.env import KernelEnv
 
 pytestmark = pytest.mark.timeout(COMPILE_TIMEOUT_S)
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(COMPILE_TIMEOUT_S)
 
 def test_tables_are_what_box2d_makes_of_the_outlines() -> None:
     env = HockeyEnv()
-    bodies = [*env._world._world.bodies]
+    bodies = [*env._game.world._world.bodies]
     fixtures = [fixture for body in bodies for fixture in body.fixtures]
     # Box2D lists the fixtures of a body newest first: the solid half of a goal before its sensor.
     order = [*range(6), 7, 6, 9, 8, 10, 11, 12]
@@ -35,7 +36,7 @@ def test_tables_are_what_box2d_makes_of_the_outlines() -> None:
         np.testing.assert_array_equal(np.array([shapes.NORMAL_X[k], shapes.NORMAL_Y[k]]).T[:count], shape.normals)
         assert (shapes.CENTROID_X[k], shapes.CENTROID_Y[k]) == tuple(shape.centroid)
     for k, body in enumerate(bodies[8:]):
-        assert body.mass == shapes.MASS[k]
+        assert np.float32(body.mass) == np.float32((*constants.RACKET_MASSES, constants.PUCK_MASS)[k])
         assert tuple(body.localCenter) == (shapes.CENTRE_X[k], shapes.CENTRE_Y[k])
         about_centre = body.inertia - body.mass * (body.localCenter.x**2 + body.localCenter.y**2)
         np.testing.assert_allclose(shapes.INVERSE_INERTIA[k], 1 / about_centre, rtol=1e-5)

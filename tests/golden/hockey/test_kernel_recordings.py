@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S, TERMS, CompiledGames, both
+from tests.golden.hockey.compiled import COMPILE_TIMEOUT_S, TERMS, CompiledGames, both, place
 from tests.golden.hockey.recordings import GAMES, Game, games, load
-
-from envfleet.envs.hockey.kernel.placing import place
 
 pytestmark = pytest.mark.timeout(COMPILE_TIMEOUT_S)
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from tests.golden.hockey.recordings import GAMES, Game, games, load
 
-from envfleet.envs.hockey import BasicOpponent, HockeyEnv
-from envfleet.envs.hockey.compat import make, opponent_action
-from envfleet.envs.hockey.scripted import scripted_actions
+from envfleet.envs.hockey import BasicOpponent, HockeyEnv, compat
+from envfleet.envs.hockey.opponents import scripted_action, scripted_actions
 
 pytestmark = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="the last bits are those of one platform"
@@ -24,7 +23,7 @@ TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction
 
 def begin(game: Game, before: Any) -> Any:
     """Begin a game as it was recorded."""
-    env = before if game.continues else make(game.mode, game.keep_mode)
+    env = before if game.continues else compat.HockeyEnv(game.keep_mode, game.mode)
     for _ in range(game.prior_resets):
         env.reset(one_starting=True, seed=0)
     env.reset(one_starting=game.one_starting, seed=game.seed)
@@ -35,12 +34,17 @@ def begin(game: Game, before: Any) -> Any:
 
 def begin_elsewhere(game: Game, before: Any) -> Any:
     """Begin a game from another seed, then put everything where the recording says."""
-    env = make(game.mode, game.keep_mode)
+    env = compat.HockeyEnv(game.keep_mode, game.mode)
     for _ in range(game.prior_resets):
         env.reset(one_starting=True, seed=0)
     env.reset(one_starting=True, seed=0)
-    holds = game.state[16:18] if game.keep_mode else (0, 0)
-    env.set_full_state(game.bodies, holds, (0, 0) if game.is_placed else game.puck_force)
+    world = env._game.world
+    for body, pose in zip((*world.rackets, world.puck), game.bodies.reshape(3, 6).tolist(), strict=True):
+        body.place(pose)
+    world.holds[:] = game.state[16:18].astype(int).tolist() if game.keep_mode else [0, 0]
+    world._world.ClearForces()
+    if not game.is_placed and game.puck_force.any():
+        world.puck.push(*game.puck_force.tolist())
     return env
 
 
@@ -121,12 +125,12 @@ def test_scripted_actions() -> None:
             rows = (file["weak"] == weak) & (file["keep_mode"] == keep_mode)
             observations, phases, expected = file["obs"][rows], file["phase_after"][rows], file["action"][rows]
             expected = expected[:, : 4 if keep_mode else 3]
-            np.testing.assert_array_equal(scripted_actions(observations, weak, keep_mode, phases), expected)
-            one_by_one = [
-                opponent_action(observation.tolist(), weak, keep_mode, phase)
+            actions = [
+                scripted_action(observation.tolist(), weak, keep_mode, phase)
                 for observation, phase in zip(observations, phases, strict=True)
             ]
-            np.testing.assert_array_equal(one_by_one, expected)
+            np.testing.assert_array_equal(actions, expected)
+            np.testing.assert_array_equal(scripted_actions(observations, weak, keep_mode, phases), expected)
             assert len(expected) > 100
 
 

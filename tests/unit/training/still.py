@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.scripted import scripted_actions
+from envfleet.envs.hockey.opponents import scripted_actions
 
 
 class Still:

@@ -9,8 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.frames import draw_cells, draw_disc
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
+from envfleet.envs.frames import AGENT_COLOR, COLORS, draw_cells, draw_disc
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import Kernel, array
 

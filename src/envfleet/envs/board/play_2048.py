@@ -8,8 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.frames import draw_cells
-from envfleet.envs.gridworld.palette import COLORS
+from envfleet.envs.frames import COLORS, draw_cells
 from envfleet.kernels import Kernel, array
 
 _NUM_CELLS = 16

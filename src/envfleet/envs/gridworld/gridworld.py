@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.frames import draw_cells, draw_disc
-from envfleet.envs.gridworld.layout import GOAL, LAVA, WALL, lay_out
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
+from envfleet.envs.frames import AGENT_COLOR, COLORS, draw_cells, draw_disc
 from envfleet.kernels import Kernel, array
+
+FLOOR: Final = 0
+WALL: Final = 1
+LAVA: Final = 2
+GOAL: Final = 3
 
 
 class GridWorld(Kernel):
@@ -38,7 +41,7 @@ class GridWorld(Kernel):
     render_fps = 10
 
     class State(Kernel.State):
-        """What lies in each cell (`layout.FLOOR` and so on), and the agent's row and column."""
+        """What lies in each cell (`FLOOR` and so on), and the agent's row and column."""
 
         cells: NDArray[np.uint8] = array((8, 8), np.uint8)
         row: np.int32
@@ -129,3 +132,52 @@ class GridWorldPixels(GridWorld):
                 below = first + np.uint64(y * line_bytes)
                 for k in range(np.uint64(line_bytes)):
                     flat[below + k] = flat[first + k]
+
+
+def lay_out(
+    cells: NDArray[np.uint8],
+    rng: np.random.Generator,
+    start: int,
+    goal: int,
+    wall_fraction: float,
+    lava_fraction: float,
+) -> None:
+    """Fill the cells.
+
+    A way from start to goal by a third, random cell is kept free, so that every layout can be solved; in all others lie
+    wall, lava or floor, each cell independently.
+
+    Args:
+        cells: uint8 `(height, width)`, written.
+        rng: Draws once per cell, and once per step of the way.
+        start: Where the agent begins, row × width + column.
+        goal: Where it shall go, likewise; another cell.
+        wall_fraction: Probability of a wall.
+        lava_fraction: Probability of lava.
+    """
+    height, width = cells.shape
+    for row in range(height):
+        for column in range(width):
+            draw = rng.random()
+            is_lava = draw < wall_fraction + lava_fraction
+            cells[row, column] = WALL if draw < wall_fraction else (LAVA if is_lava else FLOOR)
+    between = rng.integers(height * width)
+    for leg in range(2):  # one call rather than two, which take longer to compile
+        _clear_way(cells, rng, between if leg else start, goal if leg else between)
+    cells[goal // width, goal % width] = GOAL
+
+
+def _clear_way(cells: NDArray[np.uint8], rng: np.random.Generator, start: int, end: Any) -> None:
+    """Make floor of a random staircase between two cells, ends included; all staircases are equally likely."""
+    width = cells.shape[1]
+    row, column = start // width, start % width
+    rows, columns = end // width - row, end % width - column
+    cells[row, column] = FLOOR
+    while rows != 0 or columns != 0:
+        if rng.integers(abs(rows) + abs(columns)) < abs(rows):
+            step = 1 if rows > 0 else -1
+            row, rows = row + step, rows - step
+        else:
+            step = 1 if columns > 0 else -1
+            column, columns = column + step, columns - step
+        cells[row, column] = FLOOR

@@ -3,13 +3,13 @@
 Nothing here imports Box2D or pygame before a game begins or is drawn.
 """
 
+import gymnasium
+
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import action_table
-from envfleet.envs.hockey.env import HockeyEnv
+from envfleet.envs.hockey.env import PUBLIC_QUIRKS, HockeyEnv, Quirks
 from envfleet.envs.hockey.one_player import HockeyOneEnv
 from envfleet.envs.hockey.opponents import BasicOpponent, HumanOpponent
-from envfleet.envs.hockey.registration import register
-from envfleet.envs.hockey.rules import PUBLIC_QUIRKS, Quirks
 from envfleet.envs.hockey.two_player import HockeyTwoEnv
 
 __all__ = [
@@ -24,4 +24,7 @@ __all__ = [
     "action_table",
 ]
 
-register()
+# The names of the public environment; where another package has registered them they stay with it.
+for _name, _env in (("Hockey-v0", HockeyEnv), ("Hockey-One-v0", HockeyOneEnv)):
+    if _name not in gymnasium.registry:
+        gymnasium.register(_name, entry_point=f"{_env.__module__}:{_env.__name__}")

@@ -1,4 +1,4 @@
-"""Every number of the game: field, bodies, forces, rewards, colours. Imports numpy only, so that a kernel can share it.
+"""Every number of the game: field, bodies, forces, rewards, colours.
 
 Lengths are metres, times seconds, angles radians, masses kilograms. The origin is the lower left corner of the field, x
 points right, y up. Bodies are float32: a number that becomes part of one is rounded to float32 on its way in.
@@ -56,9 +56,11 @@ SHOT_SPEED = 60.0
 
 # Bodies
 RACKET_DENSITY, RACKET_FRICTION = 200 / 1.2, 1.0
+RACKET_MASSES = (58.000003814697266, 58.0)  # what Box2D makes of outline and density, as of the puck's
 PUCK_RADIUS_PIXELS = 13
 PUCK_RADIUS = PUCK_RADIUS_PIXELS / PIXELS_PER_METRE
 PUCK_DENSITY, PUCK_FRICTION, PUCK_RESTITUTION = 7.0, 0.1, 0.95
+PUCK_MASS = 1.0323623418807983
 WALL_FRICTION = 0.1
 
 _RACKET_PIXELS: Outline = ((-10, 20), (5, 20), (5, -20), (-10, -20), (-18, -10), (-21, 0), (-18, 10))
@@ -105,10 +107,16 @@ WIN_REWARD = 10.0
 CLOSENESS_TOTAL = -30.0  # the closeness term of a game in which the puck is half the distance below away all the time
 CLOSENESS_DISTANCE = 250 / PIXELS_PER_METRE
 
-# Scripted player
+# Who plays: the action, or a scripted player
+AGENT, WEAK, STRONG = 0, 1, 2
 WEAK_GAIN, STRONG_GAIN = 0.5, 10.0
 DAMPING_GAIN = 0.5
 PHASE_RANGE, PHASE_GROWTH = math.pi, 0.2
+AWAY_SPEED = 0.5  # the puck counts as flying away from this speed on
+CHASE_WIDTH = 0.5
+LEAD_X, LEAD_Y = 0.2, 0.1
+HOME_X = -3.5
+LAST_HOLD_STEPS = 7  # shoots when it may hold the puck for less
 
 # Picture
 PICTURE_WIDTH, PICTURE_HEIGHT = 600, 480

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
 
-_AXES = 3  # x, y, turn; shooting comes behind them
-
 
 @functools.cache
 def action_table(fineness: int = 1, *, keep_mode: bool = True, combined: bool = False) -> NDArray[np.float32]:
@@ -39,18 +37,15 @@ def action_table(fineness: int = 1, *, keep_mode: bool = True, combined: bool = 
     """
     if fineness < 1:
         raise InvalidArgument(f"fineness={fineness}: pass 1 or more levels")
-    strengths = [level / fineness for level in range(fineness, 0, -1)]
-    levels = [0.0, *(-strength for strength in strengths), *reversed(strengths)]
-    shooting = [0.0, 1.0] if keep_mode else []
-    width = _AXES + bool(keep_mode)
+    strengths = [level / fineness for level in range(1, fineness + 1)]
+    levels = [0.0, *(-strength for strength in reversed(strengths)), *strengths]
+    axes = [levels, levels, levels, *([[0.0, 1.0]] if keep_mode else [])]
     if combined:
-        rows = [list(row) for row in itertools.product(*[levels] * _AXES, *([shooting] if keep_mode else []))]
+        rows = [*itertools.product(*axes)]
     else:
-        rows = [[0.0] * width]
-        choices = [*[levels[1:]] * _AXES, *([[1.0]] if keep_mode else [])]
-        rows += [
-            [0.0] * axis + [level] + [0.0] * (width - axis - 1) for axis, some in enumerate(choices) for level in some
-        ]
+        nothing = (0.0,) * len(axes)
+        moves = [(k, level) for k, some in enumerate(axes) for level in some[1:]]
+        rows = [nothing, *((*nothing[:k], level, *nothing[k + 1 :]) for k, level in moves)]
     table = np.array(rows, np.float32)
     table.setflags(write=False)
     return table

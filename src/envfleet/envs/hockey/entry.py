@@ -87,8 +87,8 @@ class HockeyGame(Game):
 
     def open(self, mode: str, settings: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
         """Make the game on Box2D, in a window or for pictures."""
-        from envfleet.envs.hockey.rendering import require_display
         from envfleet.envs.hockey.two_player import HockeyTwoEnv
+        from envfleet.envs.keyboard import require_display
 
         if render_mode == "human":
             require_display()

@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
+import dataclasses
+from typing import Any, ClassVar, SupportsIndex
 
 import gymnasium
 import numpy as np
-from gymnasium.utils import EzPickle
 from numpy.typing import ArrayLike, NDArray
 
-from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.game import Game, SavedGame, SavedHockey
-from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
-from envfleet.envs.hockey.rules import Quirks, draw_start, read_mode
-from envfleet.envs.hockey.views import inform, observe
+from envfleet.envs.hockey.game import Game, read_actions, reward_of
+from envfleet.envs.hockey.rendering import METADATA, Screen
+from envfleet.envs.hockey.rules import draw_start
+from envfleet.envs.hockey.settings import read_mode
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_options
-
-if TYPE_CHECKING:
-    from envfleet.envs.hockey.world import World
 
 Info = dict[str, Any]
 _OPTIONS = {"one_starting", "mode"}
 
 
-class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
+@dataclasses.dataclass(frozen=True)
+class Quirks:
+    """Ways of the public environment that are mended unless asked for; `PUBLIC_QUIRKS` has them all.
+
+    Attributes:
+        holds_survive_reset: A puck that was held when the last game ended is held in the next game, too.
+        limit_terminates: The time limit is reported as `terminated`, never as `truncated`.
+        reset_draws_seed: `reset()` without a seed starts a generator from fresh entropy, instead of going on with the
+            one that was seeded last.
+        starter_ignores_seed: Who starts alternates over all resets, instead of anew from each seeded one. Then the
+            same seed gives a mirrored game every other time.
+        order_alternates: Contacts are solved in another order after every second reset, so that the last bits of a game
+            depend on how many were played before.
+        public_spaces: Observations are float64 while the space says float32, the space says 18 numbers without keep
+            mode, too, when there are 16, and the discrete action space leaves shooting out.
+    """
+
+    holds_survive_reset: bool = False
+    limit_terminates: bool = False
+    reset_draws_seed: bool = False
+    starter_ignores_seed: bool = False
+    order_alternates: bool = False
+    public_spaces: bool = False
+
+
+PUBLIC_QUIRKS = Quirks(**{quirk.name: True for quirk in dataclasses.fields(Quirks)})
+
+
+class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     """Air hockey for two players: a Box2D game that behaves like the public hockey environment.
 
     Player one has the left goal and the reward that `step` returns. Player two sees the field rotated by 180 degrees,
@@ -64,10 +87,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         ((18,), (18,), 0)
     """
 
-    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # an instance variable in Gymnasium's Env
-        "render_modes": [*RENDER_MODES],
-        "render_fps": c.STEPS_PER_SECOND,
-    }
+    metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]  # an instance variable in Gymnasium's Env
 
     def __init__(
         self,
@@ -75,27 +95,21 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         mode: Mode | str | SupportsIndex = Mode.NORMAL,
         *,
         render_mode: str | None = None,
-        quirks: Quirks = Quirks(),  # noqa: B008  # frozen
+        quirks: Quirks = Quirks(),  # frozen
     ) -> None:
-        EzPickle.__init__(self, keep_mode, mode, render_mode=render_mode, quirks=quirks)
+        self.keep_mode, self.render_mode = keep_mode, render_mode
         self._screen = Screen(render_mode)
-        self.keep_mode = keep_mode
-        self.render_mode = render_mode
         self._quirks = quirks
         self._mode = read_mode(mode)
         self._is_reversed = self._is_one_starting = True
-        numbers = 18 if keep_mode or quirks.public_spaces else 16
-        self._game: Game
+        self._size = 18 if keep_mode else 16
         self._dtype = np.float64 if quirks.public_spaces else np.float32
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (numbers,), np.float32)
+        shown = 18 if quirks.public_spaces else self._size
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (shown,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2 * self.num_actions,), np.float32)
         numbered = 8 if keep_mode and not quirks.public_spaces else 7
         self.discrete_action_space: gymnasium.spaces.Discrete[Any] = gymnasium.spaces.Discrete(numbered)
         self._begin(is_one_starting=True)
-
-    @property
-    def _world(self) -> World:
-        return self._game.world
 
     @property
     def num_actions(self) -> int:
@@ -114,17 +128,17 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
     @property
     def winner(self) -> int:
         """1 if player one has scored, -1 if player two has, else 0."""
-        return self._world.winner
+        return self._game.world.winner
 
     @property
     def time(self) -> int:
         """Steps played in this game."""
-        return self._time
+        return self._game.time
 
     @property
     def max_timesteps(self) -> int:
         """The time limit of this game; the step after it is the last."""
-        return self._limit
+        return self._game.limit
 
     def reset(
         self,
@@ -162,20 +176,19 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         if is_one_starting is None:
             is_first = seed is not None and not self._quirks.starter_ignores_seed
             is_one_starting = False if is_first else not self._is_one_starting
-        self._begin(bool(is_one_starting), self._world.holds if self._quirks.holds_survive_reset else (0, 0))
-        if self.render_mode == "human":
-            self.render()
-        return self._observation(0), self._info(0)
+        self._begin(
+            bool(is_one_starting), tuple(self._game.world.holds) if self._quirks.holds_survive_reset else (0, 0)
+        )
+        self._screen.follow(self._game.world)
+        return self._observe(0), self._game.inform(0)
 
-    def _begin(self, is_one_starting: bool, holds: Sequence[int] = (0, 0)) -> None:
+    def _begin(self, is_one_starting: bool, holds: tuple[int, ...] = (0, 0)) -> None:
         if self._mode is Mode.NORMAL:
             self._is_one_starting = is_one_starting
         if self._quirks.order_alternates:
             self._is_reversed = not self._is_reversed
-        self._time = 0
-        self._limit = c.TIME_LIMIT_STEPS[self._mode]
-        start = draw_start(self._mode, self._is_one_starting, self.np_random)
-        self._game = Game(SavedGame(start, (holds[0], holds[1]), self.keep_mode, self._is_reversed))
+        start = draw_start(self._mode, 1 if self._is_one_starting else 2, self.np_random)
+        self._game = Game(self._mode, start, holds, keep_mode=self.keep_mode, is_reversed=self._is_reversed)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step, 1/50 s.
@@ -190,75 +203,43 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         Raises:
             InvalidArgument: The action has another shape, or a number in it is none.
         """
-        self._game.play(self._clip(action))
-        is_late = self._time >= self._limit
-        self._time += 1
-        if self.render_mode == "human":
-            self.render()
-        terminated = self._world.winner != 0 or (is_late and self._quirks.limit_terminates)
-        info = self._info(0)
-        return self._observation(0), self.get_reward(info), terminated, is_late and not terminated, info
-
-    def _clip(self, action: ArrayLike) -> NDArray[np.float32]:
-        numbers = np.clip(np.asarray(action, np.float32), -1, 1)
-        if numbers.shape != (2 * self.num_actions,) or np.isnan(numbers).any():
-            raise InvalidArgument(
-                f"action {numbers} has shape {numbers.shape}, expected numbers of shape {(2 * self.num_actions,)}: "
-                "pass player one's action and, behind it, player two's"
-            )
-        return numbers
+        game = self._game
+        advice = "pass player one's action and, behind it, player two's"
+        game.play(read_actions(action, (2 * self.num_actions,), advice))
+        self._screen.follow(game.world)
+        terminated = game.world.winner != 0 or (game.is_late and self._quirks.limit_terminates)
+        info = game.inform(0)
+        return self._observe(0), reward_of(info), terminated, game.is_late and not terminated, info
 
     def obs_agent_two(self) -> NDArray[Any]:
         """Return what player two sees."""
-        return self._observation(1)
+        return self._observe(1)
 
     def get_info_agent_two(self) -> Info:
         """Return player two's info; its `winner` is 1 if player two has won."""
-        return self._info(1)
+        return self._game.inform(1)
 
     def get_reward(self, info: Info) -> float:
         """Return the reward that belongs to a player's info: 10 for a goal, -10 for one conceded, plus closeness."""
-        return float(c.WIN_REWARD * info["winner"] + info["reward_closeness_to_puck"])
+        return reward_of(info)
 
     def get_reward_agent_two(self, info_two: Info) -> float:
         """Return player two's reward; `info_two` is what `get_info_agent_two` returned."""
         return self.get_reward(info_two)
 
-    def get_state(self) -> SavedHockey:
-        """Save the game with all that no observation shows, and the generator; what it returns pickles.
-
-        Raises:
-            StateUnsupported: The game has gone on for more than 100,000 steps and placements.
-        """
-        generator = dict(self.np_random.bit_generator.state)
-        return SavedHockey(self._game.save(), self._mode, self._limit, self._time, self._is_one_starting, generator)
-
-    def set_state(self, state: ArrayLike | SavedHockey) -> None:
-        """Go on with a saved game, or put rackets and puck where an observation of player one says.
+    def set_state(self, state: ArrayLike) -> None:
+        """Put rackets and puck where an observation of player one says.
 
         What an observation does not show stays as it is: the puck's spin, contacts, the clock, and who has scored. A
-        saved game is played again so far, and then goes on exactly, here or in another process.
+        copy of the environment (`copy.deepcopy`, `pickle`) has all of it.
 
         Args:
-            state: What `get_state` returned, or an observation, shape `(18,)`, or `(16,)` without keep mode.
+            state: The observation, shape `(18,)`, or `(16,)` without keep mode.
 
         Raises:
-            InvalidArgument: The observation has another shape, or a number in it is not finite or beyond a million; or
-                the game was saved with the other keep mode.
+            InvalidArgument: The observation has another shape, or a number in it is not finite or beyond a million.
         """
-        if not isinstance(state, SavedHockey):
-            self._game.place(state)
-            return
-        if state.game.keep_mode != self.keep_mode:
-            raise InvalidArgument(
-                f"the game was saved with keep_mode={state.game.keep_mode}, this environment has "
-                f"keep_mode={self.keep_mode}: make one with HockeyEnv(keep_mode={state.game.keep_mode})"
-            )
-        self._game, self._is_reversed = Game(state.game), state.game.is_reversed
-        self._mode, self._limit, self._time = state.mode, state.limit, state.time
-        self._is_one_starting = state.is_one_starting
-        self.np_random = np.random.Generator(np.random.PCG64())
-        self.np_random.bit_generator.state = state.generator
+        self._game.place(state)
 
     def discrete_to_continuous_action(self, number: int) -> NDArray[np.float32]:
         """Return one player's action that has this number in the public table.
@@ -280,14 +261,11 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]], EzPickle):
         Raises:
             InvalidArgument: There is no mode, or not this one.
         """
-        return self._screen.draw(self._world, mode)
+        return self._screen.draw(self._game.world, mode)
 
     def close(self) -> None:
         """Close the window, if there is one."""
         self._screen.close()
 
-    def _observation(self, player: int) -> NDArray[Any]:
-        return np.array(observe(self._world, player, self.keep_mode), np.float32).astype(self._dtype, copy=False)
-
-    def _info(self, player: int) -> Info:
-        return inform(self._world, player, self._limit)
+    def _observe(self, player: int) -> NDArray[Any]:
+        return self._game.observe()[player, : self._size].astype(self._dtype)

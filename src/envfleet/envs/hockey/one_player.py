@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from typing import Any, SupportsIndex
 
 import gymnasium
 import numpy as np
-from gymnasium.utils import EzPickle
 from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.env import HockeyEnv, Info
-from envfleet.envs.hockey.game import SavedHockey
+from envfleet.envs.hockey.env import HockeyEnv, Info, Quirks
+from envfleet.envs.hockey.game import read_actions
 from envfleet.envs.hockey.opponents import BasicOpponent
-from envfleet.envs.hockey.rules import Quirks
-from envfleet.errors import InvalidArgument
 
 _OPPONENT_STREAM = 1  # of the seed; the environment's own numbers are what they are in the two-player game
 
@@ -50,7 +45,6 @@ class HockeyOneEnv(HockeyEnv):
         quirks: Quirks = Quirks(),  # noqa: B008  # frozen
     ) -> None:
         super().__init__(mode=mode, render_mode=render_mode, quirks=quirks)
-        EzPickle.__init__(self, mode, weak_opponent, render_mode=render_mode, quirks=quirks)
         self.opponent: Any = BasicOpponent(weak=weak_opponent)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.num_actions,), np.float32)
 
@@ -66,19 +60,6 @@ class HockeyOneEnv(HockeyEnv):
             self.opponent.seed(np.random.SeedSequence(seed, spawn_key=(_OPPONENT_STREAM,)))
         return super().reset(one_starting, mode, seed, options)
 
-    def get_state(self) -> SavedHockey:
-        """Save the game, as `HockeyEnv.get_state` does, and the opponent."""
-        return dataclasses.replace(super().get_state(), opponent=copy.deepcopy(self.opponent))
-
-    def set_state(self, state: ArrayLike | SavedHockey) -> None:
-        """Go on with a saved game and its opponent, or place bodies, as `HockeyEnv.set_state` does.
-
-        A game of two players has no opponent: the present one takes its place in it.
-        """
-        super().set_state(state)
-        if isinstance(state, SavedHockey) and state.opponent is not None:
-            self.opponent = copy.deepcopy(state.opponent)
-
     def step(self, action: ArrayLike) -> tuple[NDArray[Any], float, bool, bool, Info]:
         """Play one step against the opponent.
 
@@ -91,10 +72,5 @@ class HockeyOneEnv(HockeyEnv):
         Raises:
             InvalidArgument: The action has another shape, or a number in it is none.
         """
-        own = np.asarray(action, np.float32)
-        if own.shape != self.action_space.shape or np.isnan(own).any():
-            raise InvalidArgument(
-                f"action {own} has shape {own.shape}, expected numbers of shape {self.action_space.shape}: pass player "
-                "one's action only, without a NaN"
-            )
+        own = read_actions(action, (self.num_actions,), "pass player one's action only, without a NaN")
         return super().step(np.concatenate([own, self.opponent.act(self.obs_agent_two())], dtype=np.float32))

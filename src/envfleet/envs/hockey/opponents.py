@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,54 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.discrete import discrete_action
-from envfleet.envs.hockey.rendering import load_pygame, require_display
-from envfleet.envs.hockey.scripted import scripted_action, scripted_actions
+from envfleet.envs.hockey.rules import scripted_forces, scripted_shot
+from envfleet.envs.keyboard import Keyboard, load_pygame
 from envfleet.errors import InvalidArgument
+
+
+def scripted_action(observation: Sequence[float], weak: bool, keep_mode: bool, phase: float) -> list[float]:
+    """Compute one action of the scripted player.
+
+    Args:
+        observation: The player's own view, 16 or 18 numbers.
+        weak: Whether it is the weak player.
+        keep_mode: Whether players can hold the puck.
+        phase: Of the swing (radians).
+
+    Returns:
+        Force x, force y, torque and, in `keep_mode`, shoot.
+    """
+    forces = scripted_forces(observation, weak, float(np.sin(phase)))
+    return [*forces, scripted_shot(observation[16])] if keep_mode else [*forces]
+
+
+def scripted_actions(
+    observations: NDArray[np.floating], weak: bool, keep_mode: bool, phases: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Compute the actions of many scripted players, to the last bit those of `scripted_action`, at once.
+
+    Args:
+        observations: Their own views, shape `(N, 18)` or `(N, 16)`.
+        weak: As for one.
+        keep_mode: As for one.
+        phases: Shape `(N,)`, radians.
+
+    Returns:
+        Actions, shape `(N, 4)`, or `(N, 3)` without `keep_mode`.
+    """
+    o = np.asarray(observations, np.float64).T
+    away_x, away_y = o[0] - o[12], o[1] - o[13]
+    is_coming = o[14] < c.AWAY_SPEED
+    is_chasing = is_coming & (away_x < 0) & (np.abs(away_y) < c.CHASE_WIDTH)
+    lead_y = np.where(is_chasing, np.sqrt(away_x * away_x + away_y * away_y) * o[15] * c.LEAD_Y, 0.0)
+    target_x = np.where(is_chasing, o[12] + c.LEAD_X, c.HOME_X)
+    target_y = np.where(is_coming, o[13] + lead_y, 0.0)
+    errors, velocities = np.stack([target_x, target_y, c.MAX_ANGLE * np.sin(phases)]) - o[:3], o[3:6]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_braking = np.abs(errors / (velocities + 0.01)) < [[0.1], [0.1], [1.0]]
+    gains = (c.WEAK_GAIN if weak else c.STRONG_GAIN) / np.array([[1], [5], [2]])
+    forces = np.clip(errors * gains - c.DAMPING_GAIN * velocities * is_braking, -1.0, 1.0)
+    return np.stack([*forces, *([(o[16] > 0) & (o[16] < c.LAST_HOLD_STEPS)] if keep_mode else [])], axis=1)
 
 
 class BasicOpponent:
@@ -100,7 +147,7 @@ class BasicOpponent:
         return f"BasicOpponent(weak={self.weak}, keep_mode={self.keep_mode})"
 
 
-class HumanOpponent:
+class HumanOpponent(Keyboard):
     """A person at the keyboard: arrows push, W and S turn, space shoots.
 
     Of several keys that are pressed the last in the order left, up, right, down, W, S, space counts. The window of an
@@ -117,39 +164,13 @@ class HumanOpponent:
     def __init__(self, env: Any, player: int = 1) -> None:
         if player not in (1, 2):
             raise InvalidArgument(f"player={player!r}: pass 1 (left) or 2 (right)")
-        self._pygame = pygame = load_pygame()
-        self._keep_mode = bool(env.unwrapped.keep_mode)
+        pygame = load_pygame()
+        keep_mode = bool(env.unwrapped.keep_mode)
         left, right, down, up = (1, 2, 3, 4) if player == 1 else (2, 1, 4, 3)
-        self._numbers = {
-            pygame.K_LEFT: left,
-            pygame.K_UP: up,
-            pygame.K_RIGHT: right,
-            pygame.K_DOWN: down,
-            pygame.K_w: 5,
-            pygame.K_s: 6,
-        }
-        if self._keep_mode:
-            self._numbers[pygame.K_SPACE] = 7
-
-    def act(self, observation: ArrayLike) -> NDArray[np.float32]:
-        """Look at the keyboard.
-
-        Args:
-            observation: The player's own view; people look at the window instead.
-
-        Returns:
-            The action, shape `(4,)`, or `(3,)` without keep mode.
-
-        Raises:
-            InvalidArgument: There is no window yet, or no display to show it on.
-        """
-        if not self._pygame.display.get_init():
-            raise InvalidArgument(
-                "there is no window whose keyboard could be looked at: make the environment with render_mode='human' "
-                "and reset it first"
-            )
-        require_display()
-        self._pygame.event.pump()
-        pressed = self._pygame.key.get_pressed()
-        numbers = [number for key, number in self._numbers.items() if pressed[key]]
-        return discrete_action(numbers[-1] if numbers else 0, keep_mode=self._keep_mode)
+        numbers = {pygame.K_LEFT: left, pygame.K_UP: up, pygame.K_RIGHT: right, pygame.K_DOWN: down}
+        numbers |= {pygame.K_w: 5, pygame.K_s: 6}
+        if keep_mode:
+            numbers[pygame.K_SPACE] = 7
+        pressed = [keys for count in range(len(numbers) + 1) for keys in itertools.combinations(numbers, count)]
+        actions = {keys: discrete_action(numbers[keys[-1]] if keys else 0, keep_mode=keep_mode) for keys in pressed}
+        super().__init__(env, "hockey", actions)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey.rendering import RENDER_MODES
+from envfleet.envs.hockey.rendering import METADATA
 from envfleet.envs.hockey.two_player import HockeyTwoEnv
 from envfleet.errors import InvalidArgument, MissingDependency
 
@@ -19,6 +19,8 @@ try:
 except ImportError as error:
     raise MissingDependency(f"PettingZoo cannot be imported ({error}): pip install 'envfleet[hockey]'") from error
 
+_Seen = dict[str, NDArray[np.float32]]  # by agent, as everything
+_Infos = dict[str, dict[str, Any]]
 _AGENTS = ("player_one", "player_two")
 _TERMS = ("reward_closeness_to_puck", "reward_touch_puck", "reward_puck_direction")
 
@@ -49,12 +51,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         (['player_one', 'player_two'], (18,))
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
-        "name": "hockey_v0",
-        "render_modes": [*RENDER_MODES],
-        "render_fps": c.STEPS_PER_SECOND,
-        "is_parallelizable": True,
-    }
+    metadata: ClassVar[dict[str, Any]] = {**METADATA, "name": "hockey_v0", "is_parallelizable": True}
 
     def __init__(self, render_mode: str | None = None, **settings: Any) -> None:
         self.env = HockeyTwoEnv(**settings, render_mode=render_mode)
@@ -75,9 +72,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         """Return that of one agent; always the same object, which can be seeded."""
         return self.action_spaces[agent]
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[_Seen, _Infos]:
         """Begin a game.
 
         Args:
@@ -94,13 +89,7 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
 
     def step(
         self, actions: Mapping[str, NDArray[np.float32]]
-    ) -> tuple[
-        dict[str, NDArray[np.float32]],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    ) -> tuple[_Seen, dict[str, float], dict[str, bool], dict[str, bool], _Infos]:
         """Play one step, 1/50 s.
 
         Args:
@@ -126,10 +115,10 @@ class HockeyParallelEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no
         flags = (dict.fromkeys(agents, terminated), dict.fromkeys(agents, truncated))
         return self._split(seen), rewards, *flags, self._inform(info)
 
-    def _split(self, seen: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    def _split(self, seen: NDArray[np.float32]) -> _Seen:
         return dict(zip(self.possible_agents, seen, strict=True))
 
-    def _inform(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def _inform(self, info: dict[str, Any]) -> _Infos:
         """Return each agent's own infos, under the names of player one's."""
         return {
             agent: {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.hockey import constants as c
-from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.envs.keyboard import load_pygame, no_window
+from envfleet.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pygame
@@ -19,61 +20,19 @@ if TYPE_CHECKING:
     from envfleet.envs.hockey.world import World
 
 Pose = tuple[float, float, float]
-RENDER_MODES = ("human", "rgb_array")
+_MODES = ("human", "rgb_array")
+METADATA = {"render_modes": [*_MODES], "render_fps": c.STEPS_PER_SECOND}
+"""Of the environments, as Gymnasium has it."""
+
 _SIZE = (c.PICTURE_WIDTH, c.PICTURE_HEIGHT)
 _SCALE = c.PIXELS_PER_METRE
 _CENTRE_RADIUS, _GOAL_RADIUS = 100, 75
 _GOAL_BOX_SIZE = (100, 200)
 _OUTLINE_WIDTH = 2
-# What SDL draws with where nobody would see it, unless one of these variables asks for it.
-_UNSEEN_DRIVERS = ("offscreen", "dummy")
-_DRIVER_VARIABLES = ("SDL_VIDEODRIVER", "SDL_VIDEO_DRIVER")
-
-
-def load_pygame() -> Any:
-    """Import pygame.
-
-    Raises:
-        MissingDependency: It is not installed.
-    """
-    try:
-        import pygame
-    except ImportError as error:
-        raise MissingDependency(
-            f"pictures and the keyboard need pygame, which cannot be imported here ({error}): "
-            "pip install 'envfleet[hockey]'"
-        ) from error
-    return pygame
-
-
-def require_display() -> None:
-    """Check that somebody can see a window: where there is no display SDL draws unseen, and says nothing.
-
-    Raises:
-        InvalidArgument: Nobody can; unless a variable of SDL asks for such a driver.
-    """
-    pygame = load_pygame()
-    is_open = pygame.display.get_init()
-    try:
-        pygame.display.init()
-    except pygame.error as error:
-        raise _no_window(error) from error
-    driver = pygame.display.get_driver()
-    if not is_open:
-        pygame.display.quit()
-    if driver in _UNSEEN_DRIVERS and not any(map(os.environ.get, _DRIVER_VARIABLES)):
-        raise _no_window("there is no display")
-
-
-def _no_window(why: object) -> InvalidArgument:
-    return InvalidArgument(
-        f"no window can be opened here ({why}): render with render_mode='rgb_array' and save the frames, as envfleet "
-        "watch CHECKPOINT --out game.gif does"
-    )
 
 
 class Screen:
-    """Where an environment shows its games; nothing is loaded before the first picture.
+    """Where an environment shows its games; pygame is loaded for the first picture. A copy has no window.
 
     Args:
         render_mode: `"rgb_array"`, `"human"` or `None`.
@@ -83,10 +42,14 @@ class Screen:
     """
 
     def __init__(self, render_mode: str | None) -> None:
-        if render_mode not in (None, *RENDER_MODES):
+        if render_mode not in (None, *_MODES):
             raise InvalidArgument(f"render_mode={render_mode!r}: pass 'human', 'rgb_array' or None")
         self._render_mode = render_mode
-        self._painter: Painter | None = None
+        self._window: pygame.Surface | None = None
+        self._clock: pygame.time.Clock | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Screen, (self._render_mode,)
 
     def draw(self, world: World, mode: str | None = None) -> NDArray[np.uint8] | None:
         """Draw a game.
@@ -99,38 +62,25 @@ class Screen:
             The picture, shape `(480, 600, 3)`, uint8, for `"rgb_array"`, else nothing.
 
         Raises:
-            InvalidArgument: There is no mode, or not this one.
+            InvalidArgument: There is no mode, or not this one; or no window can be opened.
         """
         mode = self._render_mode if mode is None else mode
-        if mode not in RENDER_MODES:
+        if mode not in _MODES:
             raise InvalidArgument(f"render mode {mode!r}: make the environment with render_mode='rgb_array' or 'human'")
-        if self._painter is None:
-            self._painter = Painter()
         poses = [(racket.position.x, racket.position.y, racket.body.angle) for racket in world.rackets]
         puck = (world.puck.position.x, world.puck.position.y)
         if mode == "rgb_array":
-            return self._painter.paint(poses, puck)
-        self._painter.show(poses, puck)
+            return self.paint(poses, puck)
+        self._show(self._draw(poses, puck))
         return None
 
-    def close(self) -> None:
-        """Close the window, if there is one."""
-        if self._painter is not None:
-            self._painter.close()
-            self._painter = None
-
-
-class Painter:
-    """Draws games; keeps what does not change, and the window if there is one."""
-
-    def __init__(self) -> None:
-        self._pygame = load_pygame()
-        self._ground = self._draw_ground()
-        self._window: pygame.Surface | None = None
-        self._clock: pygame.time.Clock | None = None
+    def follow(self, world: World) -> None:
+        """Show a game if the render mode is `"human"`."""
+        if self._render_mode == "human":
+            self.draw(world)
 
     def paint(self, rackets: Sequence[Pose], puck: c.Point) -> NDArray[np.uint8]:
-        """Draw a game.
+        """Draw a game as an array.
 
         Args:
             rackets: x, y and angle of both rackets, in metres and radians.
@@ -139,25 +89,21 @@ class Painter:
         Returns:
             The picture, shape `(480, 600, 3)`, uint8.
         """
-        pixels = self._pygame.surfarray.pixels3d(self._draw(rackets, puck))
+        pixels = load_pygame().surfarray.pixels3d(self._draw(rackets, puck))
         # (width, height, 3) -> (height, width, 3), y up
         return np.ascontiguousarray(pixels.swapaxes(0, 1)[::-1], np.uint8)
 
-    def show(self, rackets: Sequence[Pose], puck: c.Point) -> None:
-        """Draw a game in a window, and wait so that 50 pictures are shown in a second.
-
-        Raises:
-            InvalidArgument: No window can be opened.
-        """
-        pygame = self._pygame
+    def _show(self, picture: pygame.Surface) -> None:
+        """Show a picture in the window, and wait so that 50 are shown in a second."""
+        pygame = load_pygame()
         if self._window is None or self._clock is None:
             try:
                 pygame.display.init()
                 pygame.display.set_caption("Hockey")
                 self._window, self._clock = pygame.display.set_mode(_SIZE), pygame.time.Clock()
             except pygame.error as error:
-                raise _no_window(error) from error
-        self._window.blit(pygame.transform.flip(self._draw(rackets, puck), False, True), (0, 0))
+                raise no_window(error) from error
+        self._window.blit(pygame.transform.flip(picture, False, True), (0, 0))
         pygame.event.pump()
         pygame.display.flip()
         self._clock.tick(c.STEPS_PER_SECOND)
@@ -165,37 +111,43 @@ class Painter:
     def close(self) -> None:
         """Close the window, if there is one."""
         if self._window is not None:
-            self._pygame.display.quit()
+            load_pygame().display.quit()
         self._window = self._clock = None
 
     def _draw(self, rackets: Sequence[Pose], puck: c.Point) -> pygame.Surface:
         """Draw with y downwards."""
         surface: pygame.Surface = self._ground.copy()
         for pose, outline, colour in zip(rackets, c.RACKET_OUTLINES, c.RACKET_COLOURS, strict=True):
-            self._polygon(surface, pose, outline, colour)
-        centre = (puck[0] * _SCALE, puck[1] * _SCALE)
-        self._circle(surface, c.BLACK, centre, c.PUCK_RADIUS_PIXELS)
+            _polygon(surface, pose, outline, colour)
+        _circle(surface, c.BLACK, (puck[0] * _SCALE, puck[1] * _SCALE), c.PUCK_RADIUS_PIXELS)
         return surface
 
-    def _draw_ground(self) -> Any:
-        surface = self._pygame.Surface(_SIZE, depth=32)
+    @functools.cached_property
+    def _ground(self) -> Any:
+        """What does not change."""
+        pygame = load_pygame()
+        surface = pygame.Surface(_SIZE, depth=32)
         surface.fill(c.WHITE)
         middle = (c.PICTURE_WIDTH / 2, c.PICTURE_HEIGHT / 2)
-        self._circle(surface, c.CENTRE_COLOUR, middle, _CENTRE_RADIUS)
+        _circle(surface, c.CENTRE_COLOUR, middle, _CENTRE_RADIUS)
         for x, box_x in ((50.0, 60), (550.0, 440)):
-            self._circle(surface, c.GOAL_COLOUR, (x, middle[1]), _GOAL_RADIUS)
-            self._pygame.draw.rect(surface, c.WHITE, ((box_x, 140), _GOAL_BOX_SIZE))
+            _circle(surface, c.GOAL_COLOUR, (x, middle[1]), _GOAL_RADIUS)
+            pygame.draw.rect(surface, c.WHITE, ((box_x, 140), _GOAL_BOX_SIZE))
         for (x, y), outline in c.BARRIERS:
-            self._polygon(surface, (x, y, 0.0), outline, c.BLACK)
+            _polygon(surface, (x, y, 0.0), outline, c.BLACK)
         return surface
 
-    def _circle(self, surface: Any, colour: c.Colour, centre: c.Point, radius: int) -> None:
-        self._pygame.draw.circle(surface, colour, centre, radius)
-        self._pygame.draw.circle(surface, colour, centre, radius, _OUTLINE_WIDTH)
 
-    def _polygon(self, surface: Any, pose: Pose, outline: c.Outline, colour: c.Colour) -> None:
-        x, y, angle = pose
-        cos, sin = math.cos(angle), math.sin(angle)
-        corners = [((x + cos * u - sin * v) * _SCALE, (y + sin * u + cos * v) * _SCALE) for u, v in outline]
-        self._pygame.draw.polygon(surface, colour, corners)
-        self._pygame.draw.polygon(surface, colour, corners, _OUTLINE_WIDTH)
+def _circle(surface: pygame.Surface, colour: c.Colour, centre: c.Point, radius: int) -> None:
+    draw = load_pygame().draw
+    draw.circle(surface, colour, centre, radius)
+    draw.circle(surface, colour, centre, radius, _OUTLINE_WIDTH)
+
+
+def _polygon(surface: pygame.Surface, pose: Pose, outline: c.Outline, colour: c.Colour) -> None:
+    x, y, angle = pose
+    cos, sin = math.cos(angle), math.sin(angle)
+    corners = [((x + cos * u - sin * v) * _SCALE, (y + sin * u + cos * v) * _SCALE) for u, v in outline]
+    draw = load_pygame().draw
+    draw.polygon(surface, colour, corners)
+    draw.polygon(surface, colour, corners, _OUTLINE_WIDTH)

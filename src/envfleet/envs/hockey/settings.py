@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.envs.hockey.constants import Mode
 from envfleet.errors import InvalidArgument
 
-_T = TypeVar("_T")
 
+def read_mode(mode: Mode | str | SupportsIndex) -> Mode:
+    """Return the mode that is meant by a `Mode`, its name or its number.
+
+    Raises:
+        InvalidArgument: There is no such mode.
+
+    Examples:
+        >>> read_mode("TRAIN_DEFENSE"), read_mode(1)
+        (<Mode.TRAIN_DEFENSE: 2>, <Mode.TRAIN_SHOOTING: 1>)
+    """
+    try:
+        return Mode[mode] if isinstance(mode, str) else Mode(int(mode.__index__()))
+    except (KeyError, ValueError, AttributeError) as error:
+        names = ", ".join(f"{one.name} ({one.value})" for one in Mode)
+        raise InvalidArgument(f"mode={mode!r}: pass a Mode, or the name or number of one: {names}") from error
+
+
+def _read_flag(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError(value)
+    return bool(value)
+
+
+_PLAYER = "0 (the action), 1 (the weak scripted player) or 2 (the strong one)"
 _CHOICES = {
     "mode": "0 (NORMAL), 1 (TRAIN_SHOOTING) or 2 (TRAIN_DEFENSE)",
     "starter": "1 or 2 for a player, or 0 to draw it for every game",
-    "player_one": "0 (the action), 1 (the weak scripted player) or 2 (the strong one)",
-    "player_two": "0 (the action), 1 (the weak scripted player) or 2 (the strong one)",
+    "player_one": _PLAYER,
+    "player_two": _PLAYER,
 }
 _SHARES = ("shooting_share", "defense_share")
 _EXPECTED = _CHOICES | dict.fromkeys(_SHARES, "a share from 0 to 1") | {"keep_mode": "True or False"}
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_CHOICES, operator.index),
+    **dict.fromkeys(_SHARES, float),
+    "mode": lambda value: int(read_mode(value)),
+    "keep_mode": _read_flag,
+}
+SETTINGS = tuple(_READERS)
+"""Their names."""
 
 
 def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
-    """Check settings of many games, as the attributes of one are when they are set.
+    """Check settings of many games.
 
     Args:
         values: By name; others are not looked at.
@@ -41,47 +74,18 @@ def check_settings(values: Mapping[str, NDArray[Any]]) -> None:
             )
 
 
-class Setting(Generic[_T]):
-    """An attribute of that name, whose values are checked as those of `check_settings`.
-
-    Args:
-        read: Turns a value into that of the attribute; raises `TypeError` or `ValueError` if it is none.
-    """
-
-    def __init__(self, read: Callable[[Any], _T]) -> None:
-        self._read = read
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Setting[_T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> _T: ...
-    def __get__(self, instance: object | None, owner: type) -> Setting[_T] | _T:
-        if instance is None:
-            return self
-        value: _T = vars(instance)[self._name]
-        return value
-
-    def __set__(self, instance: object, value: Any) -> None:
-        try:
-            read = self._read(value)
-            check_settings({self._name: np.asarray(read)})
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(
-                f"{self._name}={value!r}, expected {_EXPECTED[self._name]}; a fleet's set_attr takes one value for "
-                "all, or a list of one per sub-environment"
-            ) from error
-        vars(instance)[self._name] = read
-
-
-def read_flag(value: Any) -> bool:
-    """Return a bool, or 0 or 1 as one.
+def read_setting(name: str, value: Any) -> Any:
+    """Return the value of a setting of one game in its own type.
 
     Raises:
-        ValueError: It is something else.
+        InvalidArgument: It is none.
     """
-    if value not in (0, 1):
-        raise ValueError(value)
-    return bool(value)
+    try:
+        read = _READERS[name](value)
+        check_settings({name: np.asarray(read)})
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"{name}={value!r}, expected {_EXPECTED[name]}; a fleet's set_attr takes one value for all, or a list of "
+            "one per sub-environment"
+        ) from error
+    return read

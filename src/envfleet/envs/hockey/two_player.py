@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar, SupportsIndex
 
@@ -13,38 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.game import Game, SavedGame
-from envfleet.envs.hockey.rendering import RENDER_MODES, Screen
-from envfleet.envs.hockey.rules import draw_mode, draw_start, read_mode
-from envfleet.envs.hockey.scripted import scripted_action
-from envfleet.envs.hockey.settings import Setting, read_flag
-from envfleet.envs.hockey.views import inform, observe_both
+from envfleet.envs.hockey.game import Game, read_actions, reward_of
+from envfleet.envs.hockey.opponents import scripted_action
+from envfleet.envs.hockey.rendering import METADATA, Screen
+from envfleet.envs.hockey.rules import draw_mode, draw_start
+from envfleet.envs.hockey.settings import SETTINGS, read_setting
 from envfleet.errors import InvalidArgument
 from envfleet.fleet.checks import check_options
-
-AGENT, WEAK, STRONG = 0, 1, 2
-_SETTINGS = ("mode", "keep_mode", "starter", "player_one", "player_two", "shooting_share", "defense_share")
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedTwoPlayerGame:
-    """A saved `HockeyTwoEnv`; it pickles.
-
-    Attributes:
-        game: The game; `None` before the first.
-        mode: What is played in it.
-        time: Steps played.
-        phases: Of both scripted players' swings (radians).
-        settings: By name.
-        generator: State of the generator.
-    """
-
-    game: SavedGame | None
-    mode: int
-    time: int
-    phases: tuple[float, float]
-    settings: dict[str, Any]
-    generator: dict[str, Any]
 
 
 class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
@@ -58,7 +31,8 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     modes.
 
     Every argument but `render_mode` is an attribute, too, that can be set at any time. Who plays holds from the next
-    step on, all else from the next game on. In a fleet, `set_attr` does it.
+    step on, all else from the next game on. In a fleet, `set_attr` does it. A copy of the environment (`copy.deepcopy`,
+    `pickle`) goes on exactly, also in another process: the game is played again so far.
 
     Args:
         mode: What is played: a `Mode`, its name or its number.
@@ -81,17 +55,14 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         ((2, 18), 0, ['mode', 'reward_closeness_to_puck', 'reward_closeness_to_puck_two'])
     """
 
-    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # an instance variable in Gymnasium's Env
-        "render_modes": [*RENDER_MODES],
-        "render_fps": c.STEPS_PER_SECOND,
-    }
-    mode = Setting(lambda value: int(read_mode(value)))
-    keep_mode = Setting(read_flag)
-    starter = Setting(operator.index)
-    player_one = Setting(operator.index)
-    player_two = Setting(operator.index)
-    shooting_share = Setting(float)
-    defense_share = Setting(float)
+    metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]  # an instance variable in Gymnasium's Env
+    mode: int
+    keep_mode: bool
+    starter: int
+    player_one: int
+    player_two: int
+    shooting_share: float
+    defense_share: float
 
     def __init__(
         self,
@@ -99,21 +70,20 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         *,
         keep_mode: bool = True,
         starter: int = 0,
-        player_one: int = AGENT,
-        player_two: int = AGENT,
+        player_one: int = c.AGENT,
+        player_two: int = c.AGENT,
         shooting_share: float = 0.0,
         defense_share: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        self.mode, self.keep_mode, self.starter = mode, keep_mode, starter
-        self.player_one, self.player_two = player_one, player_two
-        self.shooting_share, self.defense_share = shooting_share, defense_share
+        self._set({"mode": mode, "keep_mode": keep_mode, "starter": starter})
+        self._set({"player_one": player_one, "player_two": player_two})
+        self._set({"shooting_share": shooting_share, "defense_share": defense_share})
         self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, c.OBSERVATION_SIZE), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2, c.ACTION_SIZE), np.float32)
         self._screen = Screen(render_mode)
         self._game: Game | None = None
-        self._played, self._time = Mode.NORMAL, 0
         self._phases = [0.0, 0.0]
         self._seen = np.zeros((2, c.OBSERVATION_SIZE), np.float32)  # our own: players get copies
 
@@ -146,20 +116,21 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
                 "their sum is 1 at most"
             )
         rng = self.np_random
-        self._played = draw_mode(Mode(self.mode), self.shooting_share, self.defense_share, rng)
-        start = draw_start(self._played, None if self.starter == 0 else self.starter == 1, rng)
+        played = Mode(draw_mode(self.mode, self.shooting_share, self.defense_share, rng))
+        start = draw_start(played, self.starter, rng)
         self._phases = [rng.uniform(0.0, c.PHASE_RANGE) for _ in range(2)]
-        self._game = Game(SavedGame(start, (0, 0), self.keep_mode, is_reversed=True))
-        self._time = 0
-        if self.render_mode == "human":
-            self.render()
+        self._game = Game(played, start, keep_mode=self.keep_mode)
+        self._screen.follow(self._game.world)
         return self._observe(self._game), self._inform(self._game)
 
     def _set(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
-            if name not in _SETTINGS:
-                raise InvalidArgument(f"there is no setting {name!r}: there are {', '.join(_SETTINGS)}")
+            if name not in SETTINGS:
+                raise InvalidArgument(f"there is no setting {name!r}: there are {', '.join(SETTINGS)}")
             setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, read_setting(name, value) if name in SETTINGS else value)
 
     def step(self, action: ArrayLike) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Play one step, 1/50 s.
@@ -176,46 +147,33 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             gymnasium.error.ResetNeeded: No game has begun.
         """
         game = self._require_game()
-        actions = np.clip(np.asarray(action, np.float32), -1, 1)
-        if actions.shape != (2, c.ACTION_SIZE) or np.isnan(actions).any():
-            raise InvalidArgument(
-                f"action {actions} has shape {actions.shape}, expected numbers of shape {(2, c.ACTION_SIZE)}: pass one "
-                "row for each player"
-            )
+        actions = read_actions(action, (2, c.ACTION_SIZE), "pass one row for each player")
         strengths = (self.player_one, self.player_two)
         if any(strengths):
             self._swing(strengths, actions)
         game.play(actions.reshape(-1))
-        is_late = self._time >= c.TIME_LIMIT_STEPS[self._played]
-        self._time += 1
-        if self.render_mode == "human":
-            self.render()
-        info, is_won = self._inform(game), game.world.winner != 0
-        reward = float(c.WIN_REWARD * info["winner"] + info["reward_closeness_to_puck"])
-        return self._observe(game), reward, is_won, is_late, info
+        self._screen.follow(game.world)
+        info = self._inform(game)
+        return self._observe(game), reward_of(info), game.world.winner != 0, game.is_late, info
 
     def _observe(self, game: Game) -> NDArray[np.float32]:
-        self._seen = observe_both(game.world, game.keep_mode)
+        self._seen = game.observe()
         return self._seen.copy()
 
     def _swing(self, strengths: tuple[int, int], actions: NDArray[np.float32]) -> None:
         """Let the scripted players choose their rows of the actions."""
         for player, strength in enumerate(strengths):
-            if strength != AGENT:
+            if strength != c.AGENT:
                 self._phases[player] += self.np_random.uniform(0.0, c.PHASE_GROWTH)
                 own = self._seen[player].tolist()
-                actions[player] = scripted_action(own, strength == WEAK, True, self._phases[player])
+                actions[player] = scripted_action(own, strength == c.WEAK, True, self._phases[player])
 
     def _inform(self, game: Game) -> dict[str, Any]:
-        limit = c.TIME_LIMIT_STEPS[self._played]
-        one, two = inform(game.world, 0, limit), inform(game.world, 1, limit)
+        one, two = game.inform(0), game.inform(1)
+        reward_two = reward_of(two)
         del two["winner"]
-        return {
-            "mode": int(self._played),
-            **one,
-            "reward_two": float(c.WIN_REWARD * -one["winner"] + two["reward_closeness_to_puck"]),
-            **{f"{name}_two": value for name, value in two.items()},
-        }
+        both = {"mode": int(game.mode), **one, "reward_two": reward_two}
+        return both | {f"{name}_two": value for name, value in two.items()}
 
     def _require_game(self) -> Game:
         if self._game is None:
@@ -229,45 +187,3 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def close(self) -> None:
         """Close the window, if there is one."""
         self._screen.close()
-
-    # ------------------------------------------------------------------ saving
-
-    def get_state(self) -> SavedTwoPlayerGame:
-        """Save the game, the settings and the generator."""
-        return SavedTwoPlayerGame(
-            game=None if self._game is None else self._game.save(),
-            mode=int(self._played),
-            time=self._time,
-            phases=(self._phases[0], self._phases[1]),
-            settings={name: getattr(self, name) for name in _SETTINGS},
-            generator=dict(self.np_random.bit_generator.state),
-        )
-
-    def set_state(self, state: SavedTwoPlayerGame) -> None:
-        """Go on exactly where `get_state` was called, here or in another process; the game is played again so far.
-
-        Raises:
-            InvalidArgument: It is no such state.
-        """
-        if not isinstance(state, SavedTwoPlayerGame):
-            raise InvalidArgument(f"set_state needs what get_state returned, got a {type(state).__name__}")
-        self._game = None if state.game is None else Game(state.game)
-        if self._game is not None:
-            self._observe(self._game)
-        self._played, self._time, self._phases = Mode(state.mode), state.time, [*state.phases]
-        self._set(state.settings)
-        self.np_random = np.random.Generator(np.random.PCG64())
-        self.np_random.bit_generator.state = state.generator
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _revive, (type(self), self.render_mode, self.get_state(), self._np_random_seed, self.spec)
-
-
-def _revive(
-    kind: type[HockeyTwoEnv], render_mode: str | None, state: SavedTwoPlayerGame, seed: int | None, spec: Any
-) -> HockeyTwoEnv:
-    env = kind(render_mode=render_mode)
-    env.spec = spec
-    env.set_state(state)
-    env._np_random_seed = seed  # noqa: SLF001  # Gymnasium's, and there is no other way to set it
-    return env

@@ -15,8 +15,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey.rules import Start
 
 with warnings.catch_warnings():
     # Box2D's types warn when they are made, and where warnings are errors that ends the interpreter with SIGSEGV.
@@ -73,16 +74,18 @@ class Body:
         body: The Box2D body.
         position: Its origin, a live `b2Vec2`: follows the body, and writing a component moves nothing else.
         velocity: Velocity of its centre of mass, live as well; writing a component does not wake the body.
-        mass: Its mass (kg).
     """
 
-    __slots__ = ("body", "mass", "position", "velocity")
+    __slots__ = ("body", "position", "velocity")
 
     def __init__(self, body: Any) -> None:
         self.body = body
         self.position = body.position
         self.velocity = body.linearVelocity
-        self.mass: float = body.mass
+
+    def push(self, force_x: np.float32, force_y: np.float32) -> None:
+        """Let a force (N) act in the next step, beside those that do already."""
+        self.body.ApplyForceToCenter((float(force_x), float(force_y)), True)
 
     def place(self, pose: Sequence[float]) -> None:
         """Set x, y, angle, both velocity components and the angular velocity, in world coordinates."""
@@ -97,7 +100,8 @@ class World:
     """Two rackets, the puck and what stands around them.
 
     Args:
-        start: Where the game begins.
+        racket_two: Position of the second racket; the first begins in its place.
+        puck: Position of the puck.
         holds: The hold counters it begins with.
         keep_mode: Whether rackets catch the puck.
         is_reversed: Which order contacts are solved in; see the module.
@@ -108,12 +112,13 @@ class World:
         holds: Steps for which each player may still hold the puck, plus one; 0 if the player does not hold it.
     """
 
-    def __init__(self, start: Start, holds: Sequence[int], *, keep_mode: bool, is_reversed: bool) -> None:
+    def __init__(
+        self, racket_two: c.Point, puck: c.Point, holds: Sequence[int], *, keep_mode: bool, is_reversed: bool
+    ) -> None:
         self._world = b2World(gravity=(0, 0), doSleep=True)
         standing = [self._world.CreateStaticBody(position=position) for position, _ in (*c.BARRIERS, *c.GOALS)]
         moving = [
-            self._world.CreateDynamicBody(position=position)
-            for position in (c.RACKET_POSITIONS[0], start.racket_two, start.puck)
+            self._world.CreateDynamicBody(position=position) for position in (c.RACKET_POSITIONS[0], racket_two, puck)
         ]
         bodies, definitions = (*standing, *moving), _definitions()
         for index in _ORDERS[is_reversed]:
@@ -132,12 +137,6 @@ class World:
         """1 if player one scored last, -1 if player two did, 0 if nobody has."""
         return self._referee.winner
 
-    def replace_puck_force(self, force: Sequence[float]) -> None:
-        """Let this force (N), and nothing that was queued before, act on the puck in the next step."""
-        self._world.ClearForces()
-        if any(force):
-            self.puck.body.ApplyForceToCenter(force, True)
-
     def step(self) -> None:
         """Let one time step pass."""
         self._world.Step(c.TIME_STEP_S, c.VELOCITY_ITERATIONS, c.POSITION_ITERATIONS)
@@ -146,46 +145,20 @@ class World:
 @functools.cache
 def _definitions() -> tuple[tuple[Any, ...], ...]:
     """Define the fixtures of every body: barriers, goals, rackets, puck. Once, for Box2D never frees a definition."""
-    barriers = [(_solid(outline, _BOTH_BITS, _BOTH_BITS),) for _, outline in c.BARRIERS]
+    barriers = [(_polygon(outline, _BOTH_BITS, _BOTH_BITS, friction=c.WALL_FRICTION),) for _, outline in c.BARRIERS]
     goals = [
-        (_sensor(outline, name), _solid(outline, _RACKET_BIT, _RACKET_BIT))
+        (
+            _polygon(outline, _RACKET_BIT, _PUCK_BIT, isSensor=True, userData=name),
+            _polygon(outline, _RACKET_BIT, _RACKET_BIT, friction=c.WALL_FRICTION),
+        )
         for (_, outline), name in zip(c.GOALS, (_LEFT_GOAL, _RIGHT_GOAL), strict=True)
     ]
+    of_rackets = {"density": c.RACKET_DENSITY, "friction": c.RACKET_FRICTION}
     rackets = [
-        (_racket(outline, name),) for outline, name in zip(c.RACKET_OUTLINES, (_RACKET_ONE, _RACKET_TWO), strict=True)
+        (_polygon(outline, _RACKET_BIT, _BOTH_BITS, userData=name, **of_rackets),)
+        for outline, name in zip(c.RACKET_OUTLINES, (_RACKET_ONE, _RACKET_TWO), strict=True)
     ]
-    return (*barriers, *goals, *rackets, (_puck(),))
-
-
-def _solid(outline: c.Outline, category: int, mask: int) -> Any:
-    return b2FixtureDef(
-        shape=b2PolygonShape(vertices=outline), friction=c.WALL_FRICTION, categoryBits=category, maskBits=mask
-    )
-
-
-def _sensor(outline: c.Outline, name: str) -> Any:
-    return b2FixtureDef(
-        shape=b2PolygonShape(vertices=outline),
-        isSensor=True,
-        categoryBits=_RACKET_BIT,
-        maskBits=_PUCK_BIT,
-        userData=name,
-    )
-
-
-def _racket(outline: c.Outline, name: str) -> Any:
-    return b2FixtureDef(
-        shape=b2PolygonShape(vertices=outline),
-        density=c.RACKET_DENSITY,
-        friction=c.RACKET_FRICTION,
-        categoryBits=_RACKET_BIT,
-        maskBits=_BOTH_BITS,
-        userData=name,
-    )
-
-
-def _puck() -> Any:
-    return b2FixtureDef(
+    puck = b2FixtureDef(
         shape=b2CircleShape(radius=c.PUCK_RADIUS),
         density=c.PUCK_DENSITY,
         friction=c.PUCK_FRICTION,
@@ -194,3 +167,8 @@ def _puck() -> Any:
         maskBits=_RACKET_BIT,
         userData=_PUCK,
     )
+    return (*barriers, *goals, *rackets, (puck,))
+
+
+def _polygon(outline: c.Outline, category: int, mask: int, **more: Any) -> Any:
+    return b2FixtureDef(shape=b2PolygonShape(vertices=outline), categoryBits=category, maskBits=mask, **more)

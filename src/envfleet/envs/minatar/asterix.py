@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minatar.game import (
-    DOWN,
-    LEFT,
-    RIGHT,
-    SIZE,
-    UP,
-    MinAtarGame,
-    board_space,
-    clear,
-    draw_board,
-    press,
-)
+from envfleet.envs.minatar.game import DOWN, SIZE, UP, MinAtarGame, aside, board_space, clear, press, renderer
 from envfleet.kernels import array
 
 _LANES = 8  # rows 1 to 8
@@ -81,7 +68,7 @@ class Asterix(MinAtarGame):
         if state.spawn_timer == 0:
             _spawn(state, rng)
             state.spawn_timer = state.spawn_interval
-        state.x = min(max(state.x + (pressed == RIGHT) * 1 - (pressed == LEFT) * 1, 0), SIZE - 1)
+        state.x = aside(state.x, pressed)
         state.y = min(max(state.y + (pressed == DOWN) * 1 - (pressed == UP) * 1, 1), _LANES)
         touched = _touch(state)
         num_gold, is_hit = (touched == _GOLD) * 1, touched == _ENEMY
@@ -113,10 +100,7 @@ class Asterix(MinAtarGame):
                 if 0 <= behind < SIZE:
                     out[lane + 1, behind, 2] = True
 
-    @staticmethod
-    def render(state: State, params: Params) -> NDArray[Any]:
-        """Draw the board."""
-        return draw_board(Asterix.observe, 4, state)
+    render = renderer(observe, 4)
 
 
 def _spawn(state: Asterix.State, rng: np.random.Generator) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minatar.game import LEFT, RIGHT, SIZE, MinAtarGame, board_space, clear, draw_board, press
+from envfleet.envs.minatar.game import SIZE, MinAtarGame, aside, board_space, clear, press, renderer
 
 _FIRST_ROW, _BRICK_ROWS = 1, 3
 _ALL_BRICKS = (1 << (_BRICK_ROWS * SIZE)) - 1
@@ -59,7 +57,7 @@ class Breakout(MinAtarGame):
         pressed = press(state, action, rng, params)
         if state.y == SIZE - 1:  # the ball is lost, and would leave the board
             return 0.0, True
-        paddle = min(max(state.paddle + (pressed == RIGHT) * 1 - (pressed == LEFT) * 1, 0), SIZE - 1)
+        paddle = aside(state.paddle, pressed)
         reward, terminated = 0.0, False
         x, y = state.x + state.right, state.y + state.down
         right, down = state.right, state.down
@@ -111,10 +109,7 @@ class Breakout(MinAtarGame):
             for column in range(SIZE):
                 out[row, column, 3] = (state.bricks & _brick(column, row)) != 0
 
-    @staticmethod
-    def render(state: State, params: MinAtarGame.Params) -> NDArray[Any]:
-        """Draw the board."""
-        return draw_board(Breakout.observe, 4, state)
+    render = renderer(observe, 4)
 
 
 def _brick(x: int, y: int) -> int:

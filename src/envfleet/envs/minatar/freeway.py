@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minatar.game import DOWN, SIZE, UP, MinAtarGame, board_space, clear, draw_board, press
+from envfleet.envs.minatar.game import DOWN, SIZE, UP, MinAtarGame, board_space, clear, press, renderer
 from envfleet.kernels import array
 
 _LANES = 8  # rows 1 to 8
@@ -87,10 +85,7 @@ class Freeway(MinAtarGame):
             out[lane + 1, state.places[lane], 1] = True
             out[lane + 1, behind, 1 + abs(speed)] = True
 
-    @staticmethod
-    def render(state: State, params: MinAtarGame.Params) -> NDArray[Any]:
-        """Draw the board."""
-        return draw_board(Freeway.observe, 7, state)
+    render = renderer(observe, 7)
 
 
 def _draw_cars(state: Freeway.State, rng: np.random.Generator) -> None:

@@ -64,17 +64,24 @@ def clear(out: NDArray[np.bool_]) -> None:
         flat[k] = False
 
 
-def draw_board(observe: Callable[..., None], num_planes: int, state: Any) -> NDArray[np.uint8]:
-    """Draw a frame, 32 pixels a cell: each cell in the colour of the last plane that is set there, else black.
+def aside(x: int, pressed: int) -> int:
+    """Return the column to the left or right, within the board, if one of these is pressed."""
+    return min(max(x + (pressed == RIGHT) * 1 - (pressed == LEFT) * 1, 0), SIZE - 1)
+
+
+def renderer(observe: Callable[..., None], num_planes: int) -> Any:
+    """Return `render` of a game: 32 pixels a cell, each in the colour of the last plane that is set there, else black.
 
     Args:
         observe: Of the game.
         num_planes: How many.
-        state: To be drawn.
     """
-    board = np.zeros((SIZE, SIZE, num_planes), np.bool_)
-    observe(state, board)
     hues = [colorsys.hsv_to_rgb(k / num_planes, 0.65, 0.95) for k in range(num_planes)]
-    colors = np.array([(0.0, 0.0, 0.0), *hues]) * 255
-    top = (board * (np.arange(num_planes) + 1)).max(axis=2)
-    return draw_cells(colors.astype(np.uint8)[top])
+    colors = (np.array([(0.0, 0.0, 0.0), *hues]) * 255).astype(np.uint8)
+
+    def render(state: Any, params: Any) -> NDArray[np.uint8]:
+        board = np.zeros((SIZE, SIZE, num_planes), np.bool_)
+        observe(state, board)
+        return draw_cells(colors[(board * (np.arange(num_planes) + 1)).max(axis=2)])
+
+    return staticmethod(render)

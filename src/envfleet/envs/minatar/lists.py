@@ -1,7 +1,7 @@
-"""Lists of things that cross the board, in arrays of a state: one row each, in the order of their arrival.
+"""Lists of things that cross the board, in arrays of a state, in the order of their arrival.
 
-Columns are those of the constants; a list may lack the last ones. All functions take the array, int8
-`(capacity, width)`, of which the first `count` rows are in use.
+A list is int8 `(capacity + 1, width)`: `things[0, 0]` is how many there are, and row 1 the first. Columns are those of
+the constants; a list may lack the last ones.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ SHOT: Final = 4
 """Steps until it shoots."""
 
 
-def add(things: NDArray[np.int8], count: int, x: int, y: int, is_right: bool, wait: int = 0, shot: int = 0) -> int:
-    """Append a thing, unless the list is full; returns how many there are."""
-    capacity, width = things.shape
-    if count == capacity:
-        return count
-    things[count, X] = x
-    things[count, Y] = y
-    things[count, HEADING] = is_right
+def add(things: NDArray[np.int8], x: int, y: int, is_right: bool, wait: int = 0, shot: int = 0) -> None:
+    """Append a thing, unless the list is full."""
+    num_rows, width = things.shape
+    index = things[0, 0] + 1
+    if index == num_rows:
+        return
+    things[0, 0] = index
+    things[index, X] = x
+    things[index, Y] = y
+    things[index, HEADING] = is_right
     if width > WAIT:
-        things[count, WAIT] = wait
+        things[index, WAIT] = wait
     if width > SHOT:
-        things[count, SHOT] = shot
-    return count + 1
+        things[index, SHOT] = shot
 
 
-def remove(things: NDArray[np.int8], count: int, index: int) -> int:
-    """Remove the first thing that equals the one at `index`; returns how many are left.
+def remove(things: NDArray[np.int8], index: int) -> None:
+    """Remove the first thing that equals the one at `index`.
 
     So does `list.remove` in the original, where of two fish in one cell the other one may go.
     """
     width = things.shape[1]
-    first = 0
+    first = 1
     while first < index:
         num_equal = 0
         for k in range(width):
@@ -54,24 +55,24 @@ def remove(things: NDArray[np.int8], count: int, index: int) -> int:
         if num_equal == width:
             break
         first += 1
-    for row in range(first, count - 1):
+    things[0, 0] -= 1
+    for row in range(first, things[0, 0] + 1):
         for k in range(width):
             things[row, k] = things[row + 1, k]
-    return count - 1
 
 
-def find(things: NDArray[np.int8], count: int, x: int, y: int) -> int:
-    """Return the index of the first thing in a cell, or -1."""
-    for index in range(count):
+def find(things: NDArray[np.int8], x: int, y: int) -> int:
+    """Return the index of the first thing in a cell, or 0."""
+    for index in range(1, things[0, 0] + 1):
         if things[index, X] == x and things[index, Y] == y:
             return index
-    return -1
+    return 0
 
 
-def has_oncoming(things: NDArray[np.int8], count: int, y: int, is_right: bool) -> bool:
+def has_oncoming(things: NDArray[np.int8], y: int, is_right: bool) -> bool:
     """Return whether something in a row moves in the other direction."""
     is_met = False
-    for index in range(count):
+    for index in range(1, things[0, 0] + 1):
         is_met = is_met | ((things[index, Y] == y) & ((things[index, HEADING] != 0) != is_right))
     return is_met
 
@@ -82,9 +83,9 @@ def advance(things: NDArray[np.int8], index: int) -> bool:
     return bool((things[index, X] < 0) | (things[index, X] >= SIZE))
 
 
-def show(things: NDArray[np.int8], count: int, out: NDArray[np.bool_], plane: int, trail_plane: int) -> None:
+def show(things: NDArray[np.int8], out: NDArray[np.bool_], plane: int, trail_plane: int) -> None:
     """Write things into one plane, and the cells behind them into another, which may be the same for none."""
-    for index in range(count):
+    for index in range(1, things[0, 0] + 1):
         x, y = things[index, X], things[index, Y]
         out[y, x, plane] = True
         behind = x - 1 if things[index, HEADING] else x + 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,10 +13,11 @@ from envfleet.envs.minatar.game import (
     SIZE,
     UP,
     MinAtarGame,
+    aside,
     board_space,
     clear,
-    draw_board,
     press,
+    renderer,
 )
 from envfleet.envs.minatar.lists import HEADING, SHOT, WAIT, X, Y, add, advance, find, has_oncoming, remove, show
 from envfleet.kernels import array
@@ -64,16 +63,11 @@ class Seaquest(MinAtarGame):
         diver_timer: int
         move_interval: int
         ramp_index: int
-        num_bullets: int
-        num_divers: int
-        num_fish: int
-        num_enemies: int
-        num_enemy_bullets: int
-        bullets: NDArray[np.int8] = array((4, 3), np.int8)
-        divers: NDArray[np.int8] = array((4, 4), np.int8)
-        fish: NDArray[np.int8] = array((32, 4), np.int8)
-        enemies: NDArray[np.int8] = array((32, 5), np.int8)
-        enemy_bullets: NDArray[np.int8] = array((48, 3), np.int8)
+        bullets: NDArray[np.int8] = array((5, 3), np.int8)
+        divers: NDArray[np.int8] = array((5, 4), np.int8)
+        fish: NDArray[np.int8] = array((33, 4), np.int8)
+        enemies: NDArray[np.int8] = array((33, 5), np.int8)
+        enemy_bullets: NDArray[np.int8] = array((49, 3), np.int8)
 
     class Params(MinAtarGame.Params):
         """Sticky actions, and whether the game becomes faster."""
@@ -96,11 +90,6 @@ class Seaquest(MinAtarGame):
         state.diver_timer = _DIVER_SPAWN_INTERVAL
         state.move_interval = _MOVE_INTERVAL
         state.ramp_index = 0
-        state.num_bullets = 0
-        state.num_divers = 0
-        state.num_fish = 0
-        state.num_enemies = 0
-        state.num_enemy_bullets = 0
         state.bullets[:] = 0
         state.divers[:] = 0
         state.fish[:] = 0
@@ -120,9 +109,9 @@ class Seaquest(MinAtarGame):
         _act(state, pressed)
         reward = _move_bullets(state)
         _move_divers(state)
-        state.num_enemies, num_shot, is_caught = _move_enemies(state, state.enemies, state.num_enemies)
+        num_shot, is_caught = _move_enemies(state, state.enemies)
         is_hit = _move_enemy_bullets(state)
-        state.num_fish, num_fish_shot, is_bitten = _move_enemies(state, state.fish, state.num_fish)
+        num_fish_shot, is_bitten = _move_enemies(state, state.fish)
         reward += num_shot + num_fish_shot
         terminated = is_caught | is_hit | is_bitten | (state.oxygen <= 0)
         state.spawn_timer = max(state.spawn_timer - 1, 0)
@@ -148,16 +137,13 @@ class Seaquest(MinAtarGame):
             out[_BOTTOM, k, 7] = True
         for k in range(state.divers_on_board):
             out[_BOTTOM, _BOTTOM - 1 - k, 8] = True
-        show(state.bullets, state.num_bullets, out, 2, 2)
-        show(state.enemy_bullets, state.num_enemy_bullets, out, 4, 4)
-        show(state.fish, state.num_fish, out, 5, 3)
-        show(state.enemies, state.num_enemies, out, 6, 3)
-        show(state.divers, state.num_divers, out, 9, 3)
+        show(state.bullets, out, 2, 2)
+        show(state.enemy_bullets, out, 4, 4)
+        show(state.fish, out, 5, 3)
+        show(state.enemies, out, 6, 3)
+        show(state.divers, out, 9, 3)
 
-    @staticmethod
-    def render(state: State, params: Params) -> NDArray[Any]:
-        """Draw the board."""
-        return draw_board(Seaquest.observe, 10, state)
+    render = renderer(observe, 10)
 
 
 def _spawn_enemy(state: Seaquest.State, rng: np.random.Generator) -> None:
@@ -165,29 +151,29 @@ def _spawn_enemy(state: Seaquest.State, rng: np.random.Generator) -> None:
     is_right = rng.random() < 0.5
     is_submarine = rng.random() < 1.0 / 3.0
     x, y, wait = 0 if is_right else SIZE - 1, int(rng.integers(1, SIZE - 1)), state.move_interval
-    is_met = has_oncoming(state.enemies, state.num_enemies, y, is_right)
-    if is_met or has_oncoming(state.fish, state.num_fish, y, is_right):
+    is_met = has_oncoming(state.enemies, y, is_right)
+    if is_met or has_oncoming(state.fish, y, is_right):
         return
     if is_submarine:
-        state.num_enemies = add(state.enemies, state.num_enemies, x, y, is_right, wait, _ENEMY_SHOT_INTERVAL)
+        add(state.enemies, x, y, is_right, wait, _ENEMY_SHOT_INTERVAL)
     else:
-        state.num_fish = add(state.fish, state.num_fish, x, y, is_right, wait)
+        add(state.fish, x, y, is_right, wait)
 
 
 def _spawn_diver(state: Seaquest.State, rng: np.random.Generator) -> None:
     """Let a diver into a row."""
     is_right = rng.random() < 0.5
     x, y = 0 if is_right else SIZE - 1, int(rng.integers(1, SIZE - 1))
-    state.num_divers = add(state.divers, state.num_divers, x, y, is_right, _DIVER_MOVE_INTERVAL)
+    add(state.divers, x, y, is_right, _DIVER_MOVE_INTERVAL)
 
 
 def _act(state: Seaquest.State, pressed: int) -> None:
     """Shoot or move."""
     if pressed == FIRE and state.shot_timer == 0:
-        state.num_bullets = add(state.bullets, state.num_bullets, state.x, state.y, state.is_right)
+        add(state.bullets, state.x, state.y, state.is_right)
         state.shot_timer = _SHOT_INTERVAL
     state.is_right = pressed == RIGHT or (state.is_right and pressed != LEFT)
-    state.x = min(max(state.x + (pressed == RIGHT) * 1 - (pressed == LEFT) * 1, 0), SIZE - 1)
+    state.x = aside(state.x, pressed)
     state.y = min(max(state.y + (pressed == DOWN) * 1 - (pressed == UP) * 1, 0), _BOTTOM - 1)
 
 
@@ -199,26 +185,26 @@ def _is_here(state: Seaquest.State, things: NDArray[np.int8], index: int) -> boo
 def _move_bullets(state: Seaquest.State) -> int:
     """Move own bullets, and return how many hit; fish first."""
     num_hit = 0
-    for index in range(state.num_bullets - 1, -1, -1):
+    for index in range(state.bullets[0, 0], 0, -1):
         is_gone = advance(state.bullets, index)
         if not is_gone:
             x, y = state.bullets[index, X], state.bullets[index, Y]
-            fish = find(state.fish, state.num_fish, x, y)
-            enemy = find(state.enemies, state.num_enemies, x, y)
-            if fish >= 0:
-                state.num_fish = remove(state.fish, state.num_fish, fish)
-            elif enemy >= 0:
-                state.num_enemies = remove(state.enemies, state.num_enemies, enemy)
-            is_gone = fish >= 0 or enemy >= 0
+            fish = find(state.fish, x, y)
+            enemy = find(state.enemies, x, y)
+            if fish > 0:
+                remove(state.fish, fish)
+            elif enemy > 0:
+                remove(state.enemies, enemy)
+            is_gone = fish > 0 or enemy > 0
             num_hit += is_gone
         if is_gone:
-            state.num_bullets = remove(state.bullets, state.num_bullets, index)
+            remove(state.bullets, index)
     return num_hit
 
 
 def _move_divers(state: Seaquest.State) -> None:
     """Move divers, and take them on board where the submarine is, before or after."""
-    for index in range(state.num_divers - 1, -1, -1):
+    for index in range(state.divers[0, 0], 0, -1):
         has_room = state.divers_on_board < _MAX_DIVERS
         is_taken, is_out = has_room and _is_here(state, state.divers, index), False
         if not is_taken:
@@ -231,17 +217,17 @@ def _move_divers(state: Seaquest.State) -> None:
         if is_taken:
             state.divers_on_board = state.divers_on_board + 1
         if is_taken or is_out:
-            state.num_divers = remove(state.divers, state.num_divers, index)
+            remove(state.divers, index)
 
 
-def _move_enemies(state: Seaquest.State, things: NDArray[np.int8], count: int) -> tuple[int, int, bool]:
+def _move_enemies(state: Seaquest.State, things: NDArray[np.int8]) -> tuple[int, bool]:
     """Move fish or submarines, which shoot.
 
     Returns:
-        How many are left, how many ran into bullets, and whether one was or is where the submarine is.
+        How many ran into bullets, and whether one was or is where the submarine is.
     """
     num_hit, is_caught = 0, False
-    for index in range(count - 1, -1, -1):
+    for index in range(things[0, 0], 0, -1):
         is_caught = is_caught | _is_here(state, things, index)
         is_moving, is_out = things[index, WAIT] == 0, False
         if is_moving:
@@ -252,23 +238,23 @@ def _move_enemies(state: Seaquest.State, things: NDArray[np.int8], count: int) -
         if things.shape[1] > SHOT:
             _shoot(state, things, index)
         if is_moving:
-            target = find(state.bullets, state.num_bullets, things[index, X], things[index, Y])
+            target = find(state.bullets, things[index, X], things[index, Y])
             if is_out:
-                count = remove(things, count, index)
+                remove(things, index)
             elif _is_here(state, things, index):
                 is_caught = True
-            elif target >= 0:
-                count = remove(things, count, index)
-                state.num_bullets = remove(state.bullets, state.num_bullets, target)
+            elif target > 0:
+                remove(things, index)
+                remove(state.bullets, target)
                 num_hit += 1
-    return count, num_hit, is_caught
+    return num_hit, is_caught
 
 
 def _shoot(state: Seaquest.State, things: NDArray[np.int8], index: int) -> None:
     """Let a submarine shoot, if it is time."""
     if things[index, SHOT] == 0:
         x, y, is_right = things[index, X], things[index, Y], things[index, HEADING] != 0
-        state.num_enemy_bullets = add(state.enemy_bullets, state.num_enemy_bullets, x, y, is_right)
+        add(state.enemy_bullets, x, y, is_right)
         things[index, SHOT] = _ENEMY_SHOT_INTERVAL
     else:
         things[index, SHOT] -= 1
@@ -277,12 +263,12 @@ def _shoot(state: Seaquest.State, things: NDArray[np.int8], index: int) -> None:
 def _move_enemy_bullets(state: Seaquest.State) -> bool:
     """Move enemies' bullets; returns whether one was or is where the submarine is."""
     is_hit = False
-    for index in range(state.num_enemy_bullets - 1, -1, -1):
+    for index in range(state.enemy_bullets[0, 0], 0, -1):
         is_hit = is_hit | _is_here(state, state.enemy_bullets, index)
         is_out = advance(state.enemy_bullets, index)
         is_hit = is_hit | _is_here(state, state.enemy_bullets, index)
         if is_out:
-            state.num_enemy_bullets = remove(state.enemy_bullets, state.num_enemy_bullets, index)
+            remove(state.enemy_bullets, index)
     return is_hit
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.minatar.game import FIRE, LEFT, RIGHT, SIZE, MinAtarGame, board_space, clear, draw_board, press
+from envfleet.envs.minatar.game import FIRE, SIZE, MinAtarGame, aside, board_space, clear, press, renderer
 from envfleet.kernels import array
 
 _BOTTOM = SIZE - 1
@@ -68,7 +66,7 @@ class SpaceInvaders(MinAtarGame):
         if pressed == FIRE and state.shot_timer == 0:
             state.bullets[_BOTTOM] |= 1 << state.x
             state.shot_timer = _SHOT_INTERVAL
-        state.x = min(max(state.x + (pressed == RIGHT) * 1 - (pressed == LEFT) * 1, 0), _BOTTOM)
+        state.x = aside(state.x, pressed)
         for row in range(_BOTTOM):
             state.bullets[row] = state.bullets[row + 1]
             state.alien_bullets[_BOTTOM - row] = state.alien_bullets[_BOTTOM - row - 1]
@@ -112,10 +110,7 @@ class SpaceInvaders(MinAtarGame):
                 out[row, column, 4] = (state.bullets[row] >> column & 1) != 0
                 out[row, column, 5] = (state.alien_bullets[row] >> column & 1) != 0
 
-    @staticmethod
-    def render(state: State, params: Params) -> NDArray[Any]:
-        """Draw the board."""
-        return draw_board(SpaceInvaders.observe, 6, state)
+    render = renderer(observe, 6)
 
 
 def _count(bits: int) -> int:

@@ -27,9 +27,8 @@ class FourRooms(MiniGrid):
         """Draw the gaps of the upper left, upper right and lower left rooms, the agent and the goal."""
         begin(state, GREY_WALL)
         middle = _SIZE // 2
-        for at in range(_SIZE):
-            state.cells[at, middle] = GREY_WALL
-            state.cells[middle, at] = GREY_WALL
+        state.cells[:, middle] = GREY_WALL
+        state.cells[middle] = GREY_WALL
         state.cells[rng.integers(1, middle), middle] = EMPTY
         state.cells[middle, rng.integers(1, middle)] = EMPTY
         state.cells[middle, rng.integers(middle + 1, 2 * middle)] = EMPTY

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from envfleet.envs.minigrid.world import EMPTY, GREEN_GOAL, GREY_WALL, LAVA, MiniGrid, begin
 from envfleet.kernels import array
 
-_WORDS = 1 << 32
-
 
 class LavaCrossing(MiniGrid):
     """A room of 9 × 9 cells, walls included, with the goal behind a river of lava, or several that cross.
@@ -39,7 +37,7 @@ class LavaCrossing(MiniGrid):
         state.cells[size - 2, size - 2] = GREEN_GOAL
         for k in range(len(state.order)):
             state.order[k] = k
-        _shuffle(state.order, len(state.order), rng)
+        rng.shuffle(state.order)
         num_rivers = min(params.num_crossings, len(state.order))
         columns, rows = _flood(state, num_rivers)
         num_columns = 0
@@ -47,7 +45,7 @@ class LavaCrossing(MiniGrid):
             num_columns += (columns >> at) & 1
         for k in range(num_rivers):
             state.order[k] = 0 if k < num_columns else 1
-        _shuffle(state.order, num_rivers, rng)
+        rng.shuffle(state.order[:num_rivers])
         left = top = 0
         for k in range(num_rivers):
             right, bottom = _next_river(columns, left, size), _next_river(rows, top, size)
@@ -91,18 +89,6 @@ class LavaCrossingS11N5(LavaCrossing):
 
         max_steps: int = 484
         num_crossings: int = 5
-
-
-def _shuffle(values: NDArray[np.uint8], count: int, rng: np.random.Generator) -> None:
-    """Shuffle the first values as `Generator.shuffle` does: words are cut to as many bits as needed, or drawn anew."""
-    for last in range(count - 1, 0, -1):
-        mask = 1
-        while mask < last:
-            mask = 2 * mask + 1
-        other = rng.integers(0, _WORDS) & mask
-        while other > last:
-            other = rng.integers(0, _WORDS) & mask
-        values[last], values[other] = values[other], values[last]
 
 
 def _flood(state: LavaCrossing.State, num_rivers: int) -> tuple[int, int]:

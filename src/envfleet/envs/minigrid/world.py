@@ -8,8 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.frames import draw_cells, draw_disc
-from envfleet.envs.gridworld import palette
+from envfleet.envs.frames import AGENT_COLOR, COLORS, draw_cells, draw_disc
 from envfleet.kernels import Kernel, array
 
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE, DONE = range(7)
@@ -36,7 +35,7 @@ _DY: Final = (0, 1, 0, -1)
 _VIEW: Final = 7
 _ALL_SEEN: Final = (1 << _VIEW) - 1
 _PAINTS: Final = ((214, 64, 60), (64, 168, 92), (52, 104, 208), (140, 72, 196), (232, 196, 48), (128, 132, 140))
-_SQUARES: Final = {EMPTY: 0, KEY: 0, WALL: 1, LAVA: 2, GOAL: 3}  # places in the grid world's palette
+_SQUARES: Final = {EMPTY: 0, KEY: 0, WALL: 1, LAVA: 2, GOAL: 3}  # places in `COLORS`
 
 
 class MiniGrid(Kernel):
@@ -106,15 +105,15 @@ class MiniGrid(Kernel):
         kinds, colors = state.cells % IN, state.cells // IN
         squares = np.array(_PAINTS, np.uint8)[colors]
         for kind, place in _SQUARES.items():
-            squares[kinds == kind] = palette.COLORS[place]
+            squares[kinds == kind] = COLORS[place]
         frame = draw_cells(squares)
         for y, x in np.argwhere(kinds == KEY):
             draw_disc(frame, y, x, _PAINTS[colors[y, x]], 0.2)
         for y, x in np.argwhere(kinds == OPEN_DOOR):
-            draw_disc(frame, y, x, palette.COLORS[0], 0.45)
-        draw_disc(frame, state.y, state.x, palette.AGENT_COLOR)
+            draw_disc(frame, y, x, COLORS[0], 0.45)
+        draw_disc(frame, state.y, state.x, AGENT_COLOR)
         nose_y, nose_x = state.y + 0.2 * _DY[state.direction], state.x + 0.2 * _DX[state.direction]
-        carried = _PAINTS[state.carrying // IN] if state.carrying else palette.COLORS[0]
+        carried = _PAINTS[state.carrying // IN] if state.carrying else COLORS[0]
         draw_disc(frame, nose_y, nose_x, carried, 0.12)
         return frame
 

@@ -1,9 +1,9 @@
-"""Pictures of one engine's life: sensors over flights, rewards, and degradation where it was revealed."""
+"""Pictures of one engine's life: sensors over flights, and rewards."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,28 +90,22 @@ class EngineLog:
         return Portrait(lines, ends, marks, " ".join(told))
 
 
-def plot_sensors(log: EngineLog, *, names: Sequence[str] = NAMES, figure: Figure | None = None) -> Figure:
+def plot_sensors(log: EngineLog, *, figure: Figure | None = None) -> Figure:
     """Draw sensors over flights, one panel each; repairs are dashed, the end is marked.
 
     Args:
         log: The engine's.
-        names: Which sensors.
         figure: Where to draw; a new one by default.
     """
-    columns = min(3, len(names))
-    rows = -(-len(names) // columns)
-    figure = figure or _figure(4.0 * columns, 1.9 * rows + 0.4)
-    panels = figure.subplots(rows, columns, sharex=True, squeeze=False)
+    figure = figure or _figure(12.0, 6.1)
+    panels = figure.subplots(3, 3, sharex=True)
     flights = np.arange(1, len(log.sensors) + 1)
-    for panel, name in zip(panels.flat, names, strict=False):
-        k = NAMES.index(name)
+    for k, (panel, name) in enumerate(zip(panels.flat, NAMES, strict=True)):
         panel.plot(flights, log.sensors[:, k], color=_BLUE, linewidth=1.0)
         panel.set_title(f"{name} ({UNITS[k]})" if UNITS[k] else name, fontsize=9, loc="left")
         panel.tick_params(labelsize=7)
         panel.ticklabel_format(useOffset=False, style="plain")
         _mark(panel, log)
-    for panel in panels.flat[len(names) :]:
-        panel.set_visible(False)
     for panel in panels[-1]:
         panel.set_xlabel("flights", fontsize=8)
     _legend(figure, panels.flat[0])
@@ -128,26 +122,6 @@ def plot_rewards(log: EngineLog, *, figure: Figure | None = None) -> Figure:
     panel.plot(log.ends, np.cumsum(log.rewards), color="black", linewidth=1.2, label="sum")
     panel.set_xlabel("flights")
     panel.set_ylabel("reward")
-    _mark(panel, log)
-    _legend(figure, panel)
-    return figure
-
-
-def plot_degradation(log: EngineLog) -> Figure:
-    """Draw the hidden degradation at the end of each decision, of an engine of an environment with `reveal=True`.
-
-    Raises:
-        ValueError: It was not revealed.
-    """
-    if not log.degradation:
-        raise ValueError("the log has no degradation: make the environment with reveal=True and pass its infos to add")
-    figure = _figure(8.0, 3.2)
-    panel = figure.subplots()
-    panel.plot(log.ends, log.degradation, color=_BLUE)
-    panel.axhline(1.0, color=_RED, linewidth=0.8)
-    panel.set_ylim(0.0, max(1.05, max(log.degradation) * 1.05))
-    panel.set_xlabel("flights")
-    panel.set_ylabel("degradation (1: end of life)")
     _mark(panel, log)
     _legend(figure, panel)
     return figure

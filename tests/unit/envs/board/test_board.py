@@ -10,7 +10,7 @@ from tests.unit.envs.plain import begin
 
 import envfleet
 from envfleet.envs.board import ConnectFour, ConnectFourOne, Play2048
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
+from envfleet.envs.frames import AGENT_COLOR, COLORS
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import Kernel
 from envfleet.kernels.plain import PlainEnv

@@ -11,7 +11,7 @@ from gymnasium.error import DependencyNotInstalled
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from envfleet.envs.classic import CartPole
+from envfleet.envs.classic.cartpole import CartPole
 from envfleet.envs.classic.scalars import clip, single, wrap_angle
 
 _finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tests.unit.envs.plain import begin
 
 import envfleet
+from envfleet.envs.frames import AGENT_COLOR, COLORS
 from envfleet.envs.gridworld import GridWorld, GridWorldPixels
-from envfleet.envs.gridworld.layout import FLOOR, GOAL, LAVA, WALL
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
+from envfleet.envs.gridworld.gridworld import FLOOR, GOAL, LAVA, WALL
 from envfleet.kernels import Kernel, array
 from envfleet.kernels.plain import PlainEnv
 

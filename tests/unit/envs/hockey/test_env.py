@@ -215,17 +215,21 @@ def test_a_state_can_be_set_without_keep_mode() -> None:
     assert env.obs_agent_two()[12:14].tolist() == [0, -2]
 
 
-def test_saved_games_go_where_they_can_be_played() -> None:
-    env, other = HockeyEnv(), HockeyEnv(keep_mode=False)
-    env.reset(seed=1)
-    other.reset(seed=1)
-    with pytest.raises(InvalidArgument, match="saved with keep_mode=False, this environment has keep_mode=True"):
-        env.set_state(other.get_state())
-    one = HockeyOneEnv()
-    one.reset(seed=2)
-    one.set_state(env.get_state())
-    np.testing.assert_array_equal(one.obs_agent_two(), env.obs_agent_two())
-    one.step(np.zeros(4))  # against the opponent it had
+def test_copies_go_on_exactly() -> None:
+    for env in (HockeyEnv(mode="TRAIN_DEFENSE"), HockeyOneEnv(), compat.HockeyEnv()):
+        env.reset(seed=1)
+        rng = np.random.default_rng(0)
+        actions = rng.uniform(-1, 1, (120, len(env.action_space.sample()))).astype(np.float32)
+        for action in actions[:20]:
+            env.step(action)
+        env.set_state(state(puck=[-2.5, 0, -3, 0]))
+        others = [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
+        expected = [env.step(action)[:2] for action in actions[20:]] + [env.reset(seed=3)]
+        for other in others:
+            found = [other.step(action)[:2] for action in actions[20:]] + [other.reset(seed=3)]
+            for one, two in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one[0], two[0])
+                assert one[1] == two[1]
 
 
 def test_copies_keep_their_arguments() -> None:
@@ -281,7 +285,7 @@ def test_games_leave_no_memory_behind() -> None:
 def test_nothing_needs_box2d_or_pygame_until_a_game_begins() -> None:
     script = (
         "import sys; sys.modules['Box2D'] = sys.modules['pygame'] = None\n"
-        "from envfleet.envs.hockey import HockeyEnv, constants, rules, scripted\n"
+        "from envfleet.envs.hockey import HockeyEnv, constants, rules\n"
         "try:\n    HockeyEnv()\nexcept ImportError as error:\n    print(error)\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

@@ -7,7 +7,7 @@ import pygame
 import pytest
 
 from envfleet.envs.hockey import HockeyEnv
-from envfleet.envs.hockey.rendering import require_display
+from envfleet.envs.keyboard import require_display
 from envfleet.errors import InvalidArgument
 
 ORANGE, BLUE, BLACK, WHITE = (235, 98, 53), (93, 158, 199), (0, 0, 0), (255, 255, 255)

@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.envs import minatar as games
+from envfleet.envs.minatar.breakout import Breakout
+from envfleet.envs.minatar.minimal import SpaceInvadersMinimal
+from envfleet.envs.minatar.space_invaders import SpaceInvaders
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.plain import PlainEnv
@@ -95,7 +97,7 @@ def avoid(*planes: int, rows: tuple[int, int] = (1, 8)) -> Act:
 
 
 def kernel_of(game: str) -> type[Kernel]:
-    kernel: type[Kernel] = getattr(games, game.title().replace("_", ""))
+    kernel: type[Kernel] = resolve(f"envfleet.envs.minatar.{game}:{game.title().replace('_', '')}")
     return kernel
 
 
@@ -210,7 +212,7 @@ def test_spaces_and_actions_are_those_of_the_package(game: str, version: int) ->
 
 
 def test_the_minimal_actions_do_what_they_stand_for() -> None:
-    full, minimal = (PlainEnv(read_kernel(kernel)) for kernel in (games.SpaceInvaders, games.SpaceInvadersMinimal))
+    full, minimal = (PlainEnv(read_kernel(kernel)) for kernel in (SpaceInvaders, SpaceInvadersMinimal))
     for seed in range(3):
         np.testing.assert_array_equal(minimal.reset(seed), full.reset(seed))
         for action in np.random.default_rng(seed).integers(0, 4, 50):
@@ -235,7 +237,7 @@ def test_frames_show_what_is_on_the_board(game: str) -> None:
 
 
 def test_a_lost_ball_stays_on_the_board() -> None:
-    env = PlainEnv(read_kernel(games.Breakout))
+    env = PlainEnv(read_kernel(Breakout))
     for seed in range(5):
         env.reset(seed)
         results = [env.step(NOTHING) for _ in range(60)]

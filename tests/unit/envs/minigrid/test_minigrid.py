@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from tests.unit.envs.plain import begin
 
-from envfleet.envs.gridworld.palette import AGENT_COLOR, COLORS
-from envfleet.envs.minigrid import DoorKey5x5, LavaCrossing, MultiRoom
+from envfleet.envs.frames import AGENT_COLOR, COLORS
+from envfleet.envs.minigrid.door_key import DoorKey5x5
+from envfleet.envs.minigrid.lava_crossing import LavaCrossing
+from envfleet.envs.minigrid.multi_room import MultiRoom
 from envfleet.envs.minigrid.world import EMPTY, GREEN_GOAL, GREY_WALL, LAVA, WALL
 from envfleet.errors import InvalidArgument
 

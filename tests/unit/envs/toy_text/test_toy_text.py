@@ -13,8 +13,10 @@ from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.envs.toy_text import Blackjack, CliffWalking, FrozenLake, FrozenLake8x8, Taxi
-from envfleet.envs.toy_text.frozen_lake import read_map
+from envfleet.envs.toy_text.blackjack import Blackjack
+from envfleet.envs.toy_text.cliff_walking import CliffWalking
+from envfleet.envs.toy_text.frozen_lake import FrozenLake, FrozenLake8x8, read_map
+from envfleet.envs.toy_text.taxi import Taxi
 from envfleet.errors import InvalidArgument
 from envfleet.kernels import Kernel
 from envfleet.kernels.kernel import read_kernel

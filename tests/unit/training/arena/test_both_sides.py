@@ -15,10 +15,8 @@ from tests.unit.training.arena.rally import GAME, SHAPING_TERMS, Rally, record_i
 import envfleet
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
 from envfleet.agents.agent import Agent
-from envfleet.envs.hockey.constants import TIME_LIMIT_STEPS, Mode
-from envfleet.envs.hockey.game import Game, SavedGame
-from envfleet.envs.hockey.rules import Start
-from envfleet.envs.hockey.views import inform, observe_both
+from envfleet.envs.hockey import Mode
+from envfleet.envs.hockey.game import Game
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
@@ -92,7 +90,7 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
         seen = arena.reset(seed=5)
         two = seen[NUM_ENVS].tolist()
         # The field turned by half a circle: the puck lies where player two saw it, and the players change places.
-        turned = Game(SavedGame(Start((8.0, 4.0), (5.0 + two[12], 4.0 + two[13])), (0, 0), True, is_reversed=True))
+        turned = Game(Mode.NORMAL, (8.0, 4.0, 5.0 + two[12], 4.0 + two[13], 0.0))
         catches = 0
         for _ in range(60):
             actions = rng.uniform(-1, 1, (arena.num_seats, 4)).astype(np.float32)
@@ -101,8 +99,8 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
             step = arena.recv()
             seen = step.observations
             turned.play(np.concatenate((actions[NUM_ENVS], actions[0])))
-            assert seen[[NUM_ENVS, 0]] == pytest.approx(observe_both(turned.world, True), abs=2e-3)
-            info = inform(turned.world, 0, TIME_LIMIT_STEPS[Mode.NORMAL])
+            assert seen[[NUM_ENVS, 0]] == pytest.approx(turned.observe(), abs=2e-3)
+            info = turned.inform(0)
             reward = info["reward_closeness_to_puck"] + sum(weight * info[name] for name, weight in weights.items())
             assert step.transitions.rewards[NUM_ENVS] == pytest.approx(reward, abs=2e-3)
             catches += int(info["reward_touch_puck"])

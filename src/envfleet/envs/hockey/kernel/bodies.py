@@ -8,20 +8,18 @@ see NOTICE).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from envfleet.envs.hockey.kernel.shapes import (
-    BODY_OF,
     CENTRE_X,
     CENTRE_Y,
     FIXTURE_OF,
     HUGE,
     NUM_BODIES,
-    NUM_FIXTURES,
     NUM_MOVING,
-    NUM_PAIRS,
     ONE,
     PUCK,
     PUCK_FIXTURE,
@@ -38,50 +36,31 @@ from envfleet.envs.hockey.kernel.shapes import (
 from envfleet.envs.hockey.kernel.sines import sincos
 
 _MARGIN = F(0.1)
+_MAX_ROTATION, _MAX_TRANSLATION = F(math.pi / 2), F(2)  # of one step
+
+Box = tuple[np.float32, np.float32, np.float32, np.float32]
+"""Low x, low y, high x, high y."""
 
 
 def build(state: Any) -> None:
-    """Begin with nothing but what stands around: no pairs, nothing queued, everything awake."""
-    for body in range(NUM_BODIES):
-        state.x[body] = STATIC_X[body]
-        state.y[body] = STATIC_Y[body]
-        state.centre_x[body] = STATIC_X[body]
-        state.centre_y[body] = STATIC_Y[body]
-        state.cosine[body] = ONE
-        state.sine[body] = ZERO
-        state.angle[body] = ZERO
-        state.velocity_x[body] = ZERO
-        state.velocity_y[body] = ZERO
-        state.spin[body] = ZERO
-        state.progress[body] = ZERO
-        begin_sweep(state, body)
-    for body in range(NUM_MOVING):
-        state.force_x[body] = ZERO
-        state.force_y[body] = ZERO
-        state.torque[body] = ZERO
-        state.still_s[body] = ZERO
-        state.is_awake[body] = True
-        state.angular_damping[body] = ZERO
-        state.linear_damping[body] = ZERO
-    for fixture in range(NUM_FIXTURES - NUM_MOVING):
-        body = BODY_OF[fixture]
-        low_x, low_y, high_x, high_y = _box(fixture, STATIC_X[body], STATIC_Y[body], ONE, ZERO)
-        _store_near(state, body, low_x, low_y, high_x, high_y)
-        _store_box(state, body, low_x, low_y, high_x, high_y)
-    for pair in range(NUM_PAIRS):
-        state.is_paired[pair] = False
-    state.num_pairs = 0
+    """Put what stands around into a state that is clear."""
+    for body in range(NUM_MOVING, NUM_BODIES):
+        add_body(state, body, STATIC_X[body], STATIC_Y[body])
 
 
 def add_body(state: Any, body: int, x: np.float32, y: np.float32) -> None:
-    """Put a racket or the puck into the game, upright and at rest."""
+    """Put a body into the game, upright, at rest and awake."""
     state.x[body] = x
     state.y[body] = y
+    state.cosine[body] = ONE
     _place_centre(state, body)
-    low_x, low_y, high_x, high_y = _box(FIXTURE_OF[body], x, y, ONE, ZERO)
-    _store_box(state, body, low_x, low_y, high_x, high_y)
-    _store_near(state, body, low_x, low_y, high_x, high_y)
-    state.is_new[body] = True
+    begin_sweep(state, body)
+    box = _box(FIXTURE_OF[body], x, y, ONE, ZERO)
+    _store(state.near, body, box, ZERO)
+    _store(state.stored, body, box, _MARGIN)
+    if body < NUM_MOVING:
+        state.is_awake[body] = True
+        state.is_new[body] = True
 
 
 def wake(state: Any, body: int) -> None:
@@ -104,10 +83,16 @@ def teleport(state: Any, body: int, x: np.float32, y: np.float32, angle: np.floa
     update_box(state, body)
 
 
-def _place_centre(state: Any, body: int) -> None:
+def rotated(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
+    """Turn a vector of the body's frame to the world's."""
     cosine, sine = state.cosine[body], state.sine[body]
-    state.centre_x[body] = (cosine * CENTRE_X[body] - sine * CENTRE_Y[body]) + state.x[body]
-    state.centre_y[body] = (sine * CENTRE_X[body] + cosine * CENTRE_Y[body]) + state.y[body]
+    return cosine * x - sine * y, sine * x + cosine * y
+
+
+def _place_centre(state: Any, body: int) -> None:
+    x, y = rotated(state, body, CENTRE_X[body], CENTRE_Y[body])
+    state.centre_x[body] = x + state.x[body]
+    state.centre_y[body] = y + state.y[body]
 
 
 def turn(state: Any, body: int) -> None:
@@ -118,10 +103,8 @@ def turn(state: Any, body: int) -> None:
 
 def origin(state: Any, body: int) -> tuple[np.float32, np.float32]:
     """Return where the origin is, from the centre of mass."""
-    cosine, sine = state.cosine[body], state.sine[body]
-    x = state.centre_x[body] - (cosine * CENTRE_X[body] - sine * CENTRE_Y[body])
-    y = state.centre_y[body] - (sine * CENTRE_X[body] + cosine * CENTRE_Y[body])
-    return x, y
+    x, y = rotated(state, body, CENTRE_X[body], CENTRE_Y[body])
+    return state.centre_x[body] - x, state.centre_y[body] - y
 
 
 def follow(state: Any, body: int) -> None:
@@ -130,6 +113,24 @@ def follow(state: Any, body: int) -> None:
     x, y = origin(state, body)
     state.x[body] = x
     state.y[body] = y
+
+
+def travel(state: Any, body: int, time_s: np.float32) -> None:
+    """Move the centre of mass and turn by the velocities, which are cut first where they are too large."""
+    velocity_x, velocity_y, spin = state.velocity_x[body], state.velocity_y[body], state.spin[body]
+    step_x, step_y, angle = time_s * velocity_x, time_s * velocity_y, time_s * spin
+    squared = step_x * step_x + step_y * step_y
+    if squared > _MAX_TRANSLATION * _MAX_TRANSLATION:
+        share = _MAX_TRANSLATION / F(math.sqrt(squared))
+        velocity_x, velocity_y = velocity_x * share, velocity_y * share
+        state.velocity_x[body] = velocity_x
+        state.velocity_y[body] = velocity_y
+    if angle * angle > _MAX_ROTATION * _MAX_ROTATION:
+        spin *= _MAX_ROTATION / abs(angle)
+        state.spin[body] = spin
+    state.centre_x[body] += time_s * velocity_x
+    state.centre_y[body] += time_s * velocity_y
+    state.angle[body] += time_s * spin
 
 
 def begin_sweep(state: Any, body: int) -> None:
@@ -175,44 +176,36 @@ def update_box(state: Any, body: int) -> None:
     end_low_x, end_low_y, end_high_x, end_high_y = _box(fixture, x, y, state.cosine[body], state.sine[body])
     low_x, low_y = min(low_x, end_low_x), min(low_y, end_low_y)
     high_x, high_y = max(high_x, end_high_x), max(high_y, end_high_y)
-    _store_near(state, body, low_x, low_y, high_x, high_y)
-    is_inside = state.box_low_x[body] <= low_x and state.box_low_y[body] <= low_y
-    if is_inside and high_x <= state.box_high_x[body] and high_y <= state.box_high_y[body]:
+    box = (low_x, low_y, high_x, high_y)
+    _store(state.near, body, box, ZERO)
+    stored = state.stored[body]
+    if stored[0] <= low_x and stored[1] <= low_y and high_x <= stored[2] and high_y <= stored[3]:
         return
-    _store_box(state, body, low_x, low_y, high_x, high_y)
+    _store(state.stored, body, box, _MARGIN)
     ahead_x, ahead_y = TWO * (x - begin_x), TWO * (y - begin_y)
-    if ahead_x < ZERO:
-        state.box_low_x[body] += ahead_x
-    else:
-        state.box_high_x[body] += ahead_x
-    if ahead_y < ZERO:
-        state.box_low_y[body] += ahead_y
-    else:
-        state.box_high_y[body] += ahead_y
+    stored[0 if ahead_x < ZERO else 2] += ahead_x
+    stored[1 if ahead_y < ZERO else 3] += ahead_y
     state.is_new[body] = True
 
 
-def _store_near(
-    state: Any, body: int, low_x: np.float32, low_y: np.float32, high_x: np.float32, high_y: np.float32
-) -> None:
-    state.near_low_x[body] = low_x
-    state.near_low_y[body] = low_y
-    state.near_high_x[body] = high_x
-    state.near_high_y[body] = high_y
+def _store(boxes: Any, body: int, box: Box, margin: np.float32) -> None:
+    boxes[body, 0] = box[0] - margin
+    boxes[body, 1] = box[1] - margin
+    boxes[body, 2] = box[2] + margin
+    boxes[body, 3] = box[3] + margin
 
 
-def _store_box(
-    state: Any, body: int, low_x: np.float32, low_y: np.float32, high_x: np.float32, high_y: np.float32
-) -> None:
-    state.box_low_x[body] = low_x - _MARGIN
-    state.box_low_y[body] = low_y - _MARGIN
-    state.box_high_x[body] = high_x + _MARGIN
-    state.box_high_y[body] = high_y + _MARGIN
+def are_apart(boxes: Any, a: int, b: int, gap: Any) -> bool:
+    """Return whether the boxes of two bodies are more than a gap (m) apart."""
+    return bool(
+        boxes[b, 0] - boxes[a, 2] > gap
+        or boxes[b, 1] - boxes[a, 3] > gap
+        or boxes[a, 0] - boxes[b, 2] > gap
+        or boxes[a, 1] - boxes[b, 3] > gap
+    )
 
 
-def _box(
-    fixture: int, x: np.float32, y: np.float32, cosine: np.float32, sine: np.float32
-) -> tuple[np.float32, np.float32, np.float32, np.float32]:
+def _box(fixture: int, x: np.float32, y: np.float32, cosine: np.float32, sine: np.float32) -> Box:
     """Return the tight box around a fixture, skin included."""
     radius = RADIUS[fixture]
     if fixture == PUCK_FIXTURE:

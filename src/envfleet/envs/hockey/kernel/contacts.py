@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey.kernel.bodies import wake
+from envfleet.envs.hockey.kernel.bodies import are_apart, wake
 from envfleet.envs.hockey.kernel.distance import distance
 from envfleet.envs.hockey.kernel.manifolds import touch_polygons, touch_puck
-from envfleet.envs.hockey.kernel.pairs import drop_pair, fixtures, have_boxes_met
+from envfleet.envs.hockey.kernel.pairs import drop_pair, fixtures
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
     EPSILON,
@@ -42,21 +42,11 @@ def update_contacts(state: Any) -> None:
         pair = state.pairs[place]
         a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
         if state.is_awake[b] or (a < NUM_MOVING and state.is_awake[a]):
-            if have_boxes_met(state, a, b):
-                update_contact(state, pair)
-            else:
+            if are_apart(state.stored, a, b, ZERO):
                 drop_pair(state, place)
+            else:
+                update_contact(state, pair)
         place -= 1
-
-
-def are_apart(state: Any, a: int, b: int, gap: Any) -> bool:
-    """Return whether two bodies stay apart by more than a gap (m) over the present sweep, judging by tight boxes."""
-    return bool(
-        state.near_low_x[b] - state.near_high_x[a] > gap
-        or state.near_low_y[b] - state.near_high_y[a] > gap
-        or state.near_low_x[a] - state.near_high_x[b] > gap
-        or state.near_low_y[a] - state.near_high_y[b] > gap
-    )
 
 
 @outlined
@@ -68,7 +58,7 @@ def update_contact(state: Any, pair: int) -> None:
     if IS_SENSOR[pair]:
         is_touching = _is_in_goal(state, pair)
     else:
-        if are_apart(state, a, b, _APART):
+        if are_apart(state.near, a, b, _APART):
             state.num_points[pair] = 0
         else:
             _renew_manifold(state, pair)
@@ -105,7 +95,7 @@ def _renew_manifold(state: Any, pair: int) -> None:
 def _is_in_goal(state: Any, pair: int) -> bool:
     fixture = fixtures(state, pair)[0]
     body = BODY_OF[fixture]
-    if are_apart(state, body, PUCK, _APART):
+    if are_apart(state.near, body, PUCK, _APART):
         return False
     state.simplex_size = 0
     pose = (state.x[PUCK], state.y[PUCK], ONE, ZERO)

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.kernel.play import begin, command, draw_mode, play, see, swing
+from envfleet.envs.hockey.kernel.play import begin, command, play, see, swing
 from envfleet.envs.hockey.kernel.shapes import NUM_BODIES, NUM_MOVING, NUM_PAIRS
-from envfleet.envs.hockey.kernel.velocities import MAX_CONTACTS
+from envfleet.envs.hockey.kernel.solver import MAX_CONTACTS
+from envfleet.envs.hockey.rules import draw_mode
 from envfleet.envs.hockey.settings import check_settings
-from envfleet.kernels import Kernel, array
-
-AGENT, WEAK, STRONG = 0, 1, 2
+from envfleet.kernels import Kernel, array, outlined
 
 
 def _floats(size: int) -> Any:
@@ -97,15 +96,9 @@ class Hockey(Kernel):
         start_x: _T = _floats(NUM_BODIES)
         start_y: _T = _floats(NUM_BODIES)
         start_angle: _T = _floats(NUM_BODIES)
-        near_low_x: _T = _floats(NUM_BODIES)
-        near_low_y: _T = _floats(NUM_BODIES)
-        near_high_x: _T = _floats(NUM_BODIES)
-        near_high_y: _T = _floats(NUM_BODIES)
-        box_low_x: _T = _floats(NUM_BODIES)
-        box_low_y: _T = _floats(NUM_BODIES)
-        box_high_x: _T = _floats(NUM_BODIES)
-        box_high_y: _T = _floats(NUM_BODIES)
-        is_here: _T = _flags(NUM_BODIES)
+        # Boxes: low x, low y, high x, high y.
+        near: _T = array((NUM_BODIES, 4), np.float32)  # around the present sweep
+        stored: _T = array((NUM_BODIES, 4), np.float32)
         # Of those that move.
         force_x: _T = _floats(NUM_MOVING)
         force_y: _T = _floats(NUM_MOVING)
@@ -145,8 +138,6 @@ class Hockey(Kernel):
         c_a: _T = _whole(MAX_CONTACTS)
         c_b: _T = _whole(MAX_CONTACTS)
         c_points: _T = _whole(MAX_CONTACTS)
-        c_reach_a: _T = _floats(MAX_CONTACTS)
-        c_reach_b: _T = _floats(MAX_CONTACTS)
         c_normal_x: _T = _floats(MAX_CONTACTS)
         c_normal_y: _T = _floats(MAX_CONTACTS)
         c_k11: _T = _floats(MAX_CONTACTS)
@@ -177,7 +168,7 @@ class Hockey(Kernel):
         simplex_y: _T = _floats(4)
         simplex_share: _T = _floats(4)
 
-        seen: _T = _floats(18)
+        seen: _T = array(18, np.float64)  # rounded to float32
 
     class Params(Kernel.Params):
         """What is played and who plays.
@@ -197,8 +188,8 @@ class Hockey(Kernel):
         mode: int = 0
         keep_mode: bool = True
         starter: int = 0
-        player_one: int = AGENT
-        player_two: int = AGENT
+        player_one: int = c.AGENT
+        player_two: int = c.AGENT
         shooting_share: float = 0.0
         defense_share: float = 0.0
 
@@ -210,7 +201,8 @@ class Hockey(Kernel):
     @staticmethod
     def reset(state: State, rng: np.random.Generator, params: Params) -> None:
         """Begin a game."""
-        draw_mode(state, rng, params)
+        _clear(state)
+        state.mode = draw_mode(params.mode, params.shooting_share, params.defense_share, rng)
         begin(state, rng, state.mode, params.starter, params.keep_mode)
 
     @staticmethod
@@ -233,10 +225,10 @@ class Hockey(Kernel):
     @staticmethod
     def render(state: State, params: Params) -> NDArray[np.uint8]:
         """Draw the game, `(480, 600, 3)`."""
-        from envfleet.envs.hockey.rendering import Painter
+        from envfleet.envs.hockey.rendering import Screen
 
         poses = [(float(state.x[k]), float(state.y[k]), float(state.angle[k])) for k in range(2)]
-        return Painter().paint(poses, (float(state.x[2]), float(state.y[2])))
+        return Screen(None).paint(poses, (float(state.x[2]), float(state.y[2])))
 
 
 class HockeyOne(Hockey):
@@ -251,7 +243,7 @@ class HockeyOne(Hockey):
     class Params(Hockey.Params):
         """Those of `Hockey`."""
 
-        player_two: int = STRONG
+        player_two: int = c.STRONG
 
     @staticmethod
     def step(
@@ -271,10 +263,47 @@ class HockeyOne(Hockey):
 
 
 def _step(state: Any, rng: Any, params: Any) -> tuple[float, bool, bool]:
-    if params.player_one != AGENT:
+    if params.player_one != c.AGENT:
         swing(state, rng, 0, params.player_one)
-    if params.player_two != AGENT:
+    if params.player_two != c.AGENT:
         swing(state, rng, 1, params.player_two)
     play(state)
     reward = c.WIN_REWARD * state.winner + state.reward_closeness_to_puck
     return reward, state.winner != 0, state.clock > state.limit
+
+
+@outlined
+def _clear(state: Any) -> None:
+    """Leave nothing of the last game, not even what was computed there, so that equal games have equal states."""
+    state.phases[:] = 0
+    state.actions[:] = 0
+    state.seen[:] = 0
+    state.holds[:] = 0
+    _zero((state.sine, state.angle, state.velocity_x, state.velocity_y, state.spin, state.progress))
+    _zero((state.force_x, state.force_y, state.torque, state.linear_damping, state.angular_damping, state.still_s))
+    state.is_moved[:] = 0
+    _zero((state.waiting, state.island))
+
+    state.num_pairs = 0
+    _zero((state.pairs, state.num_events, state.num_points))
+    _zero((state.is_paired, state.is_touching, state.is_enabled, state.is_timed, state.is_taken, state.is_face_b))
+    _zero((state.time, state.normal_x, state.normal_y, state.plane_x, state.plane_y))
+    _zero((state.point_x, state.point_y, state.normal_impulse, state.tangent_impulse))
+    state.feature[:] = 0
+
+    _zero((state.c_pair, state.c_a, state.c_b, state.c_points))
+    _zero((state.c_normal_x, state.c_normal_y))
+    _zero((state.c_k11, state.c_k12, state.c_k22, state.c_i11, state.c_i12, state.c_i22))
+    _zero((state.c_arm_ax, state.c_arm_ay, state.c_arm_bx, state.c_arm_by))
+    _zero((state.c_normal_mass, state.c_tangent_mass, state.c_bias, state.c_normal_impulse, state.c_tangent_impulse))
+
+    state.simplex_size = 0
+    state.simplex_metric = np.float32(0)
+    _zero((state.simplex_a, state.simplex_b))
+    _zero((state.simplex_ax, state.simplex_ay, state.simplex_bx, state.simplex_by))
+    _zero((state.simplex_x, state.simplex_y, state.simplex_share))
+
+
+def _zero(arrays: Any) -> None:
+    for values in arrays:  # of one shape and dtype
+        values[:] = 0

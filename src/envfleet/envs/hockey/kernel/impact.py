@@ -141,24 +141,22 @@ def _find_axis(state: Any, a: int, a_x: np.float32, a_y: np.float32, b: int, pos
         x, y = _normalised(b_point_x - a_point_x, b_point_y - a_point_y)
         return _CORNERS, x, y, ZERO, ZERO
     if one == state.simplex_a[1]:
-        other = state.simplex_b[1]
-        from_x, from_y, to_x, to_y = VERTEX_X[b, two], VERTEX_Y[b, two], VERTEX_X[b, other], VERTEX_Y[b, other]
-        x, y = _normalised(to_y - from_y, -(to_x - from_x))
-        middle_x, middle_y = HALF * (from_x + to_x), HALF * (from_y + to_y)
-        face_x, face_y = (cosine * middle_x - sine * middle_y) + b_x, (sine * middle_x + cosine * middle_y) + b_y
-        normal_x, normal_y = cosine * x - sine * y, sine * x + cosine * y
-        separation = (a_point_x - face_x) * normal_x + (a_point_y - face_y) * normal_y
-        kind = _FACE_OF_B
-    else:
-        other = state.simplex_a[1]
-        from_x, from_y, to_x, to_y = VERTEX_X[a, one], VERTEX_Y[a, one], VERTEX_X[a, other], VERTEX_Y[a, other]
-        x, y = _normalised(to_y - from_y, -(to_x - from_x))
-        middle_x, middle_y = HALF * (from_x + to_x), HALF * (from_y + to_y)
-        separation = (b_point_x - (middle_x + a_x)) * x + (b_point_y - (middle_y + a_y)) * y
-        kind = _FACE_OF_A
+        return _face_axis(_FACE_OF_B, b, two, state.simplex_b[1], pose, a_point_x, a_point_y)
+    return _face_axis(_FACE_OF_A, a, one, state.simplex_a[1], (a_x, a_y, ONE, ZERO), b_point_x, b_point_y)
+
+
+def _face_axis(kind: int, shape: int, one: int, two: int, pose: Pose, x: np.float32, y: np.float32) -> Axis:
+    """Return the axis of the face between two vertices of a shape that looks to a point of the other shape."""
+    shape_x, shape_y, cosine, sine = pose
+    from_x, from_y, to_x, to_y = VERTEX_X[shape, one], VERTEX_Y[shape, one], VERTEX_X[shape, two], VERTEX_Y[shape, two]
+    normal_x, normal_y = _normalised(to_y - from_y, -(to_x - from_x))
+    middle_x, middle_y = HALF * (from_x + to_x), HALF * (from_y + to_y)
+    face_x, face_y = (cosine * middle_x - sine * middle_y) + shape_x, (sine * middle_x + cosine * middle_y) + shape_y
+    separation = (x - face_x) * (cosine * normal_x - sine * normal_y)
+    separation += (y - face_y) * (sine * normal_x + cosine * normal_y)
     if separation < ZERO:
-        x, y = -x, -y
-    return kind, x, y, middle_x, middle_y
+        normal_x, normal_y = -normal_x, -normal_y
+    return kind, normal_x, normal_y, middle_x, middle_y
 
 
 def _normalised(x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:

@@ -10,11 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.hockey.kernel.bodies import advance, advance_start, begin_sweep, follow, update_box, wake
-from envfleet.envs.hockey.kernel.contacts import are_apart, update_contact
+from envfleet.envs.hockey.kernel.bodies import (
+    advance,
+    advance_start,
+    are_apart,
+    begin_sweep,
+    follow,
+    travel,
+    update_box,
+    wake,
+)
+from envfleet.envs.hockey.kernel.contacts import update_contact
 from envfleet.envs.hockey.kernel.impact import time_of_impact
 from envfleet.envs.hockey.kernel.pairs import find_pairs
-from envfleet.envs.hockey.kernel.positions import correct_positions
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
     EPSILON,
@@ -29,8 +37,13 @@ from envfleet.envs.hockey.kernel.shapes import (
     ZERO,
     F,
 )
-from envfleet.envs.hockey.kernel.travel import travel
-from envfleet.envs.hockey.kernel.velocities import MAX_CONTACTS, add_contact, prepare, solve_velocities
+from envfleet.envs.hockey.kernel.solver import (
+    MAX_CONTACTS,
+    add_contact,
+    correct_positions,
+    prepare,
+    solve_velocities,
+)
 from envfleet.kernels import outlined
 
 _MAX_EVENTS = 8
@@ -85,7 +98,7 @@ def _time(state: Any, pair: int, a: int, b: int) -> np.float32:
         advance_start(state, a, progress)
     elif state.progress[b] < progress:
         advance_start(state, b, progress)
-    if are_apart(state, a, b, _APART) and abs(state.angle[b] - state.start_angle[b]) < _MAX_TURN:
+    if are_apart(state.near, a, b, _APART) and abs(state.angle[b] - state.start_angle[b]) < _MAX_TURN:
         return ONE
     share = time_of_impact(state, pair)
     return ONE if share < ZERO else min(progress + (ONE - progress) * share, ONE)
@@ -106,10 +119,8 @@ def _solve_impact(state: Any, pair: int, time: np.float32) -> None:
         _restore(state, b, sweep_b)
         return
     wake(state, b)
-    count = _gather(state, pair, a, b, time)
-    for _ in range(_MAX_CORRECTIONS):
-        if correct_positions(state, count, _CORRECTED_SHARE, _CORRECTED_ENOUGH):
-            break
+    count = _gather(state, pair, b, time)
+    correct_positions(state, count, _CORRECTED_SHARE, _CORRECTED_ENOUGH, _MAX_CORRECTIONS)
     begin_sweep(state, b)
     prepare(state, count, False)
     solve_velocities(state, count)
@@ -122,12 +133,10 @@ def _solve_impact(state: Any, pair: int, time: np.float32) -> None:
     find_pairs(state)
 
 
-def _gather(state: Any, first: int, a: int, b: int, time: np.float32) -> int:
+def _gather(state: Any, first: int, b: int, time: np.float32) -> int:
     """Take in whatever standing thing the body touches at a time, the impact first; returns how many contacts."""
     add_contact(state, 0, first)
     count = 1
-    for body in range(NUM_MOVING, NUM_BODIES):
-        state.is_here[body] = body == a
     place = state.num_pairs - 1
     while place >= 0:
         pair = state.pairs[place]
@@ -136,37 +145,28 @@ def _gather(state: Any, first: int, a: int, b: int, time: np.float32) -> int:
         if pair == first or BODY_OF[PAIR_B[pair]] != b or other < NUM_MOVING or IS_SENSOR[pair]:
             continue
         sweep = _sweep(state, other)
-        if not state.is_here[other]:
-            advance(state, other, time)
+        advance(state, other, time)
         update_contact(state, pair)
         if not state.is_touching[pair]:
             _restore(state, other, sweep)
         elif count < MAX_CONTACTS:
             add_contact(state, count, pair)
             count += 1
-            state.is_here[other] = True
     return count
 
 
 def _sweep(state: Any, body: int) -> Sweep:
-    return (
-        state.progress[body],
-        state.start_x[body],
-        state.start_y[body],
-        state.start_angle[body],
-        state.centre_x[body],
-        state.centre_y[body],
-        state.angle[body],
-    )
+    """Return the sweep of a body, and how far it is in the step."""
+    progress, x, y, angle, end_x, end_y, end_angle = _parts(state)
+    return progress[body], x[body], y[body], angle[body], end_x[body], end_y[body], end_angle[body]
 
 
 def _restore(state: Any, body: int, sweep: Sweep) -> None:
     """Put a body back to where its sweep ended."""
-    state.progress[body] = sweep[0]
-    state.start_x[body] = sweep[1]
-    state.start_y[body] = sweep[2]
-    state.start_angle[body] = sweep[3]
-    state.centre_x[body] = sweep[4]
-    state.centre_y[body] = sweep[5]
-    state.angle[body] = sweep[6]
+    for values, value in zip(_parts(state), sweep):  # noqa: B905  # which cannot be compiled with strict
+        values[body] = value
     follow(state, body)
+
+
+def _parts(state: Any) -> Any:
+    return state.progress, state.start_x, state.start_y, state.start_angle, state.centre_x, state.centre_y, state.angle

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from envfleet.envs.hockey.kernel.bodies import rotated
 from envfleet.envs.hockey.kernel.pairs import fixtures
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
@@ -110,11 +111,6 @@ def touch_polygons(state: Any, pair: int) -> None:
         _clip(state, pair, shape_a, shape_b, edge_a, False)
 
 
-def _rotated(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
-    cosine, sine = state.cosine[body], state.sine[body]
-    return cosine * x - sine * y, sine * x + cosine * y
-
-
 def _rotated_back(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[np.float32, np.float32]:
     cosine, sine = state.cosine[body], state.sine[body]
     return cosine * x + sine * y, -sine * x + cosine * y
@@ -124,15 +120,15 @@ def _rotated_back(state: Any, body: int, x: np.float32, y: np.float32) -> tuple[
 def _edge_separation(state: Any, one: int, edge: int, two: int) -> np.float32:
     """Return how far the second polygon is in front of an edge of the first."""
     a, b = BODY_OF[one], BODY_OF[two]
-    world_x, world_y = _rotated(state, a, NORMAL_X[one, edge], NORMAL_Y[one, edge])
+    world_x, world_y = rotated(state, a, NORMAL_X[one, edge], NORMAL_Y[one, edge])
     x, y = _rotated_back(state, b, world_x, world_y)
     least, nearest = HUGE, 0
     for k in range(VERTEX_COUNT[two]):
         reach = VERTEX_X[two, k] * x + VERTEX_Y[two, k] * y
         if reach < least:
             least, nearest = reach, k
-    from_x, from_y = _rotated(state, a, VERTEX_X[one, edge], VERTEX_Y[one, edge])
-    to_x, to_y = _rotated(state, b, VERTEX_X[two, nearest], VERTEX_Y[two, nearest])
+    from_x, from_y = rotated(state, a, VERTEX_X[one, edge], VERTEX_Y[one, edge])
+    to_x, to_y = rotated(state, b, VERTEX_X[two, nearest], VERTEX_Y[two, nearest])
     apart_x = (to_x + state.x[b]) - (from_x + state.x[a])
     apart_y = (to_y + state.y[b]) - (from_y + state.y[a])
     return F(apart_x * world_x + apart_y * world_y)
@@ -143,8 +139,8 @@ def _largest_separation(state: Any, one: int, two: int) -> tuple[np.float32, int
     """Return the largest separation over the edges of the first polygon, and its edge."""
     a, b = BODY_OF[one], BODY_OF[two]
     count = VERTEX_COUNT[one]
-    from_x, from_y = _rotated(state, a, CENTROID_X[one], CENTROID_Y[one])
-    to_x, to_y = _rotated(state, b, CENTROID_X[two], CENTROID_Y[two])
+    from_x, from_y = rotated(state, a, CENTROID_X[one], CENTROID_Y[one])
+    to_x, to_y = rotated(state, b, CENTROID_X[two], CENTROID_Y[two])
     apart_x = (to_x + state.x[b]) - (from_x + state.x[a])
     apart_y = (to_y + state.y[b]) - (from_y + state.y[a])
     x, y = _rotated_back(state, a, apart_x, apart_y)
@@ -178,7 +174,7 @@ def _largest_separation(state: Any, one: int, two: int) -> tuple[np.float32, int
 def _clip(state: Any, pair: int, one: int, two: int, edge: int, is_face_b: bool) -> None:
     """Cut the edge of the second polygon that faces an edge of the first, and keep what is near enough."""
     a, b = BODY_OF[one], BODY_OF[two]
-    world_x, world_y = _rotated(state, a, NORMAL_X[one, edge], NORMAL_Y[one, edge])
+    world_x, world_y = rotated(state, a, NORMAL_X[one, edge], NORMAL_Y[one, edge])
     x, y = _rotated_back(state, b, world_x, world_y)
     least, facing = HUGE, 0
     for k in range(VERTEX_COUNT[two]):
@@ -186,17 +182,17 @@ def _clip(state: Any, pair: int, one: int, two: int, edge: int, is_face_b: bool)
         if reach < least:
             least, facing = reach, k
     after = facing + 1 if facing + 1 < VERTEX_COUNT[two] else 0
-    one_x, one_y = _rotated(state, b, VERTEX_X[two, facing], VERTEX_Y[two, facing])
-    two_x, two_y = _rotated(state, b, VERTEX_X[two, after], VERTEX_Y[two, after])
+    one_x, one_y = rotated(state, b, VERTEX_X[two, facing], VERTEX_Y[two, facing])
+    two_x, two_y = rotated(state, b, VERTEX_X[two, after], VERTEX_Y[two, after])
     corner_one = (one_x + state.x[b], one_y + state.y[b], _VERTEX_ON_FACE + 8 * facing + edge)
     corner_two = (two_x + state.x[b], two_y + state.y[b], _VERTEX_ON_FACE + 8 * after + edge)
 
     following = edge + 1 if edge + 1 < VERTEX_COUNT[one] else 0
-    tangent_x, tangent_y = _rotated(state, a, -NORMAL_Y[one, edge], NORMAL_X[one, edge])
+    tangent_x, tangent_y = rotated(state, a, -NORMAL_Y[one, edge], NORMAL_X[one, edge])
     normal_x, normal_y = tangent_y, -tangent_x
-    first_x, first_y = _rotated(state, a, VERTEX_X[one, edge], VERTEX_Y[one, edge])
+    first_x, first_y = rotated(state, a, VERTEX_X[one, edge], VERTEX_Y[one, edge])
     first_x, first_y = first_x + state.x[a], first_y + state.y[a]
-    second_x, second_y = _rotated(state, a, VERTEX_X[one, following], VERTEX_Y[one, following])
+    second_x, second_y = rotated(state, a, VERTEX_X[one, following], VERTEX_Y[one, following])
     second_x, second_y = second_x + state.x[a], second_y + state.y[a]
     front = normal_x * first_x + normal_y * first_y
     side = -(tangent_x * first_x + tangent_y * first_y) + _TWO_SKINS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envfleet.envs.hockey.kernel.bodies import wake
+from envfleet.envs.hockey.kernel.bodies import are_apart, wake
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
     CLASH,
@@ -31,16 +31,6 @@ def fixtures(state: Any, pair: int) -> tuple[int, int]:
     return PAIR_A[pair], PAIR_B[pair]
 
 
-def have_boxes_met(state: Any, a: int, b: int) -> bool:
-    """Return whether the stored boxes of two bodies overlap."""
-    return not (
-        state.box_low_x[b] - state.box_high_x[a] > ZERO
-        or state.box_low_y[b] - state.box_high_y[a] > ZERO
-        or state.box_low_x[a] - state.box_high_x[b] > ZERO
-        or state.box_low_y[a] - state.box_high_y[b] > ZERO
-    )
-
-
 def find_pairs(state: Any) -> None:
     """Add the pairs of bodies whose box is new."""
     if not (state.is_new[RACKET_ONE] or state.is_new[RACKET_TWO] or state.is_new[PUCK]):
@@ -52,7 +42,7 @@ def find_pairs(state: Any) -> None:
             continue
         a, b = BODY_OF[PAIR_A[pair]], BODY_OF[PAIR_B[pair]]
         is_new = state.is_new[b] or (a < NUM_MOVING and state.is_new[a])
-        if is_new and have_boxes_met(state, a, b):
+        if is_new and not are_apart(state.stored, a, b, ZERO):
             state.is_paired[pair] = True
             state.is_touching[pair] = False
             state.is_enabled[pair] = True

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey.kernel.bodies import begin_sweep, origin, turn, update_box, wake
+from envfleet.envs.hockey.kernel.bodies import begin_sweep, origin, travel, turn, update_box, wake
 from envfleet.envs.hockey.kernel.contacts import update_contacts
 from envfleet.envs.hockey.kernel.impacts import solve_impacts
 from envfleet.envs.hockey.kernel.pairs import find_pairs
-from envfleet.envs.hockey.kernel.positions import correct_positions
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
     INVERSE_INERTIA,
@@ -32,10 +31,10 @@ from envfleet.envs.hockey.kernel.shapes import (
     ZERO,
     F,
 )
-from envfleet.envs.hockey.kernel.travel import travel
-from envfleet.envs.hockey.kernel.velocities import (
+from envfleet.envs.hockey.kernel.solver import (
     MAX_CONTACTS,
     add_contact,
+    correct_positions,
     prepare,
     solve_velocities,
     store_impulses,
@@ -130,15 +129,8 @@ def _solve_island(state: Any, num_bodies: int, num_contacts: int) -> None:
         body = state.island[k]
         travel(state, body, STEP_S)
         turn(state, body)
-    _settle(state, num_bodies, num_contacts == 0 or _correct(state, num_contacts))
-
-
-def _correct(state: Any, num_contacts: int) -> bool:
-    """Push bodies apart; returns whether that was enough."""
-    for _ in range(c.POSITION_ITERATIONS):
-        if correct_positions(state, num_contacts, _CORRECTED_SHARE, _CORRECTED_ENOUGH):
-            return True
-    return False
+    is_corrected = correct_positions(state, num_contacts, _CORRECTED_SHARE, _CORRECTED_ENOUGH, c.POSITION_ITERATIONS)
+    _settle(state, num_bodies, is_corrected)
 
 
 def _settle(state: Any, num_bodies: int, is_corrected: bool) -> None:

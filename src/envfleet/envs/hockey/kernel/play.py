@@ -1,7 +1,4 @@
-"""The rules around the physics, compiled: starts, observations, rewards and the scripted player.
-
-The numbers are those of `envfleet.envs.hockey.rules`, `views` and `scripted`.
-"""
+"""One game, compiled: how it begins, a step, what players see, and the scripted player; by the rules of `..rules`."""
 
 from __future__ import annotations
 
@@ -11,65 +8,29 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
+from envfleet.envs.hockey import rules
 from envfleet.envs.hockey.constants import Mode
-from envfleet.envs.hockey.kernel.bodies import add_body, build
-from envfleet.envs.hockey.kernel.clearing import clear
-from envfleet.envs.hockey.kernel.drive import hold, push, serve, slow_down, turn_racket
+from envfleet.envs.hockey.kernel.bodies import add_body, build, teleport, wake
 from envfleet.envs.hockey.kernel.physics import step_physics
-from envfleet.envs.hockey.kernel.shapes import ONE, PUCK, RACKET_ONE, RACKET_TWO, F
+from envfleet.envs.hockey.kernel.shapes import ONE, PUCK, RACKET_ONE, RACKET_TWO, ZERO, F
 from envfleet.kernels import outlined
 
-_NORMAL, _SHOOTING, _DEFENSE = int(Mode.NORMAL), int(Mode.TRAIN_SHOOTING), int(Mode.TRAIN_DEFENSE)
+_DEFENSE = int(Mode.TRAIN_DEFENSE)
 _LIMITS = np.array([c.TIME_LIMIT_STEPS[mode] for mode in Mode])
-_WEAK = 1
-
-_AWAY_SPEED, _CHASE_WIDTH = 0.5, 0.5
-_LEAD_X, _LEAD_Y, _HOME_X = 0.2, 0.1, -3.5
-_LAST_HOLD_STEPS = 7
-
-
-def draw_mode(state: Any, rng: Any, params: Any) -> None:
-    """Draw what the game is, as `envfleet.envs.hockey.rules.draw_mode` does."""
-    state.mode = params.mode
-    drawn_share = params.shooting_share + params.defense_share
-    if drawn_share > 0.0:
-        drawn = rng.random()
-        if drawn < params.shooting_share:
-            state.mode = _SHOOTING
-        elif drawn < drawn_share:
-            state.mode = _DEFENSE
 
 
 @outlined
 def begin(state: Any, rng: Any, mode: int, starter: int, keep_mode: bool) -> None:
-    """Begin a game; draws in the order of `draw_start`, then how the scripted players' rackets swing."""
+    """Begin a game; draws where everything is, then how the scripted players' rackets swing."""
     build(state)
-    clear(state)
-    width, height = c.FIELD_WIDTH, c.FIELD_HEIGHT
-    racket_x, racket_y = c.RACKET_POSITIONS[1]
-    aim = 0.0
-    if mode != _NORMAL:
-        racket_x += rng.uniform(-width / 3, width / 6)
-        racket_y += rng.uniform(-height / 4, height / 4)
-    if mode == _DEFENSE:
-        puck_x = c.CENTRE_X + rng.uniform(0.0, width / 3)
-        puck_y = c.CENTRE_Y + 0.8 * rng.uniform(-height / 2, height / 2)
-        aim = c.CENTRE_Y + 0.6 * rng.uniform(-c.GOAL_HALF_HEIGHT, c.GOAL_HALF_HEIGHT)
-    else:
-        away = rng.uniform(1.0, 2.0)
-        puck_y = c.CENTRE_Y + rng.uniform(-1.0, 1.0)
-        is_one_starting = starter == 1 or mode == _SHOOTING
-        if starter == 0 and mode == _NORMAL:
-            is_one_starting = rng.random() < 0.5
-        puck_x = c.CENTRE_X - away if is_one_starting else c.CENTRE_X + away
+    racket_x, racket_y, puck_x, puck_y, aim_y = rules.draw_start(mode, starter, rng)
     add_body(state, RACKET_ONE, F(c.RACKET_POSITIONS[0][0]), F(c.RACKET_POSITIONS[0][1]))
     add_body(state, RACKET_TWO, F(racket_x), F(racket_y))
     add_body(state, PUCK, F(puck_x), F(puck_y))
     if mode == _DEFENSE:
-        serve(state, 0.0, aim)
+        force_x, force_y = rules.serve_force(np.float64(state.x[PUCK]), np.float64(state.y[PUCK]), aim_y)
+        queue(state, PUCK, force_x, force_y)
     state.can_hold = keep_mode
-    state.holds[0] = 0
-    state.holds[1] = 0
     state.winner = 0
     state.clock = 0
     state.limit = _LIMITS[mode]
@@ -83,15 +44,65 @@ def begin(state: Any, rng: Any, mode: int, starter: int, keep_mode: bool) -> Non
 def play(state: Any) -> None:
     """Play one step with the actions in the state."""
     for player in range(2):
-        push(state, player, state.actions[4 * player], state.actions[4 * player + 1])
-        turn_racket(state, player, state.actions[4 * player + 2])
-    slow_down(state)
+        _drive(state, player)
+    velocity_x, velocity_y = np.float64(state.velocity_x[PUCK]), np.float64(state.velocity_y[PUCK])
+    state.linear_damping[PUCK] = rules.puck_damping(velocity_x, velocity_y)
     if state.can_hold:
         for player in range(2):
-            hold(state, player, state.actions[4 * player + 3])
+            if state.holds[player] > 1:
+                _hold(state, player)
     step_physics(state)
     state.clock += 1
     _inform(state)
+
+
+def _drive(state: Any, player: int) -> None:
+    """Let a player's action act on its racket."""
+    damping, force_x, force_y, is_leaving_x, is_leaving_y = rules.push(
+        player,
+        np.float64(state.x[player]),
+        np.float64(state.y[player]),
+        np.float64(state.velocity_x[player]),
+        np.float64(state.velocity_y[player]),
+        state.actions[4 * player],
+        state.actions[4 * player + 1],
+    )
+    if is_leaving_x:
+        state.velocity_x[player] = ZERO
+    if is_leaving_y:
+        state.velocity_y[player] = ZERO
+    state.linear_damping[player] = damping
+    queue(state, player, force_x, force_y)
+    angle, spin = np.float64(state.angle[player]), np.float64(state.spin[player])
+    torque, damping = rules.turn(player, angle, spin, state.actions[4 * player + 2])
+    state.angular_damping[player] = damping
+    state.torque[player] += torque
+
+
+def queue(state: Any, body: int, force_x: np.float32, force_y: np.float32) -> None:
+    """Let a force (N) act on a body in the next physics step."""
+    wake(state, body)
+    state.force_x[body] += force_x
+    state.force_y[body] += force_y
+
+
+def _hold(state: Any, player: int) -> None:
+    """Keep the puck at a racket for one more step, or shoot it."""
+    teleport(state, PUCK, state.x[player], state.y[player], state.angle[PUCK])
+    set_velocity(state, PUCK, state.velocity_x[player], state.velocity_y[player])
+    state.holds[player] -= 1
+    if state.holds[player] == 1 or state.actions[4 * player + 3] > c.SHOOT_THRESHOLD:
+        force_x, force_y = rules.shot_force(player, np.float64(state.angle[player]))
+        queue(state, PUCK, force_x, force_y)
+        state.holds[player] = 0
+
+
+def set_velocity(state: Any, body: int, x: np.float32, y: np.float32) -> None:
+    """Give a body a velocity, which wakes it if there is any."""
+    if x * x + y * y > ZERO:
+        wake(state, body)
+    state.velocity_x[body] = x
+    state.velocity_y[body] = y
 
 
 def command(state: Any, player: int, number: int, action: np.float32) -> None:
@@ -124,54 +135,34 @@ def see(state: Any, player: int, number: int) -> float:
 
 def _inform(state: Any) -> None:
     """Compute the terms of both players' rewards."""
-    per_metre = c.CLOSENESS_TOTAL / (c.CLOSENESS_DISTANCE * state.limit / 2)
-    per_speed = 1 / (state.limit * c.MAX_PUCK_SPEED)
-    velocity_x = np.float64(state.velocity_x[PUCK])
-    closeness_one, closeness_two = 0.0, 0.0
-    if state.x[PUCK] < c.CENTRE_X and velocity_x <= 0:
-        closeness_one = _distance(state, RACKET_ONE) * per_metre
-    if state.x[PUCK] > c.CENTRE_X and velocity_x >= 0:
-        closeness_two = _distance(state, RACKET_TWO) * per_metre
-    state.reward_closeness_to_puck = closeness_one
-    state.reward_closeness_to_puck_two = closeness_two
-    state.reward_touch_puck = 1.0 if state.holds[0] == c.HOLD_STEPS else 0.0
-    state.reward_touch_puck_two = 1.0 if state.holds[1] == c.HOLD_STEPS else 0.0
-    state.reward_puck_direction = velocity_x * per_speed
-    state.reward_puck_direction_two = -velocity_x * per_speed
-    state.reward_two = -c.WIN_REWARD * state.winner + closeness_two
+    closeness, touch, direction = _terms(state, 0)
+    state.reward_closeness_to_puck, state.reward_touch_puck, state.reward_puck_direction = closeness, touch, direction
+    closeness, touch, direction = _terms(state, 1)
+    state.reward_closeness_to_puck_two, state.reward_touch_puck_two = closeness, touch
+    state.reward_puck_direction_two = direction
+    state.reward_two = -c.WIN_REWARD * state.winner + closeness
 
 
-def _distance(state: Any, racket: int) -> float:
-    x, y = np.float64(F(state.x[racket] - state.x[PUCK])), np.float64(F(state.y[racket] - state.y[PUCK]))
-    return math.sqrt(x * x + y * y)
+def _terms(state: Any, player: int) -> tuple[float, float, float]:
+    return rules.reward_terms(
+        player,
+        np.float64(state.x[player]),
+        np.float64(state.y[player]),
+        np.float64(state.x[PUCK]),
+        np.float64(state.y[PUCK]),
+        np.float64(state.velocity_x[PUCK]),
+        state.holds[player],
+        state.limit,
+    )
 
 
 @outlined
 def swing(state: Any, rng: Any, player: int, strength: int) -> None:
-    """Let the scripted player choose a player's action; strength 1 is weak, 2 strong."""
+    """Let the scripted player choose a player's action; its strength is `c.WEAK` or `c.STRONG`."""
     state.phases[player] += rng.uniform(0.0, c.PHASE_GROWTH)
-    o = state.seen
     for number in range(18):
-        o[number] = F(see(state, player, number))
-    target_x, target_y = _HOME_X, 0.0
-    puck_x, puck_y = np.float64(o[12]), np.float64(o[13])
-    own_x, own_y = np.float64(o[0]), np.float64(o[1])
-    if o[14] < _AWAY_SPEED:
-        target_y = puck_y
-        if own_x < puck_x and abs(own_y - puck_y) < _CHASE_WIDTH:
-            away_x, away_y = own_x - puck_x, own_y - puck_y
-            distance = math.sqrt(away_x * away_x + away_y * away_y)
-            target_x, target_y = puck_x + _LEAD_X, puck_y + distance * np.float64(o[15]) * _LEAD_Y
-    gain = c.WEAK_GAIN if strength == _WEAK else c.STRONG_GAIN
-    target_angle = c.MAX_ANGLE * math.sin(state.phases[player])
-    _steer(state, player, 0, target_x - own_x, np.float64(o[3]), 0.1, gain)
-    _steer(state, player, 1, target_y - own_y, np.float64(o[4]), 0.1, gain / 5)
-    _steer(state, player, 2, target_angle - np.float64(o[2]), np.float64(o[5]), 1.0, gain / 2)
-    command(state, player, 3, ONE if 0 < state.holds[player] < _LAST_HOLD_STEPS else F(0))
-
-
-def _steer(state: Any, player: int, number: int, error: float, velocity: float, brake_s: float, gain: float) -> None:
-    shifted = velocity + 0.01
-    is_braking = shifted != 0 and abs(error / shifted) < brake_s
-    force = error * gain - (c.DAMPING_GAIN * velocity if is_braking else 0.0)
-    command(state, player, number, F(force))
+        state.seen[number] = F(see(state, player, number))
+    forces = rules.scripted_forces(state.seen, strength == c.WEAK, math.sin(state.phases[player]))
+    for number in range(3):
+        command(state, player, number, F(forces[number]))
+    command(state, player, 3, F(rules.scripted_shot(state.seen[16])))

@@ -10,8 +10,6 @@ right-most vertex, the lowest of several; masses and centres of mass are what it
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +30,7 @@ LEFT_SENSOR, RIGHT_SENSOR = 6, 8
 NUM_FIXTURES, PUCK_FIXTURE = 13, 12
 
 BODY_OF = np.array([3, 4, 5, 6, 7, 8, 9, 9, 10, 10, RACKET_ONE, RACKET_TWO, PUCK])
-FIXTURE_OF = np.array([10, 11, 12])  # of the bodies that move
+FIXTURE_OF = np.array([10, 11, 12, 0, 1, 2, 3, 4, 5, 6, 8])  # of each body, the first
 
 
 def _hull(outline: c.Outline) -> Table:
@@ -78,12 +76,12 @@ VERTEX_X, VERTEX_Y = _rows(_HULLS, 0), _rows(_HULLS, 1)
 NORMAL_X, NORMAL_Y = _rows([_normals(hull) for hull in _HULLS], 0), _rows([_normals(hull) for hull in _HULLS], 1)
 CENTROID_X, CENTROID_Y = np.array([_centroid(hull) for hull in _HULLS] + [np.zeros(2, np.float32)], np.float32).T.copy()
 RADIUS = np.array([0.01] * 12 + [c.PUCK_RADIUS], np.float32)
+REACH = np.array([RADIUS[PUCK_FIXTURE] if body == PUCK else RADIUS[0] for body in range(NUM_BODIES)])  # of bodies
 
 _PLACES = np.array([position for position, _ in (*c.BARRIERS, *c.GOALS)], np.float32)
 STATIC_X, STATIC_Y = (np.concatenate([np.zeros(NUM_MOVING, np.float32), _PLACES[:, axis]]) for axis in (0, 1))
 
 # Of the rackets and the puck; zero for everything that stands.
-MASS = np.array([58.000003814697266, 58.0, 1.0323623418807983], np.float32)
 _STANDING = [0.0] * (NUM_BODIES - NUM_MOVING)
 INVERSE_MASS = np.array([0.017241377383470535, 0.017241379246115685, 0.9686521291732788, *_STANDING], np.float32)
 INVERSE_INERTIA = np.array([0.2695784270763397, 0.2695784568786621, 41.26801681518555, *_STANDING], np.float32)
@@ -115,7 +113,3 @@ IS_SENSOR = (PAIR_A == LEFT_SENSOR) | (PAIR_A == RIGHT_SENSOR)
 _FRICTION = np.array([c.WALL_FRICTION] * 10 + [c.RACKET_FRICTION] * 2 + [c.PUCK_FRICTION], np.float32)
 FRICTION = np.sqrt(_FRICTION[PAIR_A] * _FRICTION[PAIR_B])
 RESTITUTION = np.where(PAIR_B == PUCK_FIXTURE, F(c.PUCK_RESTITUTION), F(0))
-
-MAX_ROTATION = F(math.pi / 2)
-MAX_ROTATION_SQUARED = MAX_ROTATION * MAX_ROTATION
-MAX_TRANSLATION, MAX_TRANSLATION_SQUARED = F(2), F(4)

@@ -1,4 +1,4 @@
-"""Contact forces: impulses by which touching bodies neither sink into each other nor slide without friction.
+"""Contacts of an island solved: by impulses, so that bodies neither approach nor slide without friction, and by moves.
 
 Sequential impulses with warm starting, two points of a contact solved together as a linear complementarity problem, as
 in Box2D (E. Catto, "Iterative Dynamics with Temporal Coherence" (2005); zlib licence, see NOTICE). Sweeps stop when one
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.hockey import constants as c
-from envfleet.envs.hockey.kernel.bodies import origin
+from envfleet.envs.hockey.kernel.bodies import origin, rotated, turn
 from envfleet.envs.hockey.kernel.pairs import fixtures
 from envfleet.envs.hockey.kernel.shapes import (
     BODY_OF,
@@ -20,9 +20,11 @@ from envfleet.envs.hockey.kernel.shapes import (
     HALF,
     INVERSE_INERTIA,
     INVERSE_MASS,
+    NUM_MOVING,
     ONE,
-    RADIUS,
+    REACH,
     RESTITUTION,
+    SLOP,
     ZERO,
     F,
 )
@@ -33,6 +35,7 @@ MAX_CONTACTS = 16
 
 _BOUNCE_SPEED = F(1)  # m/s; slower approaches do not bounce
 _MAX_CONDITION = F(1000)
+_MAX_CORRECTION = F(0.2)  # m
 
 Speeds = tuple[np.float32, np.float32, np.float32, np.float32, np.float32, np.float32]
 """Velocity x and y and spin of body A, then of body B."""
@@ -43,7 +46,6 @@ def add_contact(state: Any, place: int, pair: int) -> None:
     shape_a, shape_b = fixtures(state, pair)
     state.c_pair[place] = pair
     state.c_a[place], state.c_b[place] = BODY_OF[shape_a], BODY_OF[shape_b]
-    state.c_reach_a[place], state.c_reach_b[place] = RADIUS[shape_a], RADIUS[shape_b]
 
 
 @outlined
@@ -65,21 +67,12 @@ def prepare(state: Any, count: int, is_warm: bool) -> None:
 def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
     """Find the normal, and where the points are, seen from both centres of mass."""
     a, b = state.c_a[k], state.c_b[k]
-    reach_a, reach_b = state.c_reach_a[k], state.c_reach_b[k]
-    face, other = (b, a) if state.is_face_b[pair] else (a, b)
-    reach, other_reach = (reach_b, reach_a) if state.is_face_b[pair] else (reach_a, reach_b)
-    face_x, face_y = origin(state, face)
+    reach, other_reach = (REACH[b], REACH[a]) if state.is_face_b[pair] else (REACH[a], REACH[b])
+    other, normal_x, normal_y, plane_x, plane_y = _find_face(state, k)
     other_x, other_y = origin(state, other)
-    cosine, sine = state.cosine[face], state.sine[face]
-    other_cosine, other_sine = state.cosine[other], state.sine[other]
-    normal_x = cosine * state.normal_x[pair] - sine * state.normal_y[pair]
-    normal_y = sine * state.normal_x[pair] + cosine * state.normal_y[pair]
-    plane_x = (cosine * state.plane_x[pair] - sine * state.plane_y[pair]) + face_x
-    plane_y = (sine * state.plane_x[pair] + cosine * state.plane_y[pair]) + face_y
     for j in range(num_points):
-        x, y = state.point_x[2 * pair + j], state.point_y[2 * pair + j]
-        point_x = (other_cosine * x - other_sine * y) + other_x
-        point_y = (other_sine * x + other_cosine * y) + other_y
+        x, y = rotated(state, other, state.point_x[2 * pair + j], state.point_y[2 * pair + j])
+        point_x, point_y = x + other_x, y + other_y
         depth = reach - ((point_x - plane_x) * normal_x + (point_y - plane_y) * normal_y)
         middle_x = HALF * ((point_x + depth * normal_x) + (point_x - other_reach * normal_x))
         middle_y = HALF * ((point_y + depth * normal_y) + (point_y - other_reach * normal_y))
@@ -89,6 +82,16 @@ def _locate(state: Any, k: int, pair: int, num_points: int) -> None:
         state.c_arm_by[2 * k + j] = middle_y - state.centre_y[b]
     state.c_normal_x[k] = -normal_x if state.is_face_b[pair] else normal_x
     state.c_normal_y[k] = -normal_y if state.is_face_b[pair] else normal_y
+
+
+def _find_face(state: Any, k: int) -> tuple[int, np.float32, np.float32, np.float32, np.float32]:
+    """Return the body that does not have the face of a contact, and the face: its normal, and a point on it."""
+    a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
+    face, other = (b, a) if state.is_face_b[pair] else (a, b)
+    x, y = origin(state, face)
+    normal_x, normal_y = rotated(state, face, state.normal_x[pair], state.normal_y[pair])
+    plane_x, plane_y = rotated(state, face, state.plane_x[pair], state.plane_y[pair])
+    return other, normal_x, normal_y, plane_x + x, plane_y + y
 
 
 def _prepare_point(state: Any, k: int, point: int) -> None:
@@ -136,24 +139,26 @@ def _prepare_block(state: Any, k: int) -> None:
 def warm_start(state: Any, count: int) -> None:
     """Apply the impulses of the last step."""
     for k in range(count):
-        a, b = state.c_a[k], state.c_b[k]
         normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
+        speeds = _read_speeds(state, k)
         for j in range(state.c_points[k]):
             point = 2 * k + j
             along, across = state.c_normal_impulse[point], state.c_tangent_impulse[point]
             push_x, push_y = along * normal_x + across * normal_y, along * normal_y + across * -normal_x
-            _push(state, a, b, point, push_x, push_y)
+            speeds = _pushed(state, k, point, speeds, push_x, push_y)
+        _write_speeds(state, k, speeds)
 
 
-def _push(state: Any, a: int, b: int, point: int, push_x: np.float32, push_y: np.float32) -> None:
-    """Apply an impulse (N s) at a point: to one body, and the opposite to the other."""
-    ax, ay, bx, by = state.c_arm_ax[point], state.c_arm_ay[point], state.c_arm_bx[point], state.c_arm_by[point]
-    state.velocity_x[a] -= INVERSE_MASS[a] * push_x
-    state.velocity_y[a] -= INVERSE_MASS[a] * push_y
-    state.spin[a] -= INVERSE_INERTIA[a] * (ax * push_y - ay * push_x)
-    state.velocity_x[b] += INVERSE_MASS[b] * push_x
-    state.velocity_y[b] += INVERSE_MASS[b] * push_y
-    state.spin[b] += INVERSE_INERTIA[b] * (bx * push_y - by * push_x)
+def _read_speeds(state: Any, k: int) -> Speeds:
+    a, b = state.c_a[k], state.c_b[k]
+    ax, ay, bx, by = state.velocity_x[a], state.velocity_y[a], state.velocity_x[b], state.velocity_y[b]
+    return ax, ay, state.spin[a], bx, by, state.spin[b]
+
+
+def _write_speeds(state: Any, k: int, speeds: Speeds) -> None:
+    a, b = state.c_a[k], state.c_b[k]
+    state.velocity_x[a], state.velocity_y[a], state.spin[a] = speeds[0], speeds[1], speeds[2]
+    state.velocity_x[b], state.velocity_y[b], state.spin[b] = speeds[3], speeds[4], speeds[5]
 
 
 @outlined
@@ -178,22 +183,13 @@ def store_impulses(state: Any, count: int) -> None:
 
 @outlined
 def _solve_contact(state: Any, k: int) -> bool:
-    """Return one contact in one sweep: friction first, then the normal; returns whether any impulse changed."""
-    a, b, first = state.c_a[k], state.c_b[k], 2 * k
-    speeds: Speeds = (
-        state.velocity_x[a],
-        state.velocity_y[a],
-        state.spin[a],
-        state.velocity_x[b],
-        state.velocity_y[b],
-        state.spin[b],
-    )
-    speeds, is_changed = _rub(state, k, first, speeds)
+    """Solve one contact in one sweep: friction first, then the normal; returns whether any impulse changed."""
+    first = 2 * k
+    speeds, is_changed = _rub(state, k, first, _read_speeds(state, k))
     if state.c_points[k] == 1:
         normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
         old = state.c_normal_impulse[first]
-        speed_x, speed_y = _approach(state, first, speeds)
-        speed = speed_x * normal_x + speed_y * normal_y
+        speed = _approach(state, first, speeds, normal_x, normal_y)
         change = -state.c_normal_mass[first] * (speed - state.c_bias[first])
         new = max(old + change, ZERO)
         state.c_normal_impulse[first] = new
@@ -204,24 +200,36 @@ def _solve_contact(state: Any, k: int) -> bool:
         second, is_pushed = _rub(state, k, first + 1, speeds)
         speeds, is_blocked = _block(state, k, second)
         is_changed |= is_pushed | is_blocked
-    state.velocity_x[a], state.velocity_y[a], state.spin[a] = speeds[0], speeds[1], speeds[2]
-    state.velocity_x[b], state.velocity_y[b], state.spin[b] = speeds[3], speeds[4], speeds[5]
+    _write_speeds(state, k, speeds)
     return is_changed
 
 
-def _approach(state: Any, point: int, speeds: Speeds) -> tuple[np.float32, np.float32]:
-    """Velocity of body B against body A at a point."""
+def _approach(state: Any, point: int, speeds: Speeds, along_x: np.float32, along_y: np.float32) -> np.float32:
+    """Return the speed of body B against body A at a point, in a direction."""
     vax, vay, wa, vbx, vby, wb = speeds
     x = ((vbx + -wb * state.c_arm_by[point]) - vax) - -wa * state.c_arm_ay[point]
     y = ((vby + wb * state.c_arm_bx[point]) - vay) - wa * state.c_arm_ax[point]
-    return x, y
+    return F(x * along_x + y * along_y)
 
 
 def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, push_y: np.float32) -> Speeds:
     """Return the velocities after an impulse at a point."""
-    a, b = state.c_a[k], state.c_b[k]
     turn_a = state.c_arm_ax[point] * push_y - state.c_arm_ay[point] * push_x
     turn_b = state.c_arm_bx[point] * push_y - state.c_arm_by[point] * push_x
+    return _changed(state, k, speeds, push_x, push_y, turn_a, turn_b)
+
+
+def _changed(
+    state: Any,
+    k: int,
+    speeds: Speeds,
+    push_x: np.float32,
+    push_y: np.float32,
+    turn_a: np.float32,
+    turn_b: np.float32,
+) -> Speeds:
+    """Return the velocities after an impulse (N s), and what it turns each body by: one, and the other against it."""
+    a, b = state.c_a[k], state.c_b[k]
     return (
         speeds[0] - INVERSE_MASS[a] * push_x,
         speeds[1] - INVERSE_MASS[a] * push_y,
@@ -235,8 +243,7 @@ def _pushed(state: Any, k: int, point: int, speeds: Speeds, push_x: np.float32, 
 def _rub(state: Any, k: int, point: int, speeds: Speeds) -> tuple[Speeds, bool]:
     """Friction at one point, bounded by what presses there."""
     tangent_x, tangent_y = state.c_normal_y[k], -state.c_normal_x[k]
-    speed_x, speed_y = _approach(state, point, speeds)
-    change = state.c_tangent_mass[point] * -(speed_x * tangent_x + speed_y * tangent_y)
+    change = state.c_tangent_mass[point] * -_approach(state, point, speeds, tangent_x, tangent_y)
     most, old = FRICTION[state.c_pair[k]] * state.c_normal_impulse[point], state.c_tangent_impulse[point]
     new = max(-most, min(old + change, most))
     state.c_tangent_impulse[point] = new
@@ -245,14 +252,12 @@ def _rub(state: Any, k: int, point: int, speeds: Speeds) -> tuple[Speeds, bool]:
 
 
 def _block(state: Any, k: int, speeds: Speeds) -> tuple[Speeds, bool]:
-    """Return the normal impulses of two points at once."""
-    a, b, one, two = state.c_a[k], state.c_b[k], 2 * k, 2 * k + 1
+    """Apply the normal impulses of two points at once; returns the velocities, and whether any impulse changed."""
+    one, two = 2 * k, 2 * k + 1
     normal_x, normal_y = state.c_normal_x[k], state.c_normal_y[k]
     old_1, old_2 = state.c_normal_impulse[one], state.c_normal_impulse[two]
-    speed_x, speed_y = _approach(state, one, speeds)
-    speed_1 = speed_x * normal_x + speed_y * normal_y
-    speed_x, speed_y = _approach(state, two, speeds)
-    speed_2 = speed_x * normal_x + speed_y * normal_y
+    speed_1 = _approach(state, one, speeds, normal_x, normal_y)
+    speed_2 = _approach(state, two, speeds, normal_x, normal_y)
     k11, k12, k22 = state.c_k11[k], state.c_k12[k], state.c_k22[k]
     goal_1 = (speed_1 - state.c_bias[one]) - (k11 * old_1 + k12 * old_2)
     goal_2 = (speed_2 - state.c_bias[two]) - (k12 * old_1 + k22 * old_2)
@@ -266,16 +271,8 @@ def _block(state: Any, k: int, speeds: Speeds) -> tuple[Speeds, bool]:
     turn_b = (state.c_arm_bx[one] * one_y - state.c_arm_by[one] * one_x) + (
         state.c_arm_bx[two] * two_y - state.c_arm_by[two] * two_x
     )
-    push_x, push_y = one_x + two_x, one_y + two_y
-    pushed = (
-        speeds[0] - INVERSE_MASS[a] * push_x,
-        speeds[1] - INVERSE_MASS[a] * push_y,
-        speeds[2] - INVERSE_INERTIA[a] * turn_a,
-        speeds[3] + INVERSE_MASS[b] * push_x,
-        speeds[4] + INVERSE_MASS[b] * push_y,
-        speeds[5] + INVERSE_INERTIA[b] * turn_b,
-    )
-    return pushed, (change_1 != ZERO) | (change_2 != ZERO)
+    changed = _changed(state, k, speeds, one_x + two_x, one_y + two_y, turn_a, turn_b)
+    return changed, (change_1 != ZERO) | (change_2 != ZERO)
 
 
 def _complement(
@@ -296,3 +293,65 @@ def _complement(
     if goal >= ZERO and goal_2 >= ZERO:
         return ZERO, ZERO
     return old, old_2
+
+
+# ------------------------------------------------------------------ positions
+
+
+@outlined
+def correct_positions(state: Any, count: int, share: np.float32, stop: np.float32, num_sweeps: int) -> bool:
+    """Push apart what has sunk into each other, by moving bodies rather than by speed.
+
+    Args:
+        state: The game.
+        count: How many contacts the island has.
+        share: How much of an overlap is taken away at once.
+        stop: A sweep over all contacts was enough if nothing overlaps by more than this (m, below 0).
+        num_sweeps: At most.
+
+    Returns:
+        Whether one was enough.
+    """
+    for _ in range(num_sweeps):
+        least = ZERO
+        for k in range(count):
+            pair = state.c_pair[k]
+            for j in range(state.num_points[pair]):
+                least = min(least, _correct_point(state, k, 2 * pair + j, share))
+        if least >= stop:
+            return True
+    return False
+
+
+def _correct_point(state: Any, k: int, point: int, share: np.float32) -> np.float32:
+    """Move two bodies apart at one point; returns the separation before."""
+    a, b, pair = state.c_a[k], state.c_b[k], state.c_pair[k]
+    other, normal_x, normal_y, plane_x, plane_y = _find_face(state, k)
+    other_x, other_y = origin(state, other)
+    x, y = rotated(state, other, state.point_x[point], state.point_y[point])
+    x, y = x + other_x, y + other_y
+    separation = ((x - plane_x) * normal_x + (y - plane_y) * normal_y) - REACH[a] - REACH[b]
+    if state.is_face_b[pair]:
+        normal_x, normal_y = -normal_x, -normal_y
+
+    mass_a, inertia_a, mass_b, inertia_b = INVERSE_MASS[a], INVERSE_INERTIA[a], INVERSE_MASS[b], INVERSE_INERTIA[b]
+    ax, ay, bx, by = x - state.centre_x[a], y - state.centre_y[a], x - state.centre_x[b], y - state.centre_y[b]
+    correction = max(-_MAX_CORRECTION, min(share * (separation + SLOP), ZERO))
+    lever_a, lever_b = ax * normal_y - ay * normal_x, bx * normal_y - by * normal_x
+    stiffness = mass_a + mass_b + inertia_a * lever_a * lever_a + inertia_b * lever_b * lever_b
+    impulse = -correction / stiffness if stiffness > ZERO else ZERO
+    push_x, push_y = impulse * normal_x, impulse * normal_y
+    if a < NUM_MOVING:
+        state.centre_x[a] -= mass_a * push_x
+        state.centre_y[a] -= mass_a * push_y
+        _rotate(state, a, -(inertia_a * (ax * push_y - ay * push_x)))
+    state.centre_x[b] += mass_b * push_x
+    state.centre_y[b] += mass_b * push_y
+    _rotate(state, b, inertia_b * (bx * push_y - by * push_x))
+    return F(separation)
+
+
+def _rotate(state: Any, body: int, angle: np.float32) -> None:
+    if angle != ZERO:
+        state.angle[body] += angle
+        turn(state, body)
