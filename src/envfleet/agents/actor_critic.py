@@ -1,4 +1,4 @@
-"""The networks of PPO, and what their outputs mean for discrete and for continuous actions."""
+"""The networks of PPO, and its policies for discrete and for continuous actions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from envfleet.kernels.rollouts.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
 MOST = math.atanh(_MOST_UNIT)
-
-
 SMALLEST_VARIANCE = 1e-8
 
 

@@ -1,4 +1,4 @@
-"""What every agent has: actions for a batch, a state that is saved and brought back."""
+"""The base of all agents: actions for a batch, and a state that is saved and restored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from envfleet.agents import compiled, saving
 from envfleet.agents.actions import ActionTable
-from envfleet.agents.networks import has_only_dense_layers
+from envfleet.agents.networks import is_vector
 from envfleet.agents.packing import Packing
 from envfleet.agents.randomness import Random, initialising
 from envfleet.errors import InvalidArgument
@@ -34,7 +34,7 @@ class Agent(abc.ABC, Generic[Config]):
     """A policy that learns.
 
     A kind of agent has a `config_class`, the dataclass of its hyperparameters. Its `_build` puts networks and
-    optimisers into `_networks` and `_learners`: those are saved and brought back.
+    optimisers into `_networks` and `_learners`: those are saved and restored.
 
     Args:
         observation_space: Of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of
@@ -95,8 +95,8 @@ class Agent(abc.ABC, Generic[Config]):
 
     def _can_compile(self) -> bool:
         config: Any = self.config  # a NetworkConfig, if there is something to compile
-        can_run = compiled.is_available() and self.device.type == "cpu"
-        return config.compiled and can_run and has_only_dense_layers(self.packing, config)
+        is_dense = is_vector(self.packing) and config.network is None and not config.layer_norm
+        return config.compiled and is_dense and compiled.is_available() and self.device.type == "cpu"
 
     @property
     def is_compiled(self) -> bool:
@@ -122,7 +122,7 @@ class Agent(abc.ABC, Generic[Config]):
         Args:
             observations: `(N, …)`, in the form of the observation space or as `pack` returns them.
             deterministic: Whether to choose the best, without exploration.
-            env_indices: Whose observations these are, `(N,)`, for exploration that hangs together over time; `None`
+            env_indices: Whose observations these are, `(N,)`, for exploration that is correlated over time; `None`
                 for sub-environments 0 to N - 1.
 
         Returns:
@@ -156,7 +156,7 @@ class Agent(abc.ABC, Generic[Config]):
         """Return what `act_batch` does without exploration as a module, from rows of observations to actions.
 
         Raises:
-            InvalidArgument: The agent does not say.
+            InvalidArgument: The agent has no such module.
         """
         raise InvalidArgument(
             f"{self.name} cannot be exported, as it has no best_actions(): define it to return a torch.nn.Module from "
@@ -186,7 +186,7 @@ class Agent(abc.ABC, Generic[Config]):
                 ) from error
 
     def share_weights(self, other: Agent[Any]) -> None:
-        """Have the weights of another agent of the same form from now on, whatever it learns."""
+        """Use the weights of another agent of the same form from now on, whatever it learns."""
         for name, network in self._networks.items():
             theirs = other._networks[name].state_dict(keep_vars=True)  # of the same class
             for key, tensor in network.state_dict(keep_vars=True).items():
@@ -212,7 +212,7 @@ class Agent(abc.ABC, Generic[Config]):
         return copies
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another agent of the same form was; what the state does not hold stays as it is."""
+        """Take over the state of another agent of the same form; what it does not hold stays as it is."""
         state = saving.portable(state)  # optimisers would share tensors with it
         self.set_weights(state["networks"])
         if "counters" in state:
@@ -242,10 +242,10 @@ class Agent(abc.ABC, Generic[Config]):
         saving.write(path, payload)
 
     def load(self, path: str | Path) -> None:
-        """Go on where the agent was that was saved to a file.
+        """Take over the state of the agent in a file.
 
         Raises:
-            InvalidArgument: It is no such file, or of an agent of another kind or form.
+            InvalidArgument: It is no such file, or the agent in it is of another kind or form.
         """
         payload = saving.read(path)
         if payload["agent"] != self._kind():
@@ -263,7 +263,7 @@ class Agent(abc.ABC, Generic[Config]):
 
     @property
     def learns_by(self) -> str:
-        """Return what makes its updates, in a few words."""
+        """Return a short description of how updates are made."""
         return "compiled updates" if self.is_compiled else f"updates by torch on {self.device}"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Hyperparameters that agents share, and how all of them are checked."""
+"""Hyperparameters that agents share, and checks of all of them."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class NStep:
         return {"counts": self._counts.copy(), "kept": [array.copy() for array in self._kept]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
+        """Take over the state of another."""
         self._counts, self._kept = as_array(state["counts"]), tuple(map(as_array, state["kept"]))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from gymnasium import spaces
@@ -40,7 +40,7 @@ def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Modul
     """
     if network is not None:
         encoder: nn.Module = OwnEncoder(packing, network)
-    elif _is_vector(packing):
+    elif is_vector(packing):
         return nn.Identity(), packing.num_inputs
     else:
         encoder = PartEncoder(packing)
@@ -159,17 +159,8 @@ class OwnEncoder(nn.Module):
         """`(N, inputs)` to `(N, features)`."""
         parts = self._packing.parts
         columns = torch.split(rows, [part.size for part in parts], dim=1)
-        features: Tensor = self.module(_nested(self._packing.original, map(_shaped, parts, columns)))
+        features: Tensor = self.module(self._packing.nest(list(map(_shaped, parts, columns))))
         return features
-
-
-def _nested(space: spaces.Space[Any], values: Iterator[Tensor]) -> Any:
-    """Take the values of a space, in its order."""
-    if isinstance(space, spaces.Dict):
-        return {key: _nested(inner, values) for key, inner in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_nested(inner, values) for inner in space.spaces)
-    return next(values)
 
 
 def _shaped(part: Part, column: Tensor) -> Tensor:
@@ -177,12 +168,7 @@ def _shaped(part: Part, column: Tensor) -> Tensor:
     return values.long() if isinstance(part.space, (spaces.Discrete, spaces.MultiDiscrete)) else values
 
 
-def has_only_dense_layers(packing: Packing, config: NetworkConfig) -> bool:
-    """Return whether networks of this form are dense layers alone, not normalised."""
-    return _is_vector(packing) and config.network is None and not config.layer_norm
-
-
-def _is_vector(packing: Packing) -> bool:
+def is_vector(packing: Packing) -> bool:
     """Return whether dense layers can take observations as they are."""
     space = packing.original
     choices = (spaces.Discrete, spaces.MultiDiscrete)

@@ -1,4 +1,4 @@
-"""What agents with a replay buffer have in common: remembering, and how an update is made of batches."""
+"""The base of agents with a replay buffer: remembering, and updates from batches."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class OffPolicyAgent(Agent[Config]):
             self._compiled.acting[:] = self._compiled.actor.values
 
     def share_weights(self, other: Agent[Any]) -> None:
-        """Have the weights of another agent of the same form from now on, and act by those that it acts by."""
+        """Use the weights of another agent of the same form from now on, and act by those that it acts by."""
         super().share_weights(other)
         if self._compiled is not None:
             self._compiled = self._compiled._replace(acting=other._compiled.acting)  # noqa: SLF001 (of the same class)
@@ -185,7 +185,7 @@ class OffPolicyAgent(Agent[Config]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another agent of the same form was; what the state does not hold stays as it is."""
+        """Take over the state of another agent of the same form; what it does not hold stays as it is."""
         super().load_state_dict(state)
         if self._compiled is not None and "acting" in state:
             self._compiled.acting[:] = state["acting"]

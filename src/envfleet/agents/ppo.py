@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,18 +218,14 @@ class PPO(SlabAgent[PPOConfig]):
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
-        means, most = Means(), self.config.target_kl
-        for part in self._minibatches(orders):
+        means, most, num_parts = Means(), self.config.target_kl, min(self.config.num_minibatches, orders.shape[1])
+        for part in (part for order in orders for part in order.tensor_split(num_parts)):
             figures = self._descend_once(Lessons(*(column[part] for column in lessons)))
             means.add(figures)
             if most is not None and float(figures["divergence"]) > most:
                 break
         self.num_updates += means.count
         return means.result()
-
-    def _minibatches(self, orders: Tensor) -> Iterator[Tensor]:
-        for order in orders:
-            yield from order.tensor_split(min(self.config.num_minibatches, len(order)))
 
     def _descend_once(self, lessons: Lessons) -> dict[str, Tensor]:
         config, advantages = self.config, lessons.advantages

@@ -56,7 +56,7 @@ class ReplayBuffer:
     """The last `capacity` transitions, drawn from uniformly with replacement.
 
     Memory is taken as it is filled: per transition twice an observation in its own dtype (floats as float32, images as
-    uint8), an action and two float32. `size_bytes` tells how much that is in the end.
+    uint8), an action and two float32. `size_bytes` is what a full buffer takes.
 
     Args:
         capacity: Transitions held; the oldest give way.

@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic with a temperature that finds itself (Haarnoja et al. 2018, arXiv:1812.05905)."""
+"""SAC: soft actor-critic with automatic temperature tuning (Haarnoja et al. 2018, arXiv:1812.05905)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def propose(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class GaussianActor(nn.Module):
-    """Means and standard deviations of a normal distribution over actions before the tanh."""
+    """The network of a normal distribution over actions before the tanh."""
 
     def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class _Settings(NamedTuple):
 
 
 class _Proposals(NamedTuple):
-    """Actions for B rows, and what their gradients are made of; see `squashing`."""
+    """Actions for B rows, and what their gradients are made of."""
 
     actions: F32
     log_probs: F32
