@@ -114,7 +114,7 @@ class Packing:
             arrays = self._layout.apart(observations)
         except (KeyError, IndexError, TypeError) as error:
             raise InvalidArgument(
-                f"observations of type {type(observations).__name__} lack a part of {self.original} "
+                f"an observation of type {type(observations).__name__} lacks a part of {self.original} "
                 f"({type(error).__name__}: {error}): pass observations in the form of the space"
             ) from error
         columns = []

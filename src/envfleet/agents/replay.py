@@ -167,8 +167,9 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes: copies of the transitions there are, and the place of the next."""
-        columns = [column[: self._size].cpu().clone() for column in self._columns]
-        return {"columns": columns, "next": self._next, "size": self._size, "capacity": self.capacity}
+        columns = (column[: self._size].cpu().clone() for column in self._columns)
+        named = dict(zip(Discounted._fields, columns, strict=True))
+        return {"columns": named, "next": self._next, "size": self._size, "capacity": self.capacity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what another buffer of the same capacity held, at the same places.
@@ -181,8 +182,8 @@ class ReplayBuffer:
                 f"a saved replay buffer has capacity {state['capacity']}, this one {self.capacity}: make them equal"
             )
         self._next, self._size = int(state["next"]), int(state["size"])
-        for column, saved in zip(self._columns, state["columns"], strict=True):
-            column[: self._size] = saved.to(self.device)
+        for name, column in zip(Discounted._fields, self._columns, strict=True):
+            column[: self._size] = state["columns"][name].to(self.device)
 
 
 class SumTree:
