@@ -279,6 +279,8 @@ class PPO(SlabAgent[PPOConfig]):
 
 def _by_part(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     """Pass many rows through a network, a part at a time, so that layers do not fill the memory."""
+    if len(inputs) <= _PART:
+        return network(inputs)
     return torch.cat([network(part) for part in torch.split(inputs, _PART)])
 
 
