@@ -1,4 +1,4 @@
-"""What agents choose from: the numbers of discrete spaces, a table of actions, a box."""
+"""Actions that agents choose from: the numbers of discrete spaces, a table, a box."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The networks of PPO, and what their outputs mean for discrete and for continuous actions."""
+"""The networks of PPO, and its policies for discrete and for continuous actions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from envfleet.kernels.rollouts.policies import Head
 
 _MOST_UNIT = 1 - 1e-6  # tanh in float32 rounds to 1 beyond about 9; actions there count as this
 MOST = math.atanh(_MOST_UNIT)
-
-
 SMALLEST_VARIANCE = 1e-8
 
 
@@ -88,21 +86,19 @@ class ActorCritic(nn.Module):
             _orthogonal(mlp([inputs, *config.hidden, size], config.activation, layer_norm=config.layer_norm), last_gain)
             for size, last_gain in ((outputs, 0.01), (1, 1.0))
         )
-        self.is_dense = self.actor_encoder is None and not config.layer_norm
+        self.is_dense = isinstance(self.actor_encoder, nn.Identity) and not config.layer_norm
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std or 0.0), initial_log_std is not None)
         self.observation_moments = RunningMoments(packing.num_inputs)
         self.value_moments = RunningMoments(1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the policy is made of, `(B, outputs)`."""
-        features = self.observation_moments.normalise(inputs)
-        outputs: Tensor = self.actor(features if self.actor_encoder is None else self.actor_encoder(features))
+        outputs: Tensor = self.actor(self.actor_encoder(self.observation_moments.normalise(inputs)))
         return outputs
 
     def raw_values(self, inputs: Tensor) -> Tensor:
         """Values as the critic learns them, `(B,)`."""
-        features = self.observation_moments.normalise(inputs)
-        values: Tensor = self.critic(features if self.critic_encoder is None else self.critic_encoder(features))
+        values: Tensor = self.critic(self.critic_encoder(self.observation_moments.normalise(inputs)))
         return values.squeeze(-1)
 
     @torch.no_grad()

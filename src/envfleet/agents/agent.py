@@ -1,4 +1,4 @@
-"""What every agent has: actions for a batch, a state that is saved and brought back."""
+"""The base of all agents: actions for a batch, and a state that is saved and restored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents import saving
+from envfleet.agents import compiled, saving
 from envfleet.agents.actions import ActionTable
+from envfleet.agents.networks import is_vector
 from envfleet.agents.packing import Packing
 from envfleet.agents.randomness import Random, initialising
 from envfleet.errors import InvalidArgument
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
     from envfleet.kernels.rollouts.policies import MLP
 
 Contents = Literal["weights", "learner", "all"]
-CONTENTS: tuple[Contents, ...] = ("weights", "learner", "all")
 Config = TypeVar("Config")
 
 
 class Agent(abc.ABC, Generic[Config]):
     """A policy that learns.
 
-    A kind of agent has a `config_class`, the dataclass of its hyperparameters, and a `name` to show, by default that of
-    the class. Its `_build` puts networks and optimisers into `_networks` and `_learners`: those are saved and brought
-    back.
+    A kind of agent has a `config_class`, the dataclass of its hyperparameters. Its `_build` puts networks and
+    optimisers into `_networks` and `_learners`: those are saved and restored.
 
     Args:
         observation_space: Of one sub-environment: Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of
@@ -50,16 +49,10 @@ class Agent(abc.ABC, Generic[Config]):
         packing: How observations are held and given to networks.
         num_transitions: Transitions it was given.
         num_updates: Gradient updates it made.
-        is_compiled: Whether updates are compiled, not made by torch.
     """
 
-    name: ClassVar[str]
     config_class: ClassVar[type[Any]]
-    is_compiled = False
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.name = vars(cls).get("name", cls.__name__)
+    _compiled: Any = None
 
     def __init__(
         self,
@@ -87,10 +80,33 @@ class Agent(abc.ABC, Generic[Config]):
         self._memories: dict[str, Any] = {}
         with initialising(for_weights):
             self._build()
+        # What a child changes of its parent is not known to compiled code, so a class has to compile for itself.
+        if "_compile" in vars(type(self)) and self._can_compile():
+            compiled.use_one_thread()
+            self._compiled = self._compile()
 
     @abc.abstractmethod
     def _build(self) -> None:
         """Make networks and optimisers; called once, while torch's global generator draws from the agent's seed."""
+
+    def _compile(self) -> Any:
+        """Return what compiled updates need; `None`: torch makes them."""
+        return None
+
+    def _can_compile(self) -> bool:
+        config: Any = self.config  # a NetworkConfig, if there is something to compile
+        is_dense = is_vector(self.packing) and config.network is None and not config.layer_norm
+        return config.compiled and is_dense and compiled.is_available() and self.device.type == "cpu"
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return whether updates are compiled, not made by torch."""
+        return self._compiled is not None
+
+    @property
+    def name(self) -> str:
+        """Return the name of this kind of agent."""
+        return type(self).__name__
 
     # ------------------------------------------------------------------ acting
 
@@ -106,7 +122,7 @@ class Agent(abc.ABC, Generic[Config]):
         Args:
             observations: `(N, …)`, in the form of the observation space or as `pack` returns them.
             deterministic: Whether to choose the best, without exploration.
-            env_indices: Whose observations these are, `(N,)`, for exploration that hangs together over time; `None`
+            env_indices: Whose observations these are, `(N,)`, for exploration that is correlated over time; `None`
                 for sub-environments 0 to N - 1.
 
         Returns:
@@ -140,7 +156,7 @@ class Agent(abc.ABC, Generic[Config]):
         """Return what `act_batch` does without exploration as a module, from rows of observations to actions.
 
         Raises:
-            InvalidArgument: The agent does not say.
+            InvalidArgument: The agent has no such module.
         """
         raise InvalidArgument(
             f"{self.name} cannot be exported, as it has no best_actions(): define it to return a torch.nn.Module from "
@@ -170,7 +186,7 @@ class Agent(abc.ABC, Generic[Config]):
                 ) from error
 
     def share_weights(self, other: Agent[Any]) -> None:
-        """Have the weights of another agent of the same form from now on, whatever it learns."""
+        """Use the weights of another agent of the same form from now on, whatever it learns."""
         for name, network in self._networks.items():
             theirs = other._networks[name].state_dict(keep_vars=True)  # of the same class
             for key, tensor in network.state_dict(keep_vars=True).items():
@@ -184,8 +200,8 @@ class Agent(abc.ABC, Generic[Config]):
                 `"all"`: also what it remembers, the replay buffer above all; with it, training goes on as if it had
                 not been interrupted, on a CPU with one thread to the last bit.
         """
-        if contents not in CONTENTS:
-            raise InvalidArgument(f"contents={contents!r}: pass one of {', '.join(map(repr, CONTENTS))}")
+        if contents not in get_args(Contents):
+            raise InvalidArgument(f"contents={contents!r}: pass one of {', '.join(map(repr, get_args(Contents)))}")
         counters = {"transitions": self.num_transitions, "updates": self.num_updates}
         state: dict[str, Any] = {"networks": _states(self._networks), "counters": counters}
         if contents != "weights":
@@ -196,7 +212,7 @@ class Agent(abc.ABC, Generic[Config]):
         return copies
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another agent of the same form was; what the state does not hold stays as it is."""
+        """Take over the state of another agent of the same form; what it does not hold stays as it is."""
         state = saving.portable(state)  # optimisers would share tensors with it
         self.set_weights(state["networks"])
         if "counters" in state:
@@ -226,10 +242,10 @@ class Agent(abc.ABC, Generic[Config]):
         saving.write(path, payload)
 
     def load(self, path: str | Path) -> None:
-        """Go on where the agent was that was saved to a file.
+        """Take over the state of the agent in a file.
 
         Raises:
-            InvalidArgument: It is no such file, or of an agent of another kind or form.
+            InvalidArgument: It is no such file, or the agent in it is of another kind or form.
         """
         payload = saving.read(path)
         if payload["agent"] != self._kind():
@@ -241,12 +257,13 @@ class Agent(abc.ABC, Generic[Config]):
     @classmethod
     def _kind(cls) -> str:
         """Return the name that files know this kind of agent by, which `load_agent` finds the class with."""
-        is_registered = cls.name in AGENTS and resolve(AGENTS[cls.name]) is cls
-        return cls.name if is_registered else f"{cls.__module__}:{cls.__qualname__}"
+        name = cls.__name__
+        is_registered = name in AGENTS and resolve(AGENTS[name]) is cls
+        return name if is_registered else f"{cls.__module__}:{cls.__qualname__}"
 
     @property
     def learns_by(self) -> str:
-        """Return what makes its updates, in a few words."""
+        """Return a short description of how updates are made."""
         return "compiled updates" if self.is_compiled else f"updates by torch on {self.device}"
 
     def __repr__(self) -> str:

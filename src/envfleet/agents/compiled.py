@@ -107,26 +107,6 @@ class Workspace(NamedTuple):
     slopes: F32
 
 
-class Sample(NamedTuple):
-    """A batch of B transitions.
-
-    Attributes:
-        observations: `(B, inputs)`.
-        actions: `(B, size)`, or int64 `(B,)`.
-        rewards: `(B,)`.
-        discounts: `(B,)`.
-        next_observations: `(B, inputs)`.
-        weights: `(B,)`.
-    """
-
-    observations: F32
-    actions: NDArray[Any]
-    rewards: F32
-    discounts: F32
-    next_observations: F32
-    weights: F32
-
-
 @compiled
 def _apart(rows: F32) -> int:
     """Return how many elements lie from a row to the next; NumPy's stride of a single row means nothing."""

@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestChoice, choices_of
-from envfleet.agents.compiled import F32, Learned, Sample, Workspace
+from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
-from envfleet.agents.flat import Flat, arrays_of, workspace
+from envfleet.agents.flat import Flat, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, target_of
-from envfleet.agents.off_policy import OffPolicyAgent, Way
+from envfleet.agents.off_policy import Compiled, OffPolicyAgent
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
 
 
@@ -63,12 +63,17 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     config_class = DDDQNConfig
 
     def _build(self) -> None:
-        self._choices = choices_of(self.action_space)
-        network = DuelingNetwork(self.packing, self.config, len(self._choices))
-        self._network = network.to(self.device)
+        config, self._choices = self.config, choices_of(self.action_space)
+        form = (config.capacity, self.packing.space, (), torch.int64)
+        rng, place, alpha = self.random.replay, self._replay_device, config.priority_alpha
+        if config.prioritised:
+            self._remember_in(PrioritisedReplay(*form, rng=rng, device=place, alpha=alpha, beta=self._beta))
+        else:
+            self._remember_in(ReplayBuffer(*form, rng=rng, device=place))
+        self._network = DuelingNetwork(self.packing, config, len(self._choices)).to(self.device)
         self._target = target_of(self._network)
         self._follower = Follower(self._target, self._network)
-        self._optimiser = Adam(self._network.parameters(), self.config.learning_rate)
+        self._optimiser = Adam(self._network.parameters(), config.learning_rate)
         self._networks = {"network": self._network, "target": self._target}
         self._learners["optimiser"] = self._optimiser
 
@@ -80,7 +85,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * min(max(progress, 0.0), 1.0)
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
-        indices = self._way.choose(inputs, None)
+        indices = self._choose(inputs, None)
         if not deterministic:
             rng = self.random.numpy
             epsilon = self.epsilon if self.is_warm else 1.0
@@ -98,14 +103,6 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._choices.indices(actions)
-
-    def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
-        config, form = self.config, (self.config.capacity, self.packing.space, (), torch.int64)
-        if config.prioritised:
-            return PrioritisedReplay(
-                *form, rng=self.random.replay, device=device, alpha=config.priority_alpha, beta=self._beta
-            )
-        return ReplayBuffer(*form, rng=self.random.replay, device=device)
 
     def _beta(self) -> float:
         config = self.config
@@ -130,33 +127,29 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Way, Flat]:
-        self._parts, self._target_parts = Flat(self._network, self._optimiser), Flat(self._target)
+    def _compile(self) -> Compiled:
+        self._parts, self._target_parts = Flat([self._network], self._optimiser), Flat([self._target])
         self._work = workspace(self.config.batch_size, self._parts)
-        return Way(self._prepare_compiled, self._learn_compiled, self._choose_compiled), self._parts
+        return Compiled(self._parts, self._parts.values.copy(), self._learn_compiled, self._choose_compiled)
 
-    def _prepare_compiled(self, batch: Batch) -> tuple[Sample, NDArray[np.int64]]:
-        return arrays_of(batch), batch.indices
-
-    def _learn_compiled(self, given: tuple[Sample, NDArray[np.int64]]) -> dict[str, float]:
-        sample, indices = given
+    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
         config, parts, target = self.config, self._parts, self._target_parts
         moves = (self.num_updates + 1) % config.target_period == 0
         tau, max_norm = config.target_tau if moves else 0.0, config.max_grad_norm or 0.0
-        loss, value, errors = _learn(sample, parts.next_step(), target.values, tau, max_norm, self._work)
+        loss, value, errors = _learn(batch.arrays(), parts.next_step(), target.values, tau, max_norm, self._work)
         if isinstance(self.replay, PrioritisedReplay):
-            self.replay.set_errors(indices, errors)
+            self.replay.set_errors(batch.indices, errors)
         return {"loss": loss, "value": value}
 
-    def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> NDArray[np.int64]:
-        outputs = compiled.outputs_of(self._acting, self._parts.layers[0], inputs.numpy())
+    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> NDArray[np.int64]:
+        outputs = compiled.outputs_of(acting, self._parts.layers[0], rows)
         indices: NDArray[np.int64] = outputs[:, 1:].argmax(axis=1)
         return indices
 
 
 @compiled.compiled
 def _learn(
-    sample: Sample, network: Learned, target: F32, tau: float, max_norm: float, work: Workspace
+    sample: Batch, network: Learned, target: F32, tau: float, max_norm: float, work: Workspace
 ) -> tuple[float, float, F32]:
     """Make one update, and go a share `tau` of the way with the target; return loss, mean value and errors."""
     layers = network.layers[0]

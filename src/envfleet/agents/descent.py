@@ -1,4 +1,4 @@
-"""How a step of gradient descent is taken, and the means of what many led to."""
+"""Steps of gradient descent, targets that follow, and means of the figures of many updates."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Adam:
         return {"state": states, "param_groups": [{"lr": self.learning_rate, "params": list(states)}]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was; also where a `torch.optim.Adam` was."""
+        """Take over the state of another, or of a `torch.optim.Adam`."""
         self.learning_rate = state["param_groups"][0]["lr"]
         for number, saved in state["state"].items():
             self._means[number].copy_(saved["exp_avg"])
@@ -93,7 +93,7 @@ def descend(optimiser: Adam, loss: Tensor, max_norm: float | None = None) -> Non
 
 
 class Means:
-    """Collects named figures and tells their means.
+    """Means of named figures.
 
     Attributes:
         count: Updates that were added.

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from envfleet.agents import compiled
-from envfleet.agents.actor_critic import ActorCritic
-from envfleet.agents.agent import Agent
-from envfleet.agents.compiled import F32, Learned, Sample, Workspace
+from envfleet.agents.compiled import F32, LINEAR, RELU, TANH, Learned, Workspace
 from envfleet.agents.descent import Adam
-from envfleet.agents.networks import Critics, DuelingNetwork, is_vector
-from envfleet.agents.packing import encode
-from envfleet.agents.replay import Batch
-from envfleet.errors import InvalidArgument
+from envfleet.agents.networks import DuelingNetwork
 
 _PASSES = 3
 
 
 class Flat:
-    """The parameters of a network in one buffer, with their moments if they are learned.
+    """The parameters of networks in one buffer, with their moments if they are learned.
 
-    Its tensors become views of the buffer, so torch and compiled code read and change the same numbers.
+    The tensors become views of the buffer, so torch and compiled code read and change the same numbers.
 
     Args:
-        network: Of an agent that `can_compile`.
-        optimiser: That learns it.
+        networks: Dense layers in a row each, all of the same number and activation.
+        optimiser: That learns them.
+        *others: Parameters that follow those of the networks.
+
+    Attributes:
+        layers: Where the layers of each network are, as in `Learned`.
     """
 
-    def __init__(self, network: nn.Module, optimiser: Adam | None = None) -> None:
-        self._parameters, self.layers = _layout(network)
+    def __init__(self, networks: Iterable[nn.Module], optimiser: Adam | None = None, *others: Tensor) -> None:
+        self._parameters, self.layers = _layout(networks)
+        self._parameters += others
         self._optimiser = optimiser
         self._bind()
         self._gradients = np.zeros_like(self._values)
@@ -74,84 +72,27 @@ def workspace(rows: int, *networks: Flat) -> Workspace:
     )
 
 
-def can_compile(agent: Agent[Any], obstacle: str = "") -> bool:
-    """Return whether the updates of an agent are to be compiled, and prepare for it.
-
-    Args:
-        agent: Its configuration is a `NetworkConfig`.
-        obstacle: What stands against it in this one.
-
-    Raises:
-        InvalidArgument: They must be, by the configuration, and cannot.
-    """
-    kind, config = type(agent), agent.config
-    is_dense = is_vector(agent.packing) and config.network is None and not config.layer_norm
-    reason = obstacle
-    if config.compiled is False:
-        reason = "not wanted"
-    elif "_compile" not in vars(kind):  # what a child changes of its parent is not known to compiled code
-        reason = f"{kind.__name__} has no compiled update"
-    elif not compiled.is_available():
-        reason = "numba or SciPy is not installed"
-    elif not is_dense or agent.device.type != "cpu":
-        reason = "its networks have more than dense layers, or are not on the CPU"
-    if reason and config.compiled:
-        raise InvalidArgument(f"{kind.__name__} with compiled=True, but {reason}: leave it out to learn by torch")
-    if not reason:
-        compiled.use_one_thread()
-    return not reason
-
-
-def arrays_of(batch: Batch) -> Sample:
-    """Return a batch as compiled code reads it; where it can, without copies."""
-    tensors = (
-        encode(batch.observations), batch.actions, batch.rewards, batch.discounts, encode(batch.next_observations),
-        batch.weights,
-    )  # fmt: skip
-    return Sample(*(tensor.contiguous().numpy() for tensor in tensors))
-
-
-def _stacks(network: nn.Module) -> list[nn.Module]:
-    """Return the modules that a network is made of, each dense layers in a row; none if it is a number."""
-    if isinstance(network, Critics):
-        return [*network.critics]
-    if isinstance(network, ActorCritic):
-        return [network.actor, network.critic]
-    return [network] if _linear(network) else []
-
-
-def _activation(module: nn.Module) -> type[nn.Module]:
-    return nn.Tanh if any(isinstance(part, nn.Tanh) for part in module.modules()) else nn.ReLU
-
-
-def _linear(network: nn.Module) -> list[nn.Linear]:
-    return [part for part in network.modules() if isinstance(part, nn.Linear)]
-
-
-def _layout(network: nn.Module) -> tuple[list[Tensor], NDArray[np.int64]]:
+def _layout(networks: Iterable[nn.Module]) -> tuple[list[Tensor], NDArray[np.int64]]:
     """Return parameters in the order of a buffer, and where the layers are in it, as `Learned` has them."""
     parameters, tables, place = list[Tensor](), list[list[tuple[int, ...]]](), 0
-    for stack in _stacks(network):
-        linear = _linear(stack)
-        heads = [linear.pop(), linear.pop()][::-1] if isinstance(stack, DuelingNetwork) else [linear.pop()]
-        parameters += [parameter for layer in linear for parameter in (layer.weight, layer.bias)]
-        parameters += [head.weight for head in heads] + [head.bias for head in heads]  # as one layer
-        widths = [*(layer.in_features for layer in linear), heads[0].in_features]
-        activation = compiled.TANH if _activation(stack) is nn.Tanh else compiled.RELU
-        tables.append(_table([*widths, sum(head.out_features for head in heads)], place, activation))
-        place = sum(parameter.numel() for parameter in parameters)
-    others = [parameter for parameter in network.parameters() if all(parameter is not one for one in parameters)]
-    parameters += [parameter for parameter in others if parameter.requires_grad or not tables]
+    for network in networks:
+        activation = TANH if any(isinstance(part, nn.Tanh) for part in network.modules()) else RELU
+        layers, table = _layers_of(network), list[tuple[int, ...]]()
+        for number, layer in enumerate(layers, 1):
+            parameters += [part.weight for part in layer] + [part.bias for part in layer]
+            inputs, outputs = layer[0].in_features, sum(part.out_features for part in layer)
+            kind = activation if number < len(layers) else LINEAR
+            table.append((inputs, outputs, place, place + inputs * outputs, kind))
+            place += (inputs + 1) * outputs
+        tables.append(table)
     return parameters, np.array(tables, np.int64).reshape(max(len(tables), 1), -1, 5)
 
 
-def _table(widths: Sequence[int], place: int, activation: int) -> list[tuple[int, ...]]:
-    """Return the layers of a stack whose parameters begin at a place."""
-    table = list[tuple[int, ...]]()
-    for number, (inputs, outputs) in enumerate(itertools.pairwise(widths), 2 - len(widths)):
-        table.append((inputs, outputs, place, place + inputs * outputs, activation if number else compiled.LINEAR))
-        place += (inputs + 1) * outputs
-    return table
+def _layers_of(network: nn.Module) -> list[list[nn.Linear]]:
+    """Return the layers of a network, each as its parts, which read the same side by side."""
+    linear = [part for part in network.modules() if isinstance(part, nn.Linear)]
+    num_heads = 2 if isinstance(network, DuelingNetwork) else 1
+    return [*([part] for part in linear[:-num_heads]), linear[-num_heads:]]
 
 
 def _join(tensors: Sequence[Tensor]) -> F32:

@@ -1,4 +1,4 @@
-"""Hyperparameters that agents share, and how all of them are checked."""
+"""Hyperparameters that agents share, and checks of all of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Activation = Literal["relu", "tanh"]
 
 
 def check_above(config: object, bound: float, *names: str) -> None:
-    """Check that these hyperparameters are finite numbers above a bound.
+    """Check that these hyperparameters are finite numbers above a bound, or `None`.
 
     Raises:
         InvalidArgument: One is not; the message names it.
     """
     for name in names:
         value = getattr(config, name)
-        if not bound < value < math.inf:
+        if value is not None and not bound < value < math.inf:
             raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number above {bound:g}")
 
 
@@ -49,8 +49,8 @@ class NetworkConfig:
         network: `"module:name"` of what makes the encoder: a callable that takes the observation space and returns a
             `torch.nn.Module` from observations to features, `(N, size)`. `None`: vectors need none, images go through
             convolutions, choices become one-hot or learned vectors, parts of a Dict or Tuple are encoded one by one.
-        compiled: Whether updates are compiled by numba, not made by torch; `None` if they can be: with networks of
-            dense layers on the CPU, where numba and SciPy are installed.
+        compiled: Whether updates are compiled by numba where they can be: with networks of dense layers on the CPU, if
+            numba and SciPy are installed. Elsewhere, and if not, torch makes them; `is_compiled` of the agent says so.
     """
 
     learning_rate: float = 3e-4
@@ -60,12 +60,10 @@ class NetworkConfig:
     activation: Activation = "relu"
     layer_norm: bool = False
     network: str | None = None
-    compiled: bool | None = None
+    compiled: bool = True
 
     def __post_init__(self) -> None:
-        check_above(self, 0, "learning_rate", "learning_rate_transitions")
-        if self.learning_rate_end is not None:
-            check_above(self, 0, "learning_rate_end")
+        check_above(self, 0, "learning_rate", "learning_rate_end", "learning_rate_transitions")
         widths: Any = self.hidden
         if not isinstance(widths, tuple) or not widths or any(not isinstance(w, int) or w < 1 for w in widths):
             raise InvalidArgument(
@@ -95,6 +93,8 @@ class OffPolicyConfig(NetworkConfig):
         num_steps: Rewards that are summed before a value is bootstrapped (n-step returns).
         target_tau: How far targets move towards their networks in one update.
         max_grad_norm: Gradients longer than this are shortened; `None` never.
+        replay_device: Where the replay buffer lives, such as `"cpu"` if a GPU has no room for it; `None`: with the
+            networks.
     """
 
     gamma: float = 0.99
@@ -104,11 +104,10 @@ class OffPolicyConfig(NetworkConfig):
     num_steps: int = 1
     target_tau: float = 0.005
     max_grad_norm: float | None = None
+    replay_device: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_above(self, 0, "batch_size", "capacity", "num_steps", "target_tau")
+        check_above(self, 0, "batch_size", "capacity", "num_steps", "target_tau", "max_grad_norm")
         check_between(self, 0, 1, "gamma", "target_tau")
         check_between(self, 0, math.inf, "warmup")
-        if self.max_grad_norm is not None:
-            check_above(self, 0, "max_grad_norm")

@@ -65,7 +65,9 @@ def load_agent(
         found = f"a {name}" if name else "no agent"
         raise InvalidArgument(f"{path} holds {found}, expected one of {', '.join(AGENTS)}, or 'module:Name'")
     kind = find_agent(name, f"the agent in {path}")
-    config = {name: tuple(value) if isinstance(value, list) else value for name, value in payload["config"].items()}
+    known = {field.name for field in dataclasses.fields(kind.config_class)}  # files may name what is gone
+    saved = {name: value for name, value in payload["config"].items() if name in known}
+    config = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
     agent = kind(
         saving.decode_space(payload["observation_space"]),
         saving.decode_space(payload["action_space"]),

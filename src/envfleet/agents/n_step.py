@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,8 +13,7 @@ from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Discounted:
+class Discounted(NamedTuple):
     """M transitions whose value is `rewards + discounts * V(next_observations)`.
 
     Attributes:
@@ -33,9 +30,6 @@ class Discounted:
     discounts: NDArray[np.float64]
     next_observations: NDArray[Any]
 
-    def __len__(self) -> int:
-        return len(self.rewards)
-
 
 class NStep:
     """Joins up to n consecutive transitions of each sub-environment into one (Sutton 1988).
@@ -50,12 +44,11 @@ class NStep:
     """
 
     def __init__(self, num_envs: int, num_steps: int, gamma: float) -> None:
-        self.num_envs, self.num_steps, self.gamma = num_envs, num_steps, gamma
-        self._powers = gamma ** np.arange(num_steps + 1, dtype=np.float64)
+        self._num_steps, self._powers = num_steps, gamma ** np.arange(num_steps + 1, dtype=np.float64)
         self._counts = np.zeros(num_envs, np.int64)
-        # Of sub-environment i, row [k, i] is its k-th oldest transition that has not left; [0, i] its last observation.
-        self._kept: _Columns | None = None
-        self._shapes: list[tuple[int, ...]] = []
+        # Observations, actions, rewards and next observations of what has not left, `(num_steps, num_envs, …)` each;
+        # row [k, i] is the k-th oldest of sub-environment i.
+        self._kept: tuple[NDArray[Any], ...] = ()
 
     def push(self, transitions: Transitions, actions: NDArray[Any]) -> Discounted:
         """Take one step's transitions, at most one per sub-environment, with actions as they are learned.
@@ -63,114 +56,64 @@ class NStep:
         Returns:
             Those that leave.
         """
-        if self.num_steps == 1:
-            discounts = np.where(transitions.terminated, 0.0, self.gamma)
-            return Discounted(transitions.observations, actions, transitions.rewards, discounts,
-                              transitions.next_observations)  # fmt: skip
-        count, rows = len(transitions), transitions.env_indices
-        arrays = [transitions.observations, actions, transitions.rewards, transitions.next_observations]
-        if self._kept is None:
-            self._shapes = [array.shape[1:] for array in arrays]
-            forms = [(self.num_envs, math.prod(shape)) for shape in self._shapes]  # of what belongs to a transition
-            lengths = (self.num_steps, self.num_steps, self.num_steps, 1)
-            self._kept = _Columns(
-                *(np.zeros((n, *form), array.dtype) for n, form, array in zip(lengths, forms, arrays, strict=True))
-            )
-        given = [
-            np.ascontiguousarray(array).reshape(count, kept.shape[2])
-            for array, kept in zip(arrays, self._kept, strict=True)
-        ]
-        _store(rows, self._counts, _Columns(*given), self._kept)
-        return self._leave(self._kept, rows, transitions.terminated, transitions.ended)
+        rows, terminated = transitions.env_indices, transitions.terminated
+        given = (transitions.observations, actions, transitions.rewards, transitions.next_observations)
+        if self._num_steps == 1:
+            return Discounted(*given[:3], np.where(terminated, 0.0, self._powers[1]), given[3])
+        if not self._kept:
+            form = (self._num_steps, len(self._counts))
+            self._kept = tuple(np.zeros((*form, *array.shape[1:]), array.dtype) for array in given)
+        counts = self._counts[rows]
+        for kept, array in zip(self._kept, given, strict=True):
+            kept[counts, rows] = array
+        self._counts[rows] = counts + 1
+        return Discounted(*_leave(rows, terminated, transitions.ended, self._counts, self._powers, self._kept))
 
     def cut(self, env_indices: NDArray[Any]) -> Discounted | None:
         """End running episodes that nobody will finish, as truncated after their last step; return what leaves."""
         rows = np.asarray(env_indices, np.int64)
-        if self._kept is None or not self._counts[rows].any():
+        if not self._counts[rows].any():
             return None
-        return self._leave(self._kept, rows, np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_))
-
-    def _leave(
-        self, kept: _Columns, rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_]
-    ) -> Discounted:
-        columns = _leave(rows, terminated, ended, self._counts, self._powers, kept)
-        observations, actions, rewards, discounts, next_observations = columns
-        of_observation, of_action, _, _ = self._shapes
-        count = len(rewards)
-        return Discounted(
-            observations.reshape(count, *of_observation),
-            actions.reshape(count, *of_action),
-            rewards,
-            discounts,
-            next_observations.reshape(count, *of_observation),
-        )
+        terminated, ended = np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_)
+        return Discounted(*_leave(rows, terminated, ended, self._counts, self._powers, self._kept))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        columns = {} if self._kept is None else self._kept._asdict()
-        return {
-            "counts": self._counts.copy(),
-            "columns": {name: array.copy() for name, array in columns.items()},
-            "shapes": [list(shape) for shape in self._shapes],
-        }
+        return {"counts": self._counts.copy(), "kept": [array.copy() for array in self._kept]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
-        self._counts = as_array(state["counts"])
-        self._shapes = [tuple(shape) for shape in state["shapes"]]
-        columns = {name: as_array(column) for name, column in state["columns"].items()}
-        self._kept = _Columns(**columns) if columns else None
-
-
-class _Columns(NamedTuple):
-    observations: NDArray[Any]
-    actions: NDArray[Any]
-    rewards: NDArray[np.float64]
-    next_observations: NDArray[Any]
-
-
-@compiled
-def _store(rows: NDArray[np.int64], counts: NDArray[np.int64], given: _Columns, kept: _Columns) -> None:
-    for place, row in enumerate(rows):
-        count = counts[row]
-        kept.observations[count, row] = given.observations[place]
-        kept.actions[count, row] = given.actions[place]
-        kept.rewards[count, row] = given.rewards[place]
-        kept.next_observations[0, row] = given.next_observations[place]
-        counts[row] = count + 1
+        """Take over the state of another."""
+        self._counts, self._kept = as_array(state["counts"]), tuple(map(as_array, state["kept"]))
 
 
 @compiled
 def _leave(
     rows: NDArray[np.int64], terminated: NDArray[np.bool_], ended: NDArray[np.bool_], counts: NDArray[np.int64],
-    powers: NDArray[np.float64], kept: _Columns,
+    powers: NDArray[np.float64], kept: tuple[NDArray[Any], ...],
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Take out the oldest of each row that is full, and all of those that ended, the oldest of all rows first."""
-    observations, actions, rewards, last = kept
-    num_steps, total = len(observations), 0
-    for place, row in enumerate(rows):
-        total += counts[row] if ended[place] else int(counts[row] == num_steps)
-    left = np.empty((total, observations.shape[2]), observations.dtype)
-    left_actions = np.empty((total, actions.shape[2]), actions.dtype)
-    left_next = np.empty((total, last.shape[2]), last.dtype)
-    sums, discounts, number = np.zeros(total), np.zeros(total), 0
+    observations, actions, rewards, following = kept
+    num_steps = len(rewards)
+    leaving = np.where(ended, counts[rows], counts[rows] // num_steps)
+    total, number = leaving.sum(), 0
+    left = np.empty((total, *observations.shape[2:]), observations.dtype)
+    left_actions = np.empty((total, *actions.shape[2:]), actions.dtype)
+    left_following = np.empty((total, *following.shape[2:]), following.dtype)
+    sums, discounts = np.zeros(total), np.empty(total)
     for age in range(num_steps):
         for place, row in enumerate(rows):
-            count = counts[row]
-            if not (ended[place] and count > age) and not (age == 0 and count == num_steps):
+            if age >= leaving[place]:
                 continue
+            count = counts[row]
             for step in range(age, count):
-                sums[number] += powers[step - age] * rewards[step, row, 0]
+                sums[number] += powers[step - age] * rewards[step, row]
             discounts[number] = 0.0 if terminated[place] else powers[count - age]
             left[number], left_actions[number] = observations[age, row], actions[age, row]
-            left_next[number] = last[0, row]
+            left_following[number] = following[count - 1, row]
             number += 1
     for place, row in enumerate(rows):
-        if ended[place]:
-            counts[row] = 0
-        elif counts[row] == num_steps:
-            for step in range(num_steps - 1):
-                observations[step, row], actions[step, row] = observations[step + 1, row], actions[step + 1, row]
-                rewards[step, row] = rewards[step + 1, row]
-            counts[row] -= 1
-    return left, left_actions, sums, discounts, left_next
+        counts[row] -= leaving[place]
+        for step in range(counts[row] if leaving[place] else 0):  # what stays moves up
+            observations[step, row], actions[step, row] = observations[step + 1, row], actions[step + 1, row]
+            rewards[step, row], following[step, row] = rewards[step + 1, row], following[step + 1, row]
+    return left, left_actions, sums, discounts, left_following

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from gymnasium import spaces
@@ -23,11 +23,11 @@ Network = TypeVar("Network", bound=nn.Module)
 _MOST_ONE_HOT = 64  # of more values each has a vector of so many numbers, which is learned
 
 
-def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Module | None, int]:
+def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Module, int]:
     """Return a new module from rows, as `Packing.rows` has them, to features, and the number of features.
 
-    Vectors are features as they are; there is no module where the space is one. Choices become one-hot vectors, or
-    learned ones if they are many. Images (three dimensions of uint8 or bool) go through convolutions. Parts of Dict and
+    Vectors are features as they are: then it is `nn.Identity`. Choices become one-hot vectors, or learned ones if they
+    are many. Images (three dimensions of uint8 or bool) go through convolutions. Parts of Dict and
     Tuple observations are encoded each in its own way, and their features are concatenated.
 
     Args:
@@ -41,7 +41,7 @@ def make_encoder(packing: Packing, network: str | None = None) -> tuple[nn.Modul
     if network is not None:
         encoder: nn.Module = OwnEncoder(packing, network)
     elif is_vector(packing):
-        return None, packing.num_inputs
+        return nn.Identity(), packing.num_inputs
     else:
         encoder = PartEncoder(packing)
     with torch.no_grad():
@@ -159,17 +159,8 @@ class OwnEncoder(nn.Module):
         """`(N, inputs)` to `(N, features)`."""
         parts = self._packing.parts
         columns = torch.split(rows, [part.size for part in parts], dim=1)
-        features: Tensor = self.module(_nested(self._packing.original, map(_shaped, parts, columns)))
+        features: Tensor = self.module(self._packing.nest(list(map(_shaped, parts, columns))))
         return features
-
-
-def _nested(space: spaces.Space[Any], values: Iterator[Tensor]) -> Any:
-    """Take the values of a space, in its order."""
-    if isinstance(space, spaces.Dict):
-        return {key: _nested(inner, values) for key, inner in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_nested(inner, values) for inner in space.spaces)
-    return next(values)
 
 
 def _shaped(part: Part, column: Tensor) -> Tensor:
@@ -208,7 +199,7 @@ def network_of(packing: Packing, config: NetworkConfig, outputs: int) -> nn.Modu
     """Return a network from rows of observations, `(N, inputs)`, to `(N, outputs)`."""
     encoder, inputs = make_encoder(packing, config.network)
     body = mlp([inputs, *config.hidden, outputs], config.activation, layer_norm=config.layer_norm)
-    return body if encoder is None else nn.Sequential(encoder, body)
+    return body if isinstance(encoder, nn.Identity) else nn.Sequential(encoder, body)
 
 
 class DuelingNetwork(nn.Module):
@@ -225,32 +216,29 @@ class DuelingNetwork(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`(N, inputs)` to `(N, num_actions)`."""
-        features = self.body(inputs if self.encoder is None else self.encoder(inputs))
+        features = self.body(self.encoder(inputs))
         advantages: Tensor = self.advantages(features)
         values: Tensor = self.value(features) + advantages - advantages.mean(dim=1, keepdim=True)
         return values
 
 
 class Critics(nn.Module):
-    """Two action-value networks behind one encoder of observations, if there is one."""
+    """Two action-value networks behind one encoder of observations."""
 
-    def __init__(self, packing: Packing, config: NetworkConfig, size: int, num_critics: int = 2) -> None:
+    def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
         super().__init__()
         self.encoder, inputs = make_encoder(packing, config.network)
         sizes = [inputs + size, *config.hidden, 1]
-        self.critics = nn.ModuleList(
-            mlp(sizes, config.activation, layer_norm=config.layer_norm) for _ in range(num_critics)
-        )
+        self.critics = nn.ModuleList(mlp(sizes, config.activation, layer_norm=config.layer_norm) for _ in range(2))
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """`(N, …)` each to values `(num_critics, N)`."""
-        features = observations if self.encoder is None else self.encoder(observations)
-        return self._values(features, actions, len(self.critics))
+        """`(N, …)` each to values `(2, N)`."""
+        return self._values(self.encoder(observations), actions, len(self.critics))
 
     def judge(self, observations: Tensor, actions: Tensor, num_critics: int | None = None) -> Tensor:
         """Return the same by the first critics, or by all, for gradients of actions only."""
         with torch.no_grad():
-            features = observations if self.encoder is None else self.encoder(observations)
+            features = self.encoder(observations)
         return self._values(features, actions, num_critics or len(self.critics))
 
     def _values(self, features: Tensor, actions: Tensor, num_critics: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What agents with a replay buffer have in common: remembering, and how an update is made of batches."""
+"""The base of agents with a replay buffer: remembering, and updates from batches."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envfleet.agents.actions import ActionTable, Bounds
+from envfleet.agents.actions import Bounds
 from envfleet.agents.agent import Agent, Contents
+from envfleet.agents.compiled import F32
 from envfleet.agents.descent import Adam, Means
-from envfleet.agents.flat import Flat, can_compile
+from envfleet.agents.flat import Flat
 from envfleet.agents.hyperparameters import OffPolicyConfig
 from envfleet.agents.n_step import NStep
 from envfleet.agents.randomness import ColouredNoise
 from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
-from envfleet.agents.saving import as_array
 from envfleet.agents.transitions import Transitions
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
-Choose = Callable[[Tensor, NDArray[np.float32] | None], NDArray[Any]]
 
 
-class Way(NamedTuple):
-    """How an agent learns and acts: by torch, or compiled.
+class Compiled(NamedTuple):
+    """What compiled code does for an agent.
 
     Attributes:
-        prepare: Makes of a batch what `learn` takes.
-        learn: Makes an update; returns its figures.
-        choose: Returns actions as they are learned, for `(N, size)`; explores with standard normal noise, if given.
+        actor: The network that acts.
+        acting: Its parameters to act by, `(P,)`, which stay as they are while it learns, until `publish`.
+        learn: Does what `_learn` does.
+        choose: Does what `_choose_by_torch` does, by the parameters to act by.
     """
 
-    prepare: Callable[[Batch], Any]
-    learn: Callable[[Any], Mapping[str, Any]]
-    choose: Choose
+    actor: Flat
+    acting: F32
+    learn: Callable[[Batch], Mapping[str, Any]]
+    choose: Callable[[F32, F32, F32 | None], NDArray[Any]]
 
 
 class Lesson(NamedTuple):
     """What gradient updates learn from.
 
     Attributes:
-        batches: One for each, prepared.
+        batches: One for each.
         learning_rate: Of all.
     """
 
-    batches: Iterable[Any]
+    batches: Iterable[Batch]
     learning_rate: float
 
 
@@ -65,7 +65,7 @@ class Learnt(NamedTuple):
 
     figures: dict[str, float]
     num_updates: int
-    acting: NDArray[np.float32] | None
+    acting: F32 | None
 
 
 class OffPolicyAgent(Agent[Config]):
@@ -74,45 +74,23 @@ class OffPolicyAgent(Agent[Config]):
     A round of training is `act_batch`, a step of the fleet, `remember`, and `update` if `is_ready`. An update is
     `prepare`, `learn` and `publish`; where `can_learn_beside`, a thread may `learn` while rounds go on.
 
-    Args:
-        observation_space: Of one sub-environment, as `Agent` takes it.
-        action_space: Of one sub-environment.
-        config: Hyperparameters.
-        num_envs: Sub-environments it acts for.
-        seed: All its randomness derives from it; `None` draws one.
-        device: Where its networks live: `"cpu"`, `"cuda"`, …
-        replay_device: Where its replay buffer lives: with `device` if there is memory, else `"cpu"`.
+    The `_build` of a kind of agent calls `_remember_in` with its replay buffer.
 
     Attributes:
         replay: The buffer.
     """
 
     replay: ReplayBuffer
-    _way: Way
+    _compiled: Compiled | None
     _noise: ColouredNoise | None = None
-    _acting: NDArray[np.float32]  # parameters that act, where updates are compiled
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any] | ActionTable,
-        config: Config | None = None,
-        *,
-        num_envs: int = 1,
-        seed: int | None = None,
-        device: torch.device | str = "cpu",
-        replay_device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(observation_space, action_space, config, num_envs=num_envs, seed=seed, device=device)
-        self.is_compiled = can_compile(self)
-        if self.is_compiled:
-            self._way, self._learned = self._compile()
-            self._acting = self._learned.values.copy()
-        else:
-            self._way = Way(lambda batch: batch.to(self.device), self._learn, self._choose_by_torch)
-        self._n_step = NStep(num_envs, self.config.num_steps, self.config.gamma)
-        self.replay = self._make_replay(replay_device)
-        self._memories = {"replay": self.replay, "n_step": self._n_step}
+    def _remember_in(self, replay: ReplayBuffer) -> None:
+        self.replay, self._n_step = replay, NStep(self.num_envs, self.config.num_steps, self.config.gamma)
+        self._memories = {"replay": replay, "n_step": self._n_step}
+
+    @property
+    def _replay_device(self) -> torch.device:
+        return self.device if self.config.replay_device is None else torch.device(self.config.replay_device)
 
     @property
     def is_warm(self) -> bool:
@@ -128,8 +106,7 @@ class OffPolicyAgent(Agent[Config]):
         """Put transitions into the replay buffer, at most one per sub-environment, in the order they happened."""
         self.replay.add(self._n_step.push(transitions, self._encode(transitions.actions)))
         self.num_transitions += len(transitions)
-        ended = transitions.env_indices[transitions.ended]
-        self._start_noise(ended)
+        self._start_noise(transitions.env_indices[transitions.ended])
 
     def start_episodes(self, env_indices: NDArray[Any]) -> None:
         """Say that these sub-environments were reset in the middle of an episode; `remember` sees all other ends.
@@ -169,60 +146,58 @@ class OffPolicyAgent(Agent[Config]):
 
     def _lesson(self, num_updates: int) -> Lesson:
         batches = self.replay.batches(num_updates, self.config.batch_size)
-        return Lesson(map(self._way.prepare, batches), self.config.learning_rate_after(self.num_transitions))
+        return Lesson(batches, self.config.learning_rate_after(self.num_transitions))
 
     def learn(self, lesson: Lesson) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`."""
         for part in self._learners.values():
             if isinstance(part, Adam):
                 part.learning_rate = lesson.learning_rate
-        means = Means()
+        means, code = Means(), self._compiled
         for batch in lesson.batches:
-            means.add(self._way.learn(batch))
+            means.add(self._learn(batch.to(self.device)) if code is None else code.learn(batch))
             self.num_updates += 1
-        return Learnt(means.result(), self.num_updates, self._learned.values.copy() if self.is_compiled else None)
+        return Learnt(means.result(), self.num_updates, None if code is None else code.actor.values.copy())
 
     def publish(self, learnt: Learnt) -> dict[str, float]:
         """Act by what was learned from now on; return its figures."""
-        if learnt.acting is not None:
-            self._acting[:] = learnt.acting
+        if self._compiled is not None and learnt.acting is not None:
+            self._compiled.acting[:] = learnt.acting
         return learnt.figures
 
     def set_weights(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over the weights of another agent of the same form."""
         super().set_weights(weights)
-        if self.is_compiled:
-            self._acting[:] = self._learned.values
+        if self._compiled is not None:
+            self._compiled.acting[:] = self._compiled.actor.values
 
     def share_weights(self, other: Agent[Any]) -> None:
-        """Have the weights of another agent of the same form from now on, and act by those that it acts by."""
+        """Use the weights of another agent of the same form from now on, and act by those that it acts by."""
         super().share_weights(other)
-        if self.is_compiled and isinstance(other, OffPolicyAgent):
-            self._acting = other._acting  # noqa: SLF001 (of the same class)
+        if self._compiled is not None:
+            self._compiled = self._compiled._replace(acting=other._compiled.acting)  # noqa: SLF001 (of the same class)
 
     def state_dict(self, contents: Contents = "all") -> dict[str, Any]:
         """Save the agent as it is now; see `Agent`. With `"all"` also what acts, as learning may be ahead of it."""
         state = super().state_dict(contents)
-        if self.is_compiled and contents == "all":
-            state["acting"] = torch.from_numpy(self._acting.copy())
+        if self._compiled is not None and contents == "all":
+            state["acting"] = torch.from_numpy(self._compiled.acting.copy())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another agent of the same form was; what the state does not hold stays as it is."""
+        """Take over the state of another agent of the same form; what it does not hold stays as it is."""
         super().load_state_dict(state)
-        if self.is_compiled and "acting" in state:
-            self._acting[:] = as_array(state["acting"])
+        if self._compiled is not None and "acting" in state:
+            self._compiled.acting[:] = state["acting"]
+
+    def _choose(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:
+        if self._compiled is None:
+            return self._choose_by_torch(inputs, noise)
+        return self._compiled.choose(self._compiled.acting, inputs.numpy(), noise)
 
     @abc.abstractmethod
-    def _choose_by_torch(self, inputs: Tensor, noise: NDArray[np.float32] | None) -> NDArray[Any]:
+    def _choose_by_torch(self, inputs: Tensor, noise: F32 | None) -> NDArray[Any]:
         """Choose actions as they are learned, for `(N, size)`; explore with standard normal noise, if there is some."""
-
-    def _compile(self) -> tuple[Way, Flat]:
-        """Make what compiled code needs to do what `_learn` and `_choose_by_torch` do; and say who acts."""
-        raise NotImplementedError
-
-    @abc.abstractmethod
-    def _make_replay(self, device: torch.device | str) -> ReplayBuffer: ...
 
     @abc.abstractmethod
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
@@ -258,18 +233,15 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     """An off-policy agent for actions in a bounded box, which it sees as numbers from -1 to 1."""
 
     def _build(self) -> None:
-        config = self.config
+        config, place = self.config, self._replay_device
         self._bounds = Bounds(self.action_space)
+        form = (config.capacity, self.packing.space, (self._bounds.size,))
+        self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place))
         if config.noise_exponent:
             self._noise = ColouredNoise(
                 self.num_envs, self._bounds.size, config.noise_exponent, config.noise_length, self.random.numpy
             )
             self._learners["noise"] = self._noise
-
-    def _make_replay(self, device: torch.device | str) -> ReplayBuffer:
-        return ReplayBuffer(
-            self.config.capacity, self.packing.space, (self._bounds.size,), rng=self.random.replay, device=device
-        )
 
     def _encode(self, actions: NDArray[Any]) -> NDArray[Any]:
         return self._bounds.units(actions)
@@ -278,9 +250,9 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
         if not deterministic and not self.is_warm:
             return self._bounds.take(self.random.numpy.uniform(-1.0, 1.0, (len(inputs), self._bounds.size)))
         noise = None if deterministic else self._draw(rows)
-        return self._bounds.take(self._way.choose(inputs, noise))
+        return self._bounds.take(self._choose(inputs, noise))
 
-    def _draw(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _draw(self, rows: NDArray[np.int64]) -> F32:
         if self._noise is None:
             return self.random.numpy.standard_normal((len(rows), self._bounds.size), np.float32)
         return self._noise.draw(rows)

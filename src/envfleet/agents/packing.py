@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envfleet.errors import InvalidArgument
-
-_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+from envfleet.fleet.layout import SpaceLayout
 
 
 def encode(observations: Tensor) -> Tensor:
@@ -88,7 +86,14 @@ class Packing:
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
-        self.original, self.parts = space, tuple(_parts_of(space, ()))
+        self.original, self._layout = space, SpaceLayout(space)
+        if self._layout.num_objects:
+            raise InvalidArgument(
+                f"the observation space is {space}, expected Box, Discrete, MultiBinary or MultiDiscrete, or a Dict or "
+                "Tuple of them: leave other parts out (gymnasium.wrappers.FilterObservation), or make numbers of them "
+                "(TransformObservation)"
+            )
+        self.parts = tuple(_part(space, leaf.path) for leaf in self._layout.leaves)
         self.is_nested = isinstance(space, (spaces.Dict, spaces.Tuple))
         self.num_inputs = sum(part.size for part in self.parts)
         size_bytes = sum(part.size * part.dtype.itemsize for part in self.parts)
@@ -105,9 +110,15 @@ class Packing:
         """
         if not self.is_nested or isinstance(observations, np.ndarray):
             return np.asarray(observations)
+        try:
+            arrays = self._layout.apart(observations)
+        except (KeyError, IndexError, TypeError) as error:
+            raise InvalidArgument(
+                f"an observation of type {type(observations).__name__} lacks a part of {self.original} "
+                f"({type(error).__name__}: {error}): pass observations in the form of the space"
+            ) from error
         columns = []
-        for part in self.parts:
-            array = _leaf(observations, part)
+        for part, array in zip(self.parts, map(np.asarray, arrays), strict=True):
             leading = array.shape[: max(array.ndim - len(part.shape), 0)]
             if array.shape[len(leading) :] != part.shape:
                 raise InvalidArgument(
@@ -133,6 +144,10 @@ class Packing:
             values.append(typed.reshape(-1, *part.shape))
         return values
 
+    def nest(self, values: list[Any]) -> Any:
+        """Return the arrays of observations, one per part, in the form of the space."""
+        return self._layout.batch(values)
+
     def rows(self, packed: Tensor) -> Tensor:
         """Return packed observations, `(N, …)`, as networks get them, float32 `(N, num_inputs)`."""
         return self.join(self.unpack(packed))
@@ -143,31 +158,7 @@ class Packing:
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
 
-def _parts_of(space: spaces.Space[Any], keys: tuple[str | int, ...]) -> Iterator[Part]:
-    name = ".".join(map(str, keys)) or "observation"
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
-            yield from _parts_of(inner, (*keys, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, inner in enumerate(space.spaces):
-            yield from _parts_of(inner, (*keys, index))
-    elif isinstance(space, _ARRAYS):
-        yield Part(name, keys, space)
-    else:
-        raise InvalidArgument(
-            f"the observation space is {space} at {name!r}, expected Box, Discrete, MultiBinary or MultiDiscrete, or a "
-            "Dict or Tuple of them: leave that part out (gymnasium.wrappers.FilterObservation), or make numbers of it "
-            "(TransformObservation)"
-        )
-
-
-def _leaf(observations: Any, part: Part) -> NDArray[Any]:
-    for key in part.keys:
-        try:
-            observations = observations[key]
-        except (KeyError, IndexError, TypeError) as error:
-            raise InvalidArgument(
-                f"an observation of type {type(observations).__name__} has no {key!r}, which the observation space has "
-                f"at {part.name!r}: pass observations in the form of the space"
-            ) from error
-    return np.asarray(observations)
+def _part(space: Any, keys: tuple[str | int, ...]) -> Part:
+    for key in keys:
+        space = space[key]
+    return Part(".".join(map(str, keys)) or "observation", keys, space)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from envfleet.agents.actor_critic import (
 from envfleet.agents.agent import SlabAgent
 from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, Means, descend
-from envfleet.agents.flat import Flat, can_compile, workspace
+from envfleet.agents.flat import Flat, workspace
 from envfleet.agents.gae import generalised_advantages
 from envfleet.agents.hyperparameters import Activation, NetworkConfig, check_above, check_between
 from envfleet.agents.slabs import Slab
@@ -37,7 +37,6 @@ _PART = 1 << 16  # rows
 _FINITE_LOG_RATIO = 20.0  # what keeps its exponential, and a mean of many, finite
 _LARGEST_LOG_RATIO = math.log(3.0)  # dual-clip PPO (Ye et al. 2020, arXiv:1912.09729): else one such action is all
 _FIGURES = ("policy_loss", "value_loss", "entropy", "divergence", "clipped")
-Precision = Literal["float32", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +57,6 @@ class PPOConfig(NetworkConfig):
         normalise_observations: Whether networks see observations with mean 0 and variance 1 of all so far.
         normalise_values: Whether the critic learns values with mean 0 and variance 1 of all so far.
         initial_log_std: Of continuous actions before the tanh.
-        precision: Of products of matrices while learning: `"float32"` or `"bfloat16"`, which takes half the time of
-            torch's where the processor has such products (AVX512-BF16, AMX, GPUs), but is not compiled. Weights, losses
-            and acting stay in float32.
     """
 
     gamma: float = 0.99
@@ -77,18 +73,12 @@ class PPOConfig(NetworkConfig):
     hidden: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
     initial_log_std: float = 0.0
-    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_above(self, 0, "clip", "num_epochs", "num_minibatches")
+        check_above(self, 0, "clip", "num_epochs", "num_minibatches", "max_grad_norm", "target_kl")
         check_between(self, 0, 1, "gamma", "gae_lambda")
         check_between(self, 0, math.inf, "value_weight", "entropy_weight")
-        for name in ("max_grad_norm", "target_kl"):
-            if getattr(self, name) is not None:
-                check_above(self, 0, name)
-        if self.precision not in ("float32", "bfloat16"):
-            raise InvalidArgument(f"PPOConfig.precision={self.precision!r}: pass 'float32' or 'bfloat16'")
 
 
 class Lessons(NamedTuple):
@@ -109,10 +99,6 @@ class Lessons(NamedTuple):
     goals: Any
 
 
-Pass = Callable[[Tensor], Tensor]
-Learn = Callable[[Lessons, Tensor], dict[str, float]]
-
-
 class PPO(SlabAgent[PPOConfig]):
     """Learns from slabs of what it just did: `update(Collector(fleet, num_steps).collect(agent))`.
 
@@ -120,6 +106,7 @@ class PPO(SlabAgent[PPOConfig]):
     """
 
     config_class = PPOConfig
+    _compiled: Flat | None
 
     def _build(self) -> None:
         config, seen, action_space = self.config, self.observation_space, self.action_space
@@ -137,12 +124,6 @@ class PPO(SlabAgent[PPOConfig]):
         self._optimiser = Adam(self._network.parameters(), config.learning_rate, epsilon=1e-5)
         self._networks = {"network": self._network}
         self._learners["optimiser"] = self._optimiser
-        obstacle = "" if config.precision == "float32" else f"its products are in {config.precision}"
-        self.is_compiled = can_compile(self, obstacle)
-        if self.is_compiled:
-            self._outputs, self._raw_values, self._learn = self._compile()
-        else:
-            self._outputs, self._raw_values, self._learn = self._outputs_by_torch, self._values_by_torch, self._descend
 
     def _act(self, inputs: Tensor, deterministic: bool, rows: NDArray[np.int64]) -> NDArray[Any]:
         outputs = self._outputs(inputs)
@@ -187,7 +168,7 @@ class PPO(SlabAgent[PPOConfig]):
         actions = slab.actions.reshape(-1, *slab.actions.shape[2:])
         targets = self._policy.targets(actions).to(self.device)
         with torch.no_grad():
-            outputs = self._by_part(self._outputs, inputs)
+            outputs = self._outputs(inputs)
             old_log_probs, _ = self._policy.log_probs(outputs, self._network.log_std, targets)
             advantages, returns = self._judge(slab, inputs)
         if config.normalise_values:
@@ -199,7 +180,9 @@ class PPO(SlabAgent[PPOConfig]):
         self._optimiser.learning_rate = config.learning_rate_after(self.num_transitions)
         count, random = len(valid), self.random.torch
         orders = [torch.randperm(count, generator=random, device=self.device) for _ in range(config.num_epochs)]
-        figures = self._learn(Lessons(inputs, targets, old_log_probs, advantages, goals), valid[torch.stack(orders)])
+        lessons, rows = Lessons(inputs, targets, old_log_probs, advantages, goals), valid[torch.stack(orders)]
+        flat = self._compiled
+        figures = self._learn_by_torch(lessons, rows) if flat is None else self._learn_compiled(flat, lessons, rows)
         if config.normalise_observations:  # only now: what played the slab is what was compared with
             self._network.observation_moments.update(inputs[valid])
         self.num_transitions += count
@@ -223,17 +206,20 @@ class PPO(SlabAgent[PPOConfig]):
         return advantages.flatten(), (advantages + values).flatten()
 
     def _values(self, inputs: Tensor) -> Tensor:
-        return self._network.value_moments.restore(self._by_part(self._raw_values, inputs))
+        if self._compiled is None:
+            raw = _by_part(self._network.raw_values, inputs)
+        else:
+            raw = self._pass(self._compiled, 1, inputs).squeeze(1)
+        return self._network.value_moments.restore(raw)
 
-    @staticmethod
-    def _by_part(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """Apply a function to a large number of rows, a part at a time, so that layers do not fill the memory."""
-        return torch.cat([function(part) for part in torch.split(inputs, _PART)])
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        """What the policy is made of, `(M, outputs)`."""
+        return _by_part(self._network, inputs) if self._compiled is None else self._pass(self._compiled, 0, inputs)
 
-    def _descend(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
+    def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
         """Make all updates of a slab by torch; `orders` are the rows of every epoch, `(num_epochs, M)`."""
-        means, most = Means(), self.config.target_kl
-        for part in self._minibatches(orders):
+        means, most, num_parts = Means(), self.config.target_kl, min(self.config.num_minibatches, orders.shape[1])
+        for part in (part for order in orders for part in order.tensor_split(num_parts)):
             figures = self._descend_once(Lessons(*(column[part] for column in lessons)))
             means.add(figures)
             if most is not None and float(figures["divergence"]) > most:
@@ -241,19 +227,15 @@ class PPO(SlabAgent[PPOConfig]):
         self.num_updates += means.count
         return means.result()
 
-    def _minibatches(self, orders: Tensor) -> Iterator[Tensor]:
-        for order in orders:
-            yield from order.tensor_split(min(self.config.num_minibatches, len(order)))
-
     def _descend_once(self, lessons: Lessons) -> dict[str, Tensor]:
         config, advantages = self.config, lessons.advantages
-        outputs = self._outputs_by_torch(lessons.observations)
+        outputs = self._network(lessons.observations)
         log_probs, entropies = self._policy.log_probs(outputs, self._network.log_std, lessons.targets)
         log_ratios = (log_probs - lessons.log_probs).clamp(max=_FINITE_LOG_RATIO)
         ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO).exp()
         clipped = ratios.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratios * advantages, clipped * advantages).mean()
-        value_loss = (self._values_by_torch(lessons.observations) - lessons.goals).square().mean()
+        value_loss = (self._network.raw_values(lessons.observations) - lessons.goals).square().mean()
         entropy = entropies.mean()
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         descend(self._optimiser, loss, config.max_grad_norm)
@@ -262,53 +244,44 @@ class PPO(SlabAgent[PPOConfig]):
             clipped_share = (ratios != clipped).float().mean()
         return dict(zip(_FIGURES, (policy_loss, value_loss, entropy, divergence, clipped_share), strict=True))
 
-    def _outputs_by_torch(self, inputs: Tensor) -> Tensor:
-        with self._products():
-            outputs: Tensor = self._network(inputs)
-        return outputs.float()
-
-    def _values_by_torch(self, inputs: Tensor) -> Tensor:
-        with self._products():
-            return self._network.raw_values(inputs).float()
-
-    def _products(self) -> torch.autocast:
-        is_short = self.config.precision == "bfloat16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_short)
-
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Pass, Pass, Learn]:
-        config, network = self.config, self._network
-        flat = Flat(network, self._optimiser)
-        is_discrete = isinstance(self._policy, CategoricalPolicy)
-        settings = _Settings(
+    def _compile(self) -> Flat:
+        network, config, is_discrete = self._network, self.config, isinstance(self._policy, CategoricalPolicy)
+        self._settings = _Settings(
             is_discrete, config.clip, config.value_weight, config.entropy_weight, config.max_grad_norm or 0.0,
             math.inf if config.target_kl is None else config.target_kl,
         )  # fmt: skip
+        others = [] if is_discrete else [network.log_std]
+        return Flat([network.actor, network.critic], self._optimiser, *others)
 
-        def normalised(inputs: Tensor) -> F32:
-            moments = network.observation_moments
-            return _normalise(inputs.numpy(), float(moments.count), moments.mean.numpy(), moments.squares.numpy())
+    def _normalised(self, inputs: Tensor) -> F32:
+        moments = self._network.observation_moments
+        return _normalise(inputs.numpy(), float(moments.count), moments.mean.numpy(), moments.squares.numpy())
 
-        def outputs(inputs: Tensor) -> Tensor:
-            return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[0], normalised(inputs)))
+    def _pass(self, flat: Flat, number: int, inputs: Tensor) -> Tensor:
+        """What the actor (0) or the critic (1) gives, `(M, outputs)`."""
+        return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[number], self._normalised(inputs)))
 
-        def raw_values(inputs: Tensor) -> Tensor:
-            return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[1], normalised(inputs))).squeeze(1)
+    def _learn_compiled(self, flat: Flat, lessons: Lessons, orders: Tensor) -> dict[str, float]:
+        """Do what `_learn_by_torch` does."""
+        count = orders.shape[1]
+        num_parts = min(self.config.num_minibatches, count)
+        work = workspace(-(-count // num_parts), flat)
+        targets = lessons.targets.float().reshape(len(lessons.targets), -1)
+        columns = (self._normalised(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
+        learned = flat.next_step()
+        made, sums = _learn_slab(learned, Lessons(*columns), orders.numpy(), num_parts, self._settings, work)
+        self._optimiser.count += made - 1
+        self.num_updates += made
+        return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
 
-        def learn(lessons: Lessons, orders: Tensor) -> dict[str, float]:
-            count = orders.shape[1]
-            num_parts = min(config.num_minibatches, count)
-            work = workspace(-(-count // num_parts), flat)
-            targets = lessons.targets.float().reshape(len(lessons.targets), -1)
-            columns = (normalised(lessons.observations), *(column.numpy() for column in (targets, *lessons[2:])))
-            learned = flat.next_step()
-            made, sums = _learn_slab(learned, Lessons(*columns), orders.numpy(), num_parts, settings, work)
-            self._optimiser.count += made - 1
-            self.num_updates += made
-            return dict(zip(_FIGURES, (sums / made).tolist(), strict=True))
 
-        return outputs, raw_values, learn
+def _by_part(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """Pass many rows through a network, a part at a time, so that layers do not fill the memory."""
+    if len(inputs) <= _PART:
+        return network(inputs)
+    return torch.cat([network(part) for part in torch.split(inputs, _PART)])
 
 
 class _Settings(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where agents draw from: generators that are saved and brought back, and noise that is correlated over time."""
+"""Generators that agents draw from, and noise that is correlated over time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Random:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Draw on from where another was."""
+        """Take over the state of another."""
         self.numpy.bit_generator.state, self.replay.bit_generator.state = state["numpy"], state["replay"]
         self.torch.set_state(state["torch"].cpu())
 
@@ -131,5 +131,5 @@ class ColouredNoise:
         return {"sequences": self._sequences.copy(), "places": self._places.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
+        """Take over the state of another."""
         self._sequences, self._places = as_array(state["sequences"]), as_array(state["places"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from envfleet.agents.compiled import compiled
 from envfleet.agents.n_step import Discounted
+from envfleet.agents.packing import encode
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
 
@@ -20,41 +20,43 @@ _GATHERED = 8  # batches at once
 _SMALLEST_ERROR = 1e-3
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Batch:
-    """B transitions drawn from a buffer, tensors on its device.
+class Batch(NamedTuple):
+    """B transitions drawn from a buffer: tensors on its device, or arrays for compiled code.
 
     Attributes:
-        observations: `(B, …)`, as they are held.
+        observations: `(B, …)`, as they are held; for compiled code float32 `(B, inputs)`.
         actions: `(B, …)`.
         rewards: float32 `(B,)`.
         discounts: What the value of `next_observations` is multiplied by, float32 `(B,)`.
-        next_observations: `(B, …)`.
-        indices: Their places in the buffer, int64 `(B,)`, in NumPy.
+        next_observations: `(B, …)`, as above.
         weights: Importance weights, float32 `(B,)`; 1 where sampling is uniform.
+        indices: Their places in the buffer, int64 `(B,)`, always an array.
     """
 
-    observations: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    discounts: torch.Tensor
-    next_observations: torch.Tensor
+    observations: Any
+    actions: Any
+    rewards: Any
+    discounts: Any
+    next_observations: Any
+    weights: Any
     indices: NDArray[np.int64]
-    weights: torch.Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch with its tensors on another device; itself if they are there."""
-        if self.rewards.device == device:
-            return self
-        tensors = {name: value.to(device) for name, value in vars(self).items() if name != "indices"}
-        return Batch(**tensors, indices=self.indices)
+        """Return the batch with its tensors on a device; those that are there are not copied."""
+        return Batch._make((*(column.to(device) for column in self[:-1]), self.indices))
+
+    def arrays(self) -> Batch:
+        """Return the batch as compiled code reads it; where it can, without copies."""
+        observations, following = encode(self.observations), encode(self.next_observations)
+        columns = (observations, *self[1:4], following, self.weights)
+        return Batch._make((*(column.contiguous().numpy() for column in columns), self.indices))
 
 
 class ReplayBuffer:
     """The last `capacity` transitions, drawn from uniformly with replacement.
 
     Memory is taken as it is filled: per transition twice an observation in its own dtype (floats as float32, images as
-    uint8), an action and two float32. `size_bytes` tells how much that is in the end.
+    uint8), an action and two float32. `size_bytes` is what a full buffer takes.
 
     Args:
         capacity: Transitions held; the oldest give way.
@@ -86,20 +88,13 @@ class ReplayBuffer:
         if shape is None or dtype is None:
             raise InvalidArgument(f"a replay buffer cannot hold {observation_space}, expected arrays: flatten it")
         held = torch.float32 if dtype.kind == "f" else torch.from_numpy(np.empty(0, dtype)).dtype
-        forms = {
-            "observations": (shape, held),
-            "actions": (action_shape, action_dtype),
-            "rewards": ((), torch.float32),
-            "discounts": ((), torch.float32),
-            "next_observations": (shape, held),
-        }
+        number = ((), torch.float32)
+        forms = ((shape, held), (action_shape, action_dtype), number, number, (shape, held))
         self.capacity, self.device = capacity, torch.device(device)
         self._rng = rng
-        self._columns = {
-            name: torch.empty((capacity, *shape), dtype=dtype, device=device) for name, (shape, dtype) in forms.items()
-        }
+        self._columns = [torch.empty((capacity, *shape), dtype=dtype, device=device) for shape, dtype in forms]
         # On the CPU the same memory, which NumPy writes to in a tenth of the time.
-        self._arrays = {name: column.numpy() for name, column in self._columns.items() if self.device.type == "cpu"}
+        self._arrays = [column.numpy() for column in self._columns if self.device.type == "cpu"]
         self._next = self._size = 0
 
     def __len__(self) -> int:
@@ -108,7 +103,7 @@ class ReplayBuffer:
     @property
     def size_bytes(self) -> int:
         """Memory of a full buffer."""
-        return sum(column.numel() * column.element_size() for column in self._columns.values())
+        return sum(column.numel() * column.element_size() for column in self._columns)
 
     def add(self, transitions: Discounted) -> NDArray[np.int64]:
         """Write M transitions at once; of more than `capacity` the last ones stay.
@@ -116,24 +111,23 @@ class ReplayBuffer:
         Returns:
             The places they were written to, `(min(M, capacity),)`.
         """
-        count = min(len(transitions), self.capacity)
-        start = (self._next + len(transitions) - count) % self.capacity
-        places = (start + np.arange(count)) % self.capacity
-        first = min(count, self.capacity - start)
-        for name in self._columns:
-            values = np.asarray(getattr(transitions, name)[len(transitions) - count :])
-            self._write(name, start, values[:first])
+        given = len(transitions.rewards)
+        count = min(given, self.capacity)
+        start = (self._next + given - count) % self.capacity
+        first = min(count, self.capacity - start)  # before the buffer wraps
+        for number, values in enumerate(transitions):
+            self._write(number, start, values[given - count :][:first])
             if first < count:
-                self._write(name, 0, values[first:])
+                self._write(number, 0, values[given - count + first :])
         self._next = (start + count) % self.capacity
-        self._size = min(self._size + len(transitions), self.capacity)
-        return places
+        self._size = min(self._size + given, self.capacity)
+        return (start + np.arange(count)) % self.capacity
 
-    def _write(self, name: str, start: int, values: NDArray[Any]) -> None:
-        if name in self._arrays:
-            self._arrays[name][start : start + len(values)] = values
+    def _write(self, number: int, start: int, values: NDArray[Any]) -> None:
+        if self._arrays:
+            self._arrays[number][start : start + len(values)] = values
         else:
-            column = self._columns[name]
+            column = self._columns[number]
             column[start : start + len(values)] = torch.tensor(values, dtype=column.dtype, device=column.device)
 
     def sample(self, batch_size: int) -> Batch:
@@ -152,14 +146,12 @@ class ReplayBuffer:
         Raises:
             InvalidArgument: The buffer is empty.
         """
-        if count == 1:
-            yield self.sample(batch_size)
-            return
         for first in range(0, count, _GATHERED):
-            joint = self.sample(min(_GATHERED, count - first) * batch_size)
-            columns = {name: value.split(batch_size) for name, value in vars(joint).items() if name != "indices"}
-            for number, indices in enumerate(joint.indices.reshape(-1, batch_size)):
-                yield Batch(**{name: parts[number] for name, parts in columns.items()}, indices=indices)
+            rows = min(_GATHERED, count - first) * batch_size
+            joint = self.sample(rows)
+            for start in range(0, rows, batch_size):
+                part = slice(start, start + batch_size)
+                yield joint if rows == batch_size else Batch._make(column[part] for column in joint)
 
     def clear(self) -> None:
         """Forget all transitions."""
@@ -171,13 +163,13 @@ class ReplayBuffer:
 
     def _take(self, indices: NDArray[np.int64], weights: torch.Tensor) -> Batch:
         places = torch.from_numpy(indices).to(self.device)
-        columns = {name: column.index_select(0, places) for name, column in self._columns.items()}
-        return Batch(**columns, indices=indices, weights=weights)
+        return Batch._make((*(column.index_select(0, places) for column in self._columns), weights, indices))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes: copies of the transitions there are, and the place of the next."""
-        columns = {name: column[: self._size].cpu().clone() for name, column in self._columns.items()}
-        return {"columns": columns, "next": self._next, "size": self._size, "capacity": self.capacity}
+        columns = (column[: self._size].cpu().clone() for column in self._columns)
+        named = dict(zip(Discounted._fields, columns, strict=True))
+        return {"columns": named, "next": self._next, "size": self._size, "capacity": self.capacity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what another buffer of the same capacity held, at the same places.
@@ -190,7 +182,7 @@ class ReplayBuffer:
                 f"a saved replay buffer has capacity {state['capacity']}, this one {self.capacity}: make them equal"
             )
         self._next, self._size = int(state["next"]), int(state["size"])
-        for name, column in self._columns.items():
+        for name, column in zip(Discounted._fields, self._columns, strict=True):
             column[: self._size] = state["columns"][name].to(self.device)
 
 

@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic with a temperature that finds itself (Haarnoja et al. 2018, arXiv:1812.05905)."""
+"""SAC: soft actor-critic with automatic temperature tuning (Haarnoja et al. 2018, arXiv:1812.05905)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.nn import functional
 
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestInBounds
-from envfleet.agents.compiled import F32, Learned, Sample, Workspace
+from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
-from envfleet.agents.flat import Flat, arrays_of, workspace
+from envfleet.agents.flat import Flat, workspace
 from envfleet.agents.hyperparameters import NetworkConfig, check_above
 from envfleet.agents.networks import Critics, network_of, target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Way
+from envfleet.agents.off_policy import Compiled, ContinuousAgent, ExplorationConfig
 from envfleet.agents.packing import Packing
 from envfleet.agents.replay import Batch
 
@@ -71,7 +71,7 @@ def propose(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class GaussianActor(nn.Module):
-    """Means and standard deviations of a normal distribution over actions before the tanh."""
+    """The network of a normal distribution over actions before the tanh."""
 
     def __init__(self, packing: Packing, config: NetworkConfig, size: int) -> None:
         super().__init__()
@@ -158,30 +158,27 @@ class SAC(ContinuousAgent[SACConfig]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Way, Flat]:
+    def _compile(self) -> Compiled:
         config = self.config
-        self._actor_parts = Flat(self._actor, self._actor_optimiser)
-        self._critic_parts = Flat(self._critics, self._critic_optimiser)
-        self._target_parts = Flat(self._targets)
-        self._temperature_parts = Flat(self._temperature, self._temperature_optimiser)
+        self._actor_parts = Flat([self._actor.body], self._actor_optimiser)
+        self._critic_parts = Flat(self._critics.critics, self._critic_optimiser)
+        self._target_parts = Flat(self._targets.critics)
+        self._temperature_parts = Flat([], self._temperature_optimiser, self._temperature["log_alpha"])
         self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        return Way(self._prepare_compiled, self._learn_compiled, self._choose_compiled), self._actor_parts
+        acting = self._actor_parts.values.copy()
+        return Compiled(self._actor_parts, acting, self._learn_compiled, self._choose_compiled)
 
-    def _prepare_compiled(self, batch: Batch) -> tuple[Sample, tuple[F32, F32]]:
-        return arrays_of(batch), (self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy())
-
-    def _learn_compiled(self, given: tuple[Sample, tuple[F32, F32]]) -> dict[str, float]:
+    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
+        noises = self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy()
         actor, critics = self._actor_parts.next_step(), self._critic_parts.next_step()
         parts = (actor, critics, self._target_parts.values, self._temperature_parts.next_step())
-        sample, noises = given
-        figures = _learn(sample, noises, *parts, self._settings, self._work)
+        figures = _learn(batch.arrays(), noises, *parts, self._settings, self._work)
         return dict(zip(_FIGURES, figures, strict=True))
 
-    def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
-        rows = inputs.numpy()
+    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:
         noise = np.zeros((len(rows), self._bounds.size), np.float32) if noise is None else noise
-        return _act(self._acting, self._actor_parts.layers[0], rows, noise)
+        return _act(acting, self._actor_parts.layers[0], rows, noise)
 
 
 _FIGURES = ("critic_loss", "actor_loss", "temperature", "entropy", "value")
@@ -194,7 +191,7 @@ class _Settings(NamedTuple):
 
 
 class _Proposals(NamedTuple):
-    """Actions for B rows, and what their gradients are made of; see `squashing`."""
+    """Actions for B rows, and what their gradients are made of."""
 
     actions: F32
     log_probs: F32
@@ -204,7 +201,7 @@ class _Proposals(NamedTuple):
 
 @compiled.compiled
 def _learn(
-    sample: Sample, noises: tuple[F32, F32], actor: Learned, critics: Learned, targets: F32, temperature: Learned,
+    sample: Batch, noises: tuple[F32, F32], actor: Learned, critics: Learned, targets: F32, temperature: Learned,
     settings: _Settings, work: Workspace,
 ) -> tuple[float, float, float, float, float]:  # fmt: skip
     alpha = math.exp(temperature.values[0])

@@ -18,6 +18,13 @@ from envfleet.files import replacing
 
 FORMAT = 1
 _TRUSTED = 2  # the format of files that are unpickled
+_SPACES: dict[str, tuple[type, tuple[str, ...]]] = {  # by kind: the class, and the arguments it is made of
+    "table": (ActionTable, ("actions",)),
+    "discrete": (spaces.Discrete, ("n", "start")),
+    "multi_discrete": (spaces.MultiDiscrete, ("nvec", "start")),
+    "multi_binary": (spaces.MultiBinary, ("n",)),
+    "box": (spaces.Box, ("low", "high", "dtype")),
+}
 
 
 def write(path: str | Path, payload: Mapping[str, Any]) -> None:
@@ -96,43 +103,23 @@ def encode_space(space: spaces.Space[Any] | ActionTable) -> dict[str, Any]:
     Raises:
         InvalidArgument: No agent takes such a space.
     """
-    match space:
-        case ActionTable():
-            form: dict[str, Any] = {"kind": "table", "actions": space.actions}
-        case spaces.Discrete():
-            form = {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
-        case spaces.MultiDiscrete():
-            form = {"kind": "multi_discrete", "counts": space.nvec, "start": space.start}
-        case spaces.MultiBinary():
-            form = {"kind": "multi_binary", "shape": space.n}
-        case spaces.Box():
-            form = {"kind": "box", "low": space.low, "high": space.high, "dtype": np.dtype(space.dtype).name}
-        case spaces.Dict():
-            form = {"kind": "dict", "spaces": {key: encode_space(inner) for key, inner in space.spaces.items()}}
-        case spaces.Tuple():
-            form = {"kind": "tuple", "spaces": [encode_space(inner) for inner in space.spaces]}
-        case _:
-            raise InvalidArgument(f"an agent cannot be saved with the space {space}, expected one that agents take")
-    return form
+    if isinstance(space, spaces.Dict):
+        return {"kind": "dict", "spaces": {key: encode_space(inner) for key, inner in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "tuple", "spaces": [encode_space(inner) for inner in space.spaces]}
+    for kind, (made_of, names) in _SPACES.items():
+        if isinstance(space, made_of):
+            form = {name: getattr(space, name) for name in names}
+            return {"kind": kind, **form, **({"dtype": form["dtype"].name} if "dtype" in form else {})}
+    raise InvalidArgument(f"an agent cannot be saved with the space {space}, expected one that agents take")
 
 
 def decode_space(form: Mapping[str, Any]) -> Any:
     """Return the space that `encode_space` was given."""
-    match form["kind"]:
-        case "table":
-            space: Any = ActionTable(as_array(form["actions"]))
-        case "discrete":
-            space = spaces.Discrete(form["n"], start=form["start"])
-        case "multi_discrete":
-            space = spaces.MultiDiscrete(as_array(form["counts"]), start=as_array(form["start"]))
-        case "multi_binary":
-            space = spaces.MultiBinary(form["shape"])
-        case "dict":
-            space = spaces.Dict(
-                [(key, decode_space(inner)) for key, inner in form["spaces"].items()]
-            )  # a dict is sorted
-        case "tuple":
-            space = spaces.Tuple([decode_space(inner) for inner in form["spaces"]])
-        case _:
-            space = spaces.Box(as_array(form["low"]), as_array(form["high"]), dtype=np.dtype(form["dtype"]).type)
-    return space
+    if form["kind"] == "dict":  # in the order of the keys; a dict would be sorted
+        return spaces.Dict([(key, decode_space(inner)) for key, inner in form["spaces"].items()])
+    if form["kind"] == "tuple":
+        return spaces.Tuple([decode_space(inner) for inner in form["spaces"]])
+    made_of, names = _SPACES[form["kind"]]
+    given = {name: as_array(form[name]) if isinstance(form[name], torch.Tensor) else form[name] for name in names}
+    return made_of(**given)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from envfleet.agents import compiled
 from envfleet.agents.actions import BestInBounds
-from envfleet.agents.compiled import F32, Learned, Sample, Workspace
+from envfleet.agents.compiled import F32, Learned, Workspace
 from envfleet.agents.descent import Adam, Follower, descend
-from envfleet.agents.flat import Flat, arrays_of, workspace
+from envfleet.agents.flat import Flat, workspace
 from envfleet.agents.hyperparameters import check_above, check_between
 from envfleet.agents.networks import Critics, network_of, target_of
-from envfleet.agents.off_policy import ContinuousAgent, ExplorationConfig, Way
+from envfleet.agents.off_policy import Compiled, ContinuousAgent, ExplorationConfig
 from envfleet.agents.replay import Batch
 
 
@@ -111,21 +111,20 @@ class TD3(ContinuousAgent[TD3Config]):
 
     # ------------------------------------------------------------------ the same, compiled
 
-    def _compile(self) -> tuple[Way, Flat]:
+    def _compile(self) -> Compiled:
         config = self.config
-        self._actor_parts = Flat(self._actor, self._actor_optimiser)
-        self._critic_parts = Flat(self._critics, self._critic_optimiser)
-        self._target_parts = Flat(self._target_actor), Flat(self._target_critics)
+        self._actor_parts = Flat([self._actor], self._actor_optimiser)
+        self._critic_parts = Flat(self._critics.critics, self._critic_optimiser)
+        self._target_parts = Flat([self._target_actor]), Flat(self._target_critics.critics)
         noise = (config.target_noise, config.target_noise_clip)
         self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
-        return Way(self._prepare_compiled, self._learn_compiled, self._choose_compiled), self._actor_parts
+        acting = self._actor_parts.values.copy()
+        return Compiled(self._actor_parts, acting, self._learn_compiled, self._choose_compiled)
 
-    def _prepare_compiled(self, batch: Batch) -> tuple[Sample, F32]:
-        return arrays_of(batch), self.random.normal(batch.actions).numpy()
-
-    def _learn_compiled(self, given: tuple[Sample, F32]) -> dict[str, float]:
-        (sample, noise), actor, critics = given, self._actor_parts, self._critic_parts
+    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
+        sample, noise = batch.arrays(), self.random.normal(batch.actions).numpy()
+        actor, critics = self._actor_parts, self._critic_parts
         target_actor, target_critics = (part.values for part in self._target_parts)
         targets = (target_actor, target_critics, self._settings, self._work)
         critic_loss, value = _fit_critics(sample, noise, critics.next_step(), actor.layers[0], *targets)
@@ -136,8 +135,8 @@ class TD3(ContinuousAgent[TD3Config]):
         loss = _fit_actor(sample.observations, actor.next_step(), critics.values, critic, *targets)
         return {**figures, "actor_loss": loss}
 
-    def _choose_compiled(self, inputs: Tensor, noise: F32 | None) -> F32:
-        outputs = compiled.outputs_of(self._acting, self._actor_parts.layers[0], inputs.numpy())
+    def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:
+        outputs = compiled.outputs_of(acting, self._actor_parts.layers[0], rows)
         return self._explore(np.tanh(outputs), noise)
 
 
@@ -151,7 +150,7 @@ class _Settings(NamedTuple):
 
 @compiled.compiled
 def _fit_critics(
-    sample: Sample, noise: F32, critics: Learned, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
+    sample: Batch, noise: F32, critics: Learned, layers: NDArray[np.int64], target_actor: F32, target_critics: F32,
     settings: _Settings, work: Workspace,
 ) -> tuple[float, float]:  # fmt: skip
     free = compiled.forward(target_actor, layers, sample.next_observations, work.passes[0])

@@ -149,7 +149,7 @@ class TransitionWriter:
         return {"last": last, "is_awaiting": self._is_awaiting.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another writer was, whose fleet has gone on as well."""
+        """Take over the state of another writer, whose fleet's state has been taken over as well."""
         self._last = None if state["last"] is None else as_array(state["last"])
         self._is_awaiting = as_array(state["is_awaiting"])
 

@@ -349,7 +349,7 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
     with pytest.raises(InvalidArgument, match="expected a bounded Box of floats"):
         SAC(OBSERVATIONS, OBSERVATIONS)
     with pytest.raises(
-        InvalidArgument, match=r"Text\(.*\) at 'mission', expected Box, Discrete, .*: leave that part out"
+        InvalidArgument, match=r"is Dict\('mission': Text\(.*\)\), expected Box, Discrete, .*: leave other parts out"
     ):
         SAC(spaces.Dict(mission=spaces.Text(3)), TORQUE)
     with pytest.raises(InvalidArgument, match="normalise_observations=True for observations of Discrete"):

@@ -16,7 +16,6 @@ from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
 from envfleet.agents.descent import Adam
 from envfleet.agents.off_policy import Lesson
 from envfleet.agents.replay import Batch, PrioritisedReplay
-from envfleet.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -50,8 +49,7 @@ def draw(rng: np.random.Generator, agent: Any) -> Batch:
     rewards, weights = 3 * rng.standard_normal(ROWS), rng.uniform(0.1, 1.0, ROWS)
     discounts = np.where(rng.random(ROWS) < 0.1, 0.0, 0.97)
     columns = (observations, actions, np.float32(rewards), np.float32(discounts), following)
-    parts: Any = [*map(torch.from_numpy, columns), np.arange(ROWS), torch.from_numpy(np.float32(weights))]
-    return Batch(*parts)
+    return Batch._make([*map(torch.from_numpy, (*columns, np.float32(weights))), np.arange(ROWS)])
 
 
 def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[str, float]]]:
@@ -60,7 +58,7 @@ def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[
     for _ in range(num_updates):
         batch = draw(rng, agents[0])
         for agent, figures in zip(agents, found, strict=True):
-            lesson = Lesson([agent._way.prepare(batch)], agent.config.learning_rate)
+            lesson = Lesson([batch], agent.config.learning_rate)
             figures.append(agent.publish(agent.learn(lesson)))
     return found
 
@@ -142,7 +140,7 @@ def test_what_is_not_finite_is_reported() -> None:
         agent = make(kind, compiled=True)
         batch = draw(np.random.default_rng(0), agent)
         batch.rewards[3] = torch.nan
-        figures = agent._way.learn(agent._way.prepare(batch))
+        figures = agent._compiled.learn(batch)
         assert not all(np.isfinite(value) for value in figures.values())
 
 
@@ -158,8 +156,6 @@ def test_torch_learns_what_compiled_code_does_not_know() -> None:
     assert not make("sac", compiled=False).is_compiled
     child = Cautious(OBSERVATIONS, TORQUE, SACConfig(**SMALL), seed=0)
     assert not child.is_compiled
-    with pytest.raises(InvalidArgument, match="Cautious with compiled=True, but Cautious has no compiled update"):
-        Cautious(OBSERVATIONS, TORQUE, SACConfig(**SMALL, compiled=True))
     assert not make("sac", layer_norm=True).is_compiled
     odd: list[Any] = [spaces.Discrete(3), spaces.Dict(a=OBSERVATIONS), spaces.Box(0, 255, (8, 8, 3), np.uint8)]
     for space in odd:
@@ -172,7 +168,6 @@ sys.modules["numba"] = None
 import numpy as np
 from gymnasium import spaces
 from envfleet.agents import DDDQN, SAC, DDDQNConfig, SACConfig, Transitions
-from envfleet.errors import InvalidArgument
 space, small = spaces.Box(-1, 1, (2,), np.float32), {"hidden": (8,), "batch_size": 4, "capacity": 20, "warmup": 0}
 for agent in (
     SAC(space, space, SACConfig(**small, num_steps=2), num_envs=3, seed=0),
@@ -183,17 +178,9 @@ for agent in (
         actions, ended = agent.act_batch(rows), np.array([number == 2, False, False])
         agent.remember(Transitions(rows, actions, np.ones(3), ended, ~ended & ended, rows, np.arange(3)))
     print(agent.is_compiled, len(agent.replay), all(map(np.isfinite, agent.update(3).values())))
-try:
-    SAC(space, space, SACConfig(**small, compiled=True))
-except InvalidArgument as error:
-    print(error)
 """
 
 
 def test_without_numba_torch_learns() -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines() == [
-        "False 12 True",
-        "False 12 True",
-        "SAC with compiled=True, but numba or SciPy is not installed: leave it out to learn by torch",
-    ]
+    assert run.stdout.splitlines() == ["False 12 True", "False 12 True"]

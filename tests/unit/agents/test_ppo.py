@@ -1,4 +1,4 @@
-"""PPO's own: the schedule of its learning rate, products in bfloat16, and compiled updates."""
+"""PPO's own: the schedule of its learning rate, and compiled updates."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from gymnasium import spaces
 from envfleet.agents import PPO, PPOConfig, Slab
 from envfleet.agents.actor_critic import SquashedPolicy
 from envfleet.agents.compiled import TANH, _activate
-from envfleet.agents.ppo import Precision
 from envfleet.agents.randomness import Random
-from envfleet.errors import InvalidArgument
 
 STEPS, ENVS = 16, 8
 SEEN, PUSH = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -75,20 +73,6 @@ def test_the_schedule_goes_on_where_a_saved_agent_was() -> None:
     assert rate_of(agent) == rate_of(other) == pytest.approx(1e-2 - 9e-3 / 4)
 
 
-def figures_of(precision: Precision) -> tuple[dict[str, float], np.ndarray[Any, Any]]:
-    agent, slab = an_agent(precision=precision), a_slab()
-    figures = agent.update(slab)
-    return figures, agent.act_batch(slab.last_observations, deterministic=True)
-
-
-def test_products_in_bfloat16_learn_the_same_but_for_rounding() -> None:
-    exact, exact_actions = figures_of("float32")
-    short, short_actions = figures_of("bfloat16")
-    assert short != exact
-    assert short == pytest.approx(exact, rel=0.05, abs=0.01)
-    assert np.abs(short_actions - exact_actions).max() < 0.01
-
-
 def shift_old_log_probs(agent: PPO, shifts: torch.Tensor | float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the first `log_probs`, those of the old policy, differ from those of the new."""
     log_probs, calls = agent._policy.log_probs, []
@@ -123,11 +107,6 @@ def test_means_beyond_the_outermost_action_make_what_is_drawn_no_less_likely() -
         for means in (inside, outside)
     ]
     assert logs[1].min() > logs[0].mean()
-
-
-def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"precision='half': pass 'float32' or 'bfloat16'"):
-        PPOConfig(precision="half")  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- compiled, and by torch
@@ -208,11 +187,8 @@ def test_what_is_not_finite_shows_in_the_figures(compiled: bool) -> None:
     assert not all(math.isfinite(figure) for figure in agent.update(slab).values())
 
 
-def test_what_cannot_be_compiled_is_learned_by_torch_or_refused() -> None:
-    assert not an_agent(precision="bfloat16").is_compiled
+def test_what_cannot_be_compiled_is_learned_by_torch() -> None:
     assert not an_agent(layer_norm=True).is_compiled
-    with pytest.raises(InvalidArgument, match="its products are in bfloat16: leave it out"):
-        an_agent(precision="bfloat16", compiled=True)
 
 
 def test_tanh_is_that_of_numpy() -> None:

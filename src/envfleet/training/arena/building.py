@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from envfleet.agents import ActionTable, Agent, OffPolicyAgent, load_agent
+from envfleet.agents import ActionTable, Agent, load_agent
 from envfleet.agents.loading import find_agent
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
@@ -42,7 +42,7 @@ def make_agent(
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
     """
     kind, place = find_agent(config.agent.type, "agent.type"), _device(device)
-    path, extra = config.agent.checkpoint_path, {"replay_device": place} if issubclass(kind, OffPolicyAgent) else {}
+    path = config.agent.checkpoint_path
     agent: Agent[Any] = kind(
         arena.single_observation_space,
         action_table_of(config, game) or arena.single_action_space,
@@ -50,7 +50,6 @@ def make_agent(
         num_envs=arena.num_seats,
         seed=seed,
         device=place,
-        **extra,
     )
     if path is not None and takes_weights:
         _take_weights(agent, path)
