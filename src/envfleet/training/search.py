@@ -20,10 +20,9 @@ from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
 from envfleet.files import write_whole
 from envfleet.training.config import RunConfig, parse_config, to_config
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
-from envfleet.training.games.players import RESUME_FILE
+from envfleet.training.folder import RESUME_FILE, reserve
 from envfleet.training.options import RunOptions
 from envfleet.training.records.drawing import COLOURS, new_figure, save_figure, style
-from envfleet.training.records.folder import reserve
 from envfleet.training.records.progress import ProgressBar
 from envfleet.training.single_run import resume, train
 

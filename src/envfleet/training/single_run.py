@@ -15,6 +15,7 @@ from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, parse_config, to_config
 from envfleet.training.config.opponents import SCRIPT
 from envfleet.training.events import Observer, find_observers
+from envfleet.training.folder import reserve
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.examining import POOL
 from envfleet.training.loop.stopping import stop_requests
@@ -22,7 +23,6 @@ from envfleet.training.loop.trainer import Trainer
 from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
-from envfleet.training.records.folder import reserve
 
 RUNS = "results/runs"
 

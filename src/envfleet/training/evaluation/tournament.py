@@ -17,8 +17,9 @@ from envfleet.agents import Agent, load_agent, saving
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.evaluation import Score
 from envfleet.training.evaluation.ratings import Rating, rate
+from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Rink, play
-from envfleet.training.games.players import RESUME_FILE, Player, seat_player
+from envfleet.training.games.players import Player, seat_player
 
 Progress = Callable[[str, float], None]
 
@@ -68,7 +69,7 @@ def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -
     root = Path(folder)
     if not root.is_dir():
         raise InvalidArgument(f"{folder} is no folder: pass one with checkpoints, such as that of a run")
-    paths = sorted(path for path in root.rglob("[!.]*.pt") if path.name != RESUME_FILE)
+    paths = sorted(agents_in(root))
     if not paths:
         raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
     same: dict[str, list[Path]] = {}

@@ -27,9 +27,6 @@ Player = str | Path | Policy
 """A name that the game knows, `"random"`, `"my_package:MyOpponent"`, the path of a checkpoint or of a run, or anything
 with `act_batch`."""
 
-RESUME_FILE = "resume.pt"
-"""What a run needs to go on, beside its checkpoints; no player."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seated:

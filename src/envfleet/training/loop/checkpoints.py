@@ -8,7 +8,7 @@ from typing import Any
 
 from envfleet.agents import Agent, saving
 from envfleet.errors import InvalidArgument
-from envfleet.training.games.players import RESUME_FILE
+from envfleet.training.folder import RESUME_FILE
 
 BEST = "best.pt"
 

@@ -22,7 +22,8 @@ from envfleet.training.config.opponents import (
     Single,
     SnapshotOpponent,
 )
-from envfleet.training.games.players import RESUME_FILE, OwnPlayer, find_class, seat_player
+from envfleet.training.folder import agents_in
+from envfleet.training.games.players import OwnPlayer, find_class, seat_player
 from envfleet.training.opponents.opponents import Always, Entry, Opponent, Source
 from envfleet.training.opponents.pool import SnapshotPool, as_player, chances, move_rate
 
@@ -78,7 +79,7 @@ class Files(Source):
     """Agents in files.
 
     Args:
-        path: Of one written by `Agent.save`, of a folder of `*.pt`, or of a run, which has one; the last by name is the
+        path: Of one written by `Agent.save`, or of a folder with some, such as that of a run; the last by name is the
             latest, numbers coming after `best`.
         matchmaking: Which of a folder.
         num_envs: Sub-environments they will play in.
@@ -117,15 +118,14 @@ class Files(Source):
 
 
 def _agents_in(path: Path) -> list[Path]:
-    """Files of agents, the latest last."""
-    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    found = [one for one in folder.glob("[!.]*.pt") if one.name != RESUME_FILE] if path.is_dir() else [path]
-    if not all(one.is_file() for one in found) or not found:
+    """Return the files of agents, the latest last."""
+    found = [path] if path.is_file() else agents_in(path)
+    if not found:
         raise InvalidArgument(
             f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
             "wrote, or a folder with some (*.pt)"
         )
-    return sorted(found, key=lambda one: (one.stem.isdigit(), one.name))
+    return found
 
 
 def check_opponents(phases: Iterable[Phase], game: Game) -> None:

@@ -16,7 +16,7 @@ import polars as pl
 from envfleet.errors import InvalidArgument
 from envfleet.files import naming
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Progress
-from envfleet.training.records.folder import RunFolder
+from envfleet.training.folder import RunFolder
 
 TABLES: dict[str, dict[str, Any]] = {
     "episodes": {

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from envfleet.files import naming
 from envfleet.training.events import Began, Evaluated, Event, Learned, Observer, Progress
+from envfleet.training.folder import RunFolder
 from envfleet.training.opponents.standing import LEARNER
-from envfleet.training.records.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

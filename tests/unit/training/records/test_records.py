@@ -26,17 +26,17 @@ from tests.unit.training.records import played
 from envfleet import training
 from envfleet.agents import saving
 from envfleet.errors import InvalidArgument
+from envfleet.training import folder as folder_module
 from envfleet.training.config import read_config
 from envfleet.training.events import Episodes, Event, Learned, Progress
+from envfleet.training.folder import config_hash, reserve
 from envfleet.training.records import (
     ProgressBar,
     RunFolder,
     plot_runs,
     read_history,
 )
-from envfleet.training.records import folder as folder_module
 from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
-from envfleet.training.records.folder import config_hash, reserve
 from envfleet.training.records.tables import Table, TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
@@ -119,7 +119,8 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
         (folder.path / name).write_bytes(content)
         with pytest.raises(
             InvalidArgument,
-            match=rf"{name} (cannot be read \(.*: put the file back|is damaged, or of another version: begin a new)",
+            match=rf"{name} (is no JSON .*: mend it|holds a int, expected|cannot be read \(.*: put the file back"
+            r"|is damaged, or of another version: begin a new)",
         ):
             training.resume(folder.path, verbose=False)
 

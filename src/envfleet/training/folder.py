@@ -17,8 +17,10 @@ from typing import Any, Self
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
 from envfleet.machine import cpu_model, version_of, whole_cores
-from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.config import RunConfig, read_config
 
+RESUME_FILE = "resume.pt"
+"""What a run needs to go on; no agent, though its suffix is that of one."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
 _PACKAGES = ("envfleet", "box2d", "gymnasium", "numba", "numpy", "openskill", "polars", "scipy", "torch")
 
@@ -104,20 +106,28 @@ class RunFolder:
         """Return the configuration that the run began with.
 
         Raises:
-            InvalidArgument: The file was changed to something that cannot be.
+            InvalidArgument: The file is gone, or was changed to something that cannot be.
         """
-        return parse_config(_read_json(self.config), str(self.config))
+        return read_config(self.config)
 
     def read_options(self) -> dict[str, Any]:
         """Return what else the run was told when it began.
 
         Raises:
-            InvalidArgument: The file is not there any more, or was changed to something that cannot be.
+            InvalidArgument: The file is gone, or was changed to something that cannot be.
         """
-        options = _read_json(self.environment).get("options")
-        if not isinstance(options, dict):
-            raise InvalidArgument(f"{self.environment} has no options: put the file back that belongs to the run")
-        return options
+        try:
+            return dict(json.loads(self.environment.read_text(encoding="utf-8"))["options"])
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"{self.environment} cannot be read ({error}): put the file back that belongs to the run"
+            ) from error
+
+
+def agents_in(folder: Path) -> list[Path]:
+    """Return the files of saved agents in a folder, at any depth: numbers after names, the latest last."""
+    found = (path for path in folder.rglob("[!.]*.pt") if path.name != RESUME_FILE)
+    return sorted(found, key=lambda path: (path.stem.isdigit(), path.name, path))
 
 
 @contextlib.contextmanager
@@ -143,17 +153,9 @@ def reserve(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{path} cannot be read ({error}): put the file back that belongs to the run") from error
-
-
 def config_hash(config: RunConfig) -> str:
-    """Eight hex digits that differ if anything in two configurations does."""
-    content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:8]
+    """Return eight hex digits that differ if anything in two configurations does."""
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:8]
 
 
 def _make_named(base: Path, name: str) -> Path:
@@ -163,7 +165,7 @@ def _make_named(base: Path, name: str) -> Path:
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        way_on = f", or go on with that run (--resume {path})" if (path / "resume.pt").is_file() else ""
+        way_on = f", or go on with that run (--resume {path})" if (path / RESUME_FILE).is_file() else ""
         raise InvalidArgument(f"{path} exists already: take another name{way_on}") from None
     return path
 
