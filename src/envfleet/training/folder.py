@@ -124,10 +124,20 @@ class RunFolder:
             ) from error
 
 
-def agents_in(folder: Path) -> list[Path]:
-    """Return the files of saved agents in a folder, at any depth: numbers after names, the latest last."""
+def agents_in(folder: Path) -> dict[str, Path]:
+    """Find the files of saved agents in a folder, at any depth.
+
+    Returns:
+        The files by name, the path within the folder as far as it tells them apart; in order of their own names,
+        numbers after words, so that the latest is the last.
+    """
     found = (path for path in folder.rglob("[!.]*.pt") if path.name != RESUME_FILE)
-    return sorted(found, key=lambda path: (path.stem.isdigit(), path.name, path))
+    ordered = sorted(found, key=lambda path: (path.stem.isdigit(), path.name, path))
+    return {"/".join(_parts(path.relative_to(folder))): path for path in ordered}
+
+
+def _parts(path: Path) -> list[str]:
+    return [part for part in path.with_suffix("").parts if part != "checkpoints"]
 
 
 @contextlib.contextmanager

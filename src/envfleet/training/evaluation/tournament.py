@@ -69,24 +69,20 @@ def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -
     root = Path(folder)
     if not root.is_dir():
         raise InvalidArgument(f"{folder} is no folder: pass one with checkpoints, such as that of a run")
-    paths = sorted(agents_in(root))
-    if not paths:
+    files = dict(sorted(agents_in(root).items()))
+    if not files:
         raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
-    same: dict[str, list[Path]] = {}
-    for path in paths:
+    same: dict[str, list[str]] = {}
+    for name, path in files.items():
         agent = load_agent(path, num_envs=1)
         if agent.observation_space.shape == observation_space.shape:
-            same.setdefault(_fingerprint(agent), []).append(path)
+            same.setdefault(_fingerprint(agent), []).append(name)
     if not same:
         raise InvalidArgument(
             f"no checkpoint in {folder} is of an agent that sees observations of shape {observation_space.shape}: pass "
             "another folder, or the environment in which they were trained"
         )
-    return {" = ".join(_name_in(root, path) for path in files): files[0] for files in same.values()}
-
-
-def _name_in(root: Path, path: Path) -> str:
-    return "/".join(part for part in path.relative_to(root).with_suffix("").parts if part != "checkpoints")
+    return {" = ".join(names): files[names[0]] for names in same.values()}
 
 
 def _fingerprint(agent: Agent[Any]) -> str:

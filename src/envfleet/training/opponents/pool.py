@@ -49,6 +49,13 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
     return spread
 
 
+def pick(rates: Mapping[str, float], matchmaking: Matchmaking, count: int, rng: np.random.Generator) -> list[str]:
+    """Draw `count` names; `rates` has the learner's running score against each, the oldest first."""
+    names = [*rates]
+    drawn = rng.choice(len(names), size=count, p=chances([*rates.values()], matchmaking))
+    return [names[place] for place in drawn.tolist()]
+
+
 def move_rate(rate: float, scores: NDArray[np.float64]) -> float:
     """Return a running score after more games, 1 for a win, 0.5 for a draw, 0 for a loss, in their order.
 

@@ -18,12 +18,12 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import ReplayLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Always, Entry, Opponent
+from envfleet.training.opponents.opponents import Always, Entry
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself
 
 NUM_ENVS = 5
-WEAK, STRONG = Entry(Always(Opponent("basic_weak", 1))), Entry(Always(Opponent("basic_strong", 2)))
+WEAK, STRONG = Entry(Always("basic_weak", 1)), Entry(Always("basic_strong", 2))
 
 
 def phase_of(**more: Any) -> Phase:
@@ -91,7 +91,7 @@ def test_what_one_phase_sets_is_not_set_in_the_next() -> None:
 
 
 def test_type_none_has_an_opponent_that_does_nothing() -> None:
-    with opened((Entry(Always(Opponent("none"))),)) as arena:
+    with opened((Entry(Always("none")),)) as arena:
         infos = record_infos(arena)
         steps = list(step_through(arena, 20))
     assert {name for step in steps if step.results for name in step.results.opponents} == {"none"}

@@ -22,7 +22,7 @@ from envfleet.envs.hockey.views import inform, observe_both
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Always, Entry, Opponent
+from envfleet.training.opponents.opponents import Always, Entry
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself
 
@@ -59,7 +59,7 @@ def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     pool.add()
     source = myself(agent)
     return (
-        Entry(Always(Opponent("basic_weak", 1))),
+        Entry(Always("basic_weak", 1)),
         Entry(Snapshots(pool, "uniform"), is_deterministic=False),
         Entry(source, is_deterministic=True),
         Entry(source, weight=2.0, is_deterministic=False, is_learner=True),

@@ -97,8 +97,8 @@ def test_snapshots_do_not_change_with_the_learner_and_are_named_and_rated() -> N
 def test_networks_that_nobody_plays_against_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     load, loaded = Snapshots.load, weakref.WeakSet[Any]()
 
-    def load_and_tell(source: Snapshots, name: str, seed: int) -> Any:
-        agent = load(source, name, seed)
+    def load_and_tell(source: Snapshots, name: str, rng: np.random.Generator) -> Any:
+        agent = load(source, name, rng)
         loaded.add(agent)
         return agent
 
