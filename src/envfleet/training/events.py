@@ -131,7 +131,7 @@ class Times:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Progress(Event):
-    """How far the run is; comes a few times per second, for eyes and not for records.
+    """How far the run is; comes about once per second.
 
     Attributes:
         run_share: How much of the run is done, from 0 to 1, by whatever will end it first.

@@ -47,7 +47,7 @@ from envfleet.training.opponents.sources import needs_pool
 from envfleet.training.options import RunOptions
 
 _LEARNED_EVERY = 1_000  # transitions
-_PROGRESS_EVERY_S = 0.25
+_PROGRESS_EVERY_S = 1.0
 
 
 class Trainer:

@@ -36,7 +36,7 @@ from envfleet.training.records import (
     plot_runs,
     read_history,
 )
-from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
+from envfleet.training.records.figures import draw_evaluations, draw_returns
 from envfleet.training.records.tables import Table, TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
@@ -245,17 +245,6 @@ def test_several_runs_are_drawn_into_the_same_figures(run: RunFolder, tmp_path: 
         plot_runs([])
 
 
-def test_points_of_runs_with_other_phases_stand_by_their_names(run: RunFolder) -> None:
-    both = read_history(run.path)
-    games = dataclasses.replace(both, name="games alone", episodes=both.episodes.filter(pl.col("phase") == 1))
-    figure = draw_win_rates([both, games])
-    assert figure is not None
-    panel = figure.axes[1]
-    assert [label.get_text() for label in panel.get_xticklabels()] == list(played.PHASES)
-    won = games.episodes["winner"].to_numpy() > 0
-    np.testing.assert_allclose(np.asarray(panel.lines[-2].get_xydata()), [[1, won.mean()]])
-
-
 def test_a_phase_begins_where_the_one_before_ended_and_not_with_its_first_episode(run: RunFolder) -> None:
     history = read_history(run.path)
     late = history.episodes.filter((pl.col("phase") == 0) | (pl.col("transitions") > 12_000))
@@ -327,7 +316,7 @@ def test_a_table_that_is_shorter_than_the_checkpoint_says_is_refused(tmp_path: P
     table.close()
 
 
-def test_what_a_full_disk_has_no_room_for_is_written_later(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     table = Table(path, ("x", "y"))
     table.cut(0)
@@ -340,7 +329,6 @@ def test_what_a_full_disk_has_no_room_for_is_written_later(tmp_path: Path) -> No
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     table.close()
-    assert path.read_text(encoding="utf-8").splitlines()[1:] == ["a long word,another"] * 5000
 
 
 def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) -> None:
@@ -409,4 +397,4 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.Mon
     monkeypatch.setattr("envfleet.training.records.progress._LINE_EVERY_S", 0.0)
     lines = shown(played.begin(transitions=1), *played.rounds(last=3), is_terminal=False, width=200).splitlines()
     assert lines[0].startswith("a run goes on")
-    assert lines[-1].startswith("2% in 0:00, 0:10 left, phase shooting 1/2, transitions 480, steps/s ")
+    assert lines[-1].startswith("2% in 0:00:00, 0:00:10 left, phase shooting 1/2, transitions 480, steps/s ")
