@@ -18,6 +18,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
 from envfleet.machine import cpu_model, version_of, whole_cores
 from envfleet.training.config import RunConfig, read_config
+from envfleet.training.config.reading import read_json
 
 RESUME_FILE = "resume.pt"
 """What a run needs to go on; no agent, though its suffix is that of one."""
@@ -116,12 +117,11 @@ class RunFolder:
         Raises:
             InvalidArgument: The file is gone, or was changed to something that cannot be.
         """
+        advice = "put the file back that belongs to the run"
         try:
-            return dict(json.loads(self.environment.read_text(encoding="utf-8"))["options"])
-        except (KeyError, OSError, TypeError, ValueError) as error:
-            raise InvalidArgument(
-                f"{self.environment} cannot be read ({error}): put the file back that belongs to the run"
-            ) from error
+            return dict(read_json(self.environment, advice)["options"])
+        except (KeyError, TypeError) as error:
+            raise InvalidArgument(f"{self.environment} has no options: {advice}") from error
 
 
 def agents_in(folder: Path) -> dict[str, Path]:

@@ -19,6 +19,7 @@ from rich.console import Console
 from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
 from envfleet.files import write_whole
 from envfleet.training.config import RunConfig, parse_config, to_config
+from envfleet.training.config.reading import read_json
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.folder import RESUME_FILE, reserve
 from envfleet.training.options import RunOptions
@@ -265,13 +266,7 @@ class _Watch(Observer):
 
 
 def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    data: Any = source
-    if isinstance(source, (str, Path)):
-        try:
-            data = json.loads(Path(source).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InvalidArgument(f"{source} cannot be read ({reason}): pass a JSON file with the space") from error
+    data = read_json(Path(source), "pass a JSON file with the space") if isinstance(source, (str, Path)) else source
     if not isinstance(data, Mapping) or not data:
         raise InvalidArgument(
             f"the space is {data!r}, expected an object: name a key of the configuration, and {_FORM}"
@@ -349,7 +344,7 @@ def _plot(trials: Sequence[FrozenTrial], space: Space, path: Path) -> None:
     done = [trial for trial in scored if trial.state == TrialState.COMPLETE]
     if not scored:
         return
-    values = [trial.value for trial in scored]
+    values = [trial.value or 0.0 for trial in scored]
     dots: Any = {"facecolors": [COLOURS[0] if trial in done else "none" for trial in scored], "edgecolors": COLOURS[0]}
     with style():
         figure, (first, *panels) = new_figure(len(space) + 1)

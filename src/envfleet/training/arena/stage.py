@@ -23,6 +23,13 @@ from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import check_opponents, entries_of, needs_learner, needs_pool
 from envfleet.training.options import RunOptions
 
+Seeds = tuple[np.random.SeedSequence, np.random.SeedSequence]
+
+
+def int_of(seed: np.random.SeedSequence) -> int:
+    """Return a seed as a number."""
+    return int(seed.generate_state(1)[0])
+
 
 class Stage:
     """The arena of a run, which is made anew when a phase plays something else.
@@ -30,8 +37,7 @@ class Stage:
     Args:
         config: Of the run.
         options: Likewise.
-        env_seed: Of the first reset of an arena.
-        opponents_seed: Of the draws of opponents.
+        seeds: Of the first reset of an arena, and of the draws of opponents.
         stopwatch: Told where the time goes.
 
     Attributes:
@@ -39,17 +45,9 @@ class Stage:
         game: What is played there; `None` in environments for one.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        options: RunOptions,
-        *,
-        env_seed: int,
-        opponents_seed: np.random.SeedSequence,
-        stopwatch: Stopwatch,
-    ) -> None:
+    def __init__(self, config: RunConfig, options: RunOptions, seeds: Seeds, stopwatch: Stopwatch) -> None:
         self._config, self._options, self._watch = config, options, stopwatch
-        self._env_seed, self._opponents_seed = env_seed, opponents_seed
+        self._env_seed, self._opponents_seed = int_of(seeds[0]), seeds[1]
         self._place = config.curriculum.phases[0].environment
         self.game = _game_of(self._place)
         self.arena = self._make_arena()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gymnasium import spaces
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import NAMED, SCRIPTED
-from envfleet.training.config.phases import Environment
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
 
@@ -60,16 +56,26 @@ def read_config(source: str | Path) -> RunConfig:
             message has the path of every key in question, what it is, and what is accepted.
     """
     path = find_config(source)
+    advice = f"pass the path of a configuration, or one of the names {', '.join(shipped_names())}"
+    return parse_config(read_json(path, advice), str(path))
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        advice: What to do if there is none.
+
+    Raises:
+        InvalidArgument: It cannot be read, or is no JSON.
+    """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_whole)
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_whole)
     except OSError as error:
-        raise InvalidArgument(
-            f"{path} cannot be read ({error.strerror}): pass the path of a configuration, or one of the names "
-            f"{', '.join(shipped_names())}"
-        ) from error
+        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except ValueError as error:
         raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
-    return parse_config(data, str(path))
 
 
 def config_for(env: str, agent: str, transitions: int) -> RunConfig:
@@ -105,7 +111,6 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         config = RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
         agent_config(config)
         find_observers(config.observers)
-        check_actions(config)
     except ValidationError as error:
         raise InvalidArgument(_explain(error, data, source)) from None
     except InvalidArgument as error:
@@ -129,42 +134,6 @@ def json_schema() -> dict[str, Any]:
     schema = RunConfig.model_json_schema()
     schema["properties"]["$schema"] = {"type": "string"}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def check_actions(config: RunConfig) -> None:
-    """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
-
-    For DDDQN an environment that is no known game is made once, to look at its actions.
-
-    Raises:
-        InvalidArgument: Its actions are continuous, or it cannot be made.
-    """
-    agent, place = config.agent, config.curriculum.phases[0].environment
-    if agent.type != "DDDQN" or place.is_remote:
-        return
-    game = find_game(place.id, place.kwargs)
-    if game is None:
-        space = _actions_of(place)
-    elif game.action_table(agent.action_fineness, agent.action_combined, place.settings) is None:
-        space = game.action_space
-    else:
-        return
-    if isinstance(space, spaces.Box):
-        raise InvalidArgument(
-            f"agent.type is 'DDDQN', which chooses among numbered actions, but {place.id!r} has continuous ones, "
-            f"{space}: take SAC, TD3 or PPO"
-        )
-
-
-def _actions_of(place: Environment) -> spaces.Space[Any]:
-    try:
-        with contextlib.closing(place.make()) as env:
-            return env.action_space
-    except Exception as error:
-        raise InvalidArgument(
-            f"curriculum.phases[0].environment.id is {place.id!r}, which cannot be made ({error}): check its id and "
-            "kwargs"
-        ) from error
 
 
 def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -192,10 +161,9 @@ def _line(problem: ErrorDetails, data: Any) -> str:
         return f"{_path([*keys, context['key']])} {context['problem']}"
     if kind == "missing":
         return f"{_path(keys)} is missing: add it"
-    if kind == "union_tag_not_found":
-        return f"{_path([*keys, 'type'])} is missing, expected one of {_tags()}"
-    if kind == "union_tag_invalid":
-        return f"{_path([*keys, 'type'])} is {context['tag']!r}, expected one of {_tags()}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        found = repr(context["tag"]) if "tag" in context else "missing"
+        return f"{_path([*keys, 'type'])} is {found}, expected one of {_tags()}"
     if kind == "value_error":
         return f"{_path(keys) or 'it'} {context['error']}"
     text = problem["msg"].replace("Input should be", "expected")

@@ -11,19 +11,18 @@ from numpy.typing import ArrayLike
 
 from envfleet.training.config import Phase
 from envfleet.training.evaluation.intervals import wilson
+from envfleet.training.options import RunOptions
 
 
 class Budget:
-    """Minutes and transitions that a run may spend.
+    """Minutes of a sitting and transitions of the whole run that may be spent.
 
     Args:
-        max_minutes: Of this sitting; `None` for as many as it takes.
-        max_transitions: Of the whole run; likewise.
+        options: Of the run.
     """
 
-    def __init__(self, max_minutes: float | None, max_transitions: int | None) -> None:
-        self._max_s = None if max_minutes is None else 60 * max_minutes
-        self._max_transitions = max_transitions
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
         self._began_s = time.monotonic()
 
     def begin(self) -> None:
@@ -35,20 +34,11 @@ class Budget:
         """Seconds since `begin`."""
         return time.monotonic() - self._began_s
 
-    def spent(self, transitions: int) -> str | None:
-        """Return which of the two is spent, `"max_transitions"` or `"max_minutes"`; `None` if none is."""
-        if self._max_transitions is not None and transitions >= self._max_transitions:
-            return "max_transitions"
-        return "max_minutes" if self._max_s is not None and self.elapsed_s >= self._max_s else None
-
-    def share(self, transitions: int) -> float:
-        """Return how much of the one that is spent sooner is spent, from 0 to 1."""
-        shares = [0.0]
-        if self._max_transitions is not None:
-            shares.append(transitions / self._max_transitions)
-        if self._max_s is not None:
-            shares.append(self.elapsed_s / self._max_s)
-        return min(max(shares), 1.0)
+    def spent(self, transitions: int) -> dict[str, float]:
+        """Return how much of either is spent, by its name, from 0 to 1 and beyond; of what is limited."""
+        spent = {"max_transitions": transitions, "max_minutes": self.elapsed_s / 60}
+        limits = {name: getattr(self._options, name) for name in spent}
+        return {name: spent[name] / limit for name, limit in limits.items() if limit is not None}
 
 
 class CurriculumProgress:

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
-from envfleet.training.arena.stage import Stage
+from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
 from envfleet.training.events import (
@@ -61,9 +60,8 @@ class Trainer:
     Args:
         config: What is trained.
         options: How.
-        name: Of the run.
-        folder: Where checkpoints are written; `None` for none.
-        observers: Told what happens; closed with the trainer.
+        checkpoints: Written into the folder of the run; `None` for none.
+        observers: Told what happens; closed with the trainer, also if it cannot be made.
         is_resumed: Whether `load_state_dict` follows, so that the weights to begin with are not looked for.
 
     Attributes:
@@ -79,33 +77,27 @@ class Trainer:
         config: RunConfig,
         options: RunOptions | None = None,
         *,
-        name: str = "run",
-        folder: Path | None = None,
+        checkpoints: Checkpoints | None = None,
         observers: Sequence[Observer] = (),
         is_resumed: bool = False,
     ) -> None:
         self.config, self.options = config, options or RunOptions()
-        self._name, self._folder = name, folder
-        self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
+        self._checkpoints = checkpoints
+        self._budget = Budget(self.options)
         for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
-        self._stage = Stage(
-            config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
-        )
-        try:
-            self.agent = make_agent(
-                config, self._stage.arena, self._stage.game, seed=_int_of(for_agent), device=self.options.device,
-                takes_weights=not is_resumed,
-            )  # fmt: skip
-            self._learner = make_learner(self.agent, config)
-        except BaseException:
-            self._stage.arena.close()
-            raise
-        self._pool = SnapshotPool(self.agent, config.training.pool.size)
-        self._examiner = Examiner(config, self._stage.game, _int_of(for_examiner))
-        self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
         self._observers = Observers(observers)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._observers.close)
+            self._stage = Stage(config, self.options, (for_envs, for_opponents), self._watch)
+            undo.callback(self._stage.arena.close)
+            seed, is_new = int_of(for_agent), not is_resumed
+            self.agent = make_agent(config, self.options, self._stage, seed=seed, takes_weights=is_new)
+            self._learner = make_learner(self.agent, config)
+            undo.pop_all()
+        self._pool = SnapshotPool(self.agent, config.training.pool.size)
+        self._examiner = Examiner(config, self._stage.game, int_of(for_examiner))
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
         self._next_progress_s = 0.0
@@ -140,7 +132,8 @@ class Trainer:
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
         if self._curriculum.is_finished:
             return "completed"
-        return self._budget.spent(self.transitions) or ("interrupted" if should_stop() else None)
+        spent = self._budget.spent(self.transitions)
+        return next((name for name, share in spent.items() if share >= 1), "interrupted" if should_stop() else None)
 
     def round(self) -> None:
         """Step all sub-environments once, and learn meanwhile."""
@@ -212,15 +205,15 @@ class Trainer:
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._watch.speed(self.transitions)
-        arena, phases = self._stage.arena, self._curriculum.phases
+        folder = None if self._checkpoints is None else self._checkpoints.folder
         self._tell(
             Began,
-            run_name=self._name,
+            run_name="run" if folder is None else folder.name,
             agent=self.agent.name,
-            num_envs=arena.num_envs,
-            plan=f"{arena.plan}, {self.agent.learns_by}",
-            phases=tuple(phase.name for phase in phases),
-            folder=self._folder,
+            num_envs=self.options.num_envs,
+            plan=f"{self._stage.arena.plan}, {self.agent.learns_by}",
+            phases=tuple(phase.name for phase in self._curriculum.phases),
+            folder=folder,
         )
         if not self._has_begun:
             self._begin_phase()
@@ -301,7 +294,7 @@ class Trainer:
         self._next_progress_s = time.monotonic() + _PROGRESS_EVERY_S
         self._tell(
             Progress,
-            run_share=max(self._curriculum.share, self._budget.share(self.transitions)),
+            run_share=min(max(self._curriculum.share, *self._budget.spent(self.transitions).values(), 0.0), 1.0),
             steps_per_s=self._watch.speed(self.transitions),
             elapsed_s=self._budget.elapsed_s,
             times=self.times,
@@ -363,10 +356,6 @@ class Trainer:
     def times(self) -> Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
-
-
-def _int_of(seed: np.random.SeedSequence) -> int:
-    return int(seed.generate_state(1)[0])
 
 
 def _check_finite(observations: NDArray[Any], packing: Packing, num_envs: int) -> None:

@@ -322,6 +322,11 @@ def test_options_that_cannot_be_are_refused() -> None:
             RunOptions(**wrong)
     with pytest.raises(InvalidArgument, match="cannot be imported"):
         trained(config_of({"transitions": 1}, env="nowhere:make"))
+    for env in ("Pendulum-v1", "envfleet/Pendulum-v1"):
+        with pytest.raises(
+            InvalidArgument, match=rf"'DDDQN', which .* but '{env}' has continuous ones, Box.*: take SAC"
+        ):
+            trained(config_of({"transitions": 1}, env=env))
     for device in ("warp", "meta"):  # the second is one of PyTorch's, on which nothing is ever computed
         with pytest.raises(InvalidArgument, match=f"device='{device}' cannot be used"):
             trained(config_of({"transitions": 1}), device=device)
