@@ -27,10 +27,11 @@ PLAYERS = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArenaStep:
-    """What came of one step of an arena's S seats.
+    """What came of one step of an arena.
 
     Attributes:
-        observations: `(S, …)`; where an episode ended, the first one of the next.
+        observations: Of the seats that the learner has from now on, `(len(seats), …)`; where an episode ended, the
+            first one of the next.
         transitions: To learn from: one for each seat that the learner had in this step, whose number is `env_indices`.
         results: Of the episodes that ended, as player one saw them; `None` if none did.
     """
@@ -126,7 +127,7 @@ class Arena:
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
         self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes
-        self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
+        self._observations = self._seen = np.zeros(0)  # as the fleet returned them, and of the learner's seats
         self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
         self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
@@ -162,7 +163,7 @@ class Arena:
             seed: As of the fleet.
 
         Returns:
-            Observations of all seats, `(num_seats, …)`.
+            Observations of the learner's seats, `(len(seats), …)`.
         """
         if self._game is not None:
             self._opponents.draw(self._every)
@@ -171,7 +172,12 @@ class Arena:
         self._observations = self._pack(self.fleet.reset(seed=seed)[0])
         self._shaper.begin_episodes(self._every)
         self._sums[:] = 0.0
-        return self._by_seat(self._observations)
+        return self._look()
+
+    def _look(self) -> NDArray[Any]:
+        """Return the observations of the learner's seats."""
+        self._seen = self._by_seat(self._observations)[self.seats]
+        return self._seen
 
     def _set_scripts(self) -> None:
         if self._game is not None and self._game.scripts:
@@ -194,10 +200,7 @@ class Arena:
     # ------------------------------------------------------------------ steps
 
     def send(self, actions: NDArray[Any]) -> None:
-        """Start a step with the learner's actions, `(num_seats, …)`, and those of its opponents.
-
-        Actions for seats that it does not have are not looked at.
-        """
+        """Start a step with the learner's actions in its seats, `(len(seats), …)`, and those of its opponents."""
         self._given = actions
         if self._game is not None:
             joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
@@ -205,8 +208,7 @@ class Arena:
             if self._opponents.groups:
                 joint[:, 1] = self._opponents.act(self._observations[:, 1])
                 self._watch.lap("act")
-            own = self._opponents.own_rows
-            joint[own, 1] = actions[self.num_envs + own]
+            joint[self._opponents.own_rows, 1] = actions[self.num_envs :]
             actions = joint
         self._actions = actions
         self.fleet.send(actions)
@@ -227,7 +229,7 @@ class Arena:
         self._observations = observations
         self._sums += rewards, shaped[: self.num_envs], np.ones(self.num_envs)
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
-        return ArenaStep(self._by_seat(observations), transitions, results)
+        return ArenaStep(self._look(), transitions, results)
 
     def _transitions(
         self,
@@ -239,9 +241,9 @@ class Arena:
         """Return those of the learner's seats."""
         if self._has_both_sides:
             terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        before, after, seats = self._by_seat(self._observations), self._by_seat(after), self.seats
-        results = rewards[seats], terminated[seats], truncated[seats]
-        return Transitions(before[seats], self._given[seats], *results, after[seats], seats)
+        seats = self.seats
+        results = rewards[seats], terminated[seats], truncated[seats], self._by_seat(after)[seats]
+        return Transitions(self._seen, self._given, *results, seats)
 
     def _shape(
         self,
@@ -318,7 +320,7 @@ class Arena:
         """Go on where another was, after `begin_phase` of the same phase; without states new episodes begin.
 
         Returns:
-            Observations of all seats, `(num_seats, …)`.
+            As `reset`.
         """
         self._opponents.load_state_dict(state["opponents"])
         self._shaper = state["shaper"]
@@ -329,7 +331,7 @@ class Arena:
             self._set_scripts()
             self._take_seats()
         self._observations = self._pack(self.fleet.set_state(state["fleet"]))
-        return self._by_seat(self._observations)
+        return self._look()
 
 
 def _one_of(space: spaces.Space[Any], game: Game | None) -> spaces.Space[Any]:

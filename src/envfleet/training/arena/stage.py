@@ -74,7 +74,7 @@ class Stage:
         """Reset all sub-environments, to play by the rules of a phase.
 
         Returns:
-            Observations of all seats of the arena, `(num_seats, …)`.
+            Observations of the learner's seats, `(len(seats), …)`.
         """
         if needs_pool(phase.opponent):
             pool.add()
@@ -96,7 +96,7 @@ class Stage:
         """Go on in a phase where the arena of another stage was, of which `state` is the state.
 
         Returns:
-            Observations of all seats of the arena, `(num_seats, …)`.
+            As `begin_phase`.
         """
         self._enter(phase, learner, pool)
         self._is_new = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from envfleet.sources import names_kernel
 from envfleet.training.evaluation.intervals import Z_95, wilson
 from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
 from envfleet.training.games.players import Player, Seated, seat_player
-from envfleet.training.games.seating import Policy, Seating
+from envfleet.training.games.seating import Policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,8 +199,6 @@ def evaluate_returns(
     episodes: int = 50,
     seed: int = 0,
     num_envs: int = 64,
-    backend: Any = None,
-    url: str | Sequence[str] | None = None,
     **env_kwargs: Any,
 ) -> MeanReturn:
     """Play whole episodes without exploration, the same for any number at once.
@@ -211,25 +209,18 @@ def evaluate_returns(
         episodes: How many, from 2.
         seed: All episodes derive theirs from it.
         num_envs: Episodes at once, at most.
-        backend: Of the fleet; by default `"kernel"` for kernels and `"serial"` for others.
-        url: Of a service that has the environment, instead.
-        **env_kwargs: Of the environment.
+        **env_kwargs: Of the environment; with `url`, that of a service which has it, of `envfleet.connect`.
 
     Raises:
         InvalidArgument: There is no such environment, or fewer than two episodes.
     """
     if episodes < 2:
         raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
-    make_fleet: Callable[..., Any]
-    if url is None:
-        backend = backend or ("kernel" if names_kernel(env) else "serial")
-        make_fleet = functools.partial(envfleet.make, env, backend=backend)
-    else:
-        make_fleet = functools.partial(envfleet.connect, url, str(env))
-    seating, played = Seating(episodes, num_envs), plan_episodes(episodes, seed)
-    with make_fleet(num_envs=seating.num_envs, **env_kwargs) as fleet:
-        for _ in Table(fleet, seating, played, [Seated("", policy=policy)], None).play():
-            pass
+    backend = "kernel" if names_kernel(env) else "serial"
+    make: Any = envfleet.connect if "url" in env_kwargs else functools.partial(envfleet.make, backend=backend)
+    played = plan_episodes(episodes, seed)
+    with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
+        Table(fleet, played, [Seated("", policy=policy)], None).play_all()
     returns, name = played.returns, env if isinstance(env, str) else repr(env)
     mean, reach = float(returns.mean()), Z_95 * float(returns.std(ddof=1)) / episodes**0.5
     low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())

@@ -1,9 +1,8 @@
-"""Where a run is in its curriculum, and how much of its budget is spent."""
+"""Where a run is in its curriculum."""
 
 from __future__ import annotations
 
 import collections
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,34 +10,6 @@ from numpy.typing import ArrayLike
 
 from envfleet.training.config import Phase
 from envfleet.training.evaluation.intervals import wilson
-from envfleet.training.options import RunOptions
-
-
-class Budget:
-    """Minutes of a sitting and transitions of the whole run that may be spent.
-
-    Args:
-        options: Of the run.
-    """
-
-    def __init__(self, options: RunOptions) -> None:
-        self._options = options
-        self._began_s = time.monotonic()
-
-    def begin(self) -> None:
-        """Time counts from now on."""
-        self._began_s = time.monotonic()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since `begin`."""
-        return time.monotonic() - self._began_s
-
-    def spent(self, transitions: int) -> dict[str, float]:
-        """Return how much of either is spent, by its name, from 0 to 1 and beyond; of what is limited."""
-        spent = {"max_transitions": transitions, "max_minutes": self.elapsed_s / 60}
-        limits = {name: getattr(self._options, name) for name in spent}
-        return {name: spent[name] / limit for name, limit in limits.items() if limit is not None}
 
 
 class CurriculumProgress:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from envfleet.agents import Transitions
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
-from envfleet.training.arena.arena import Arena
 from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
@@ -37,7 +36,7 @@ from envfleet.training.events import (
     Times,
 )
 from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.curriculum import Budget, CurriculumProgress
+from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.loop.tally import Tally
@@ -83,7 +82,6 @@ class Trainer:
     ) -> None:
         self.config, self.options = config, options or RunOptions()
         self._checkpoints = checkpoints
-        self._budget = Budget(self.options)
         for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
@@ -132,14 +130,20 @@ class Trainer:
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
         if self._curriculum.is_finished:
             return "completed"
-        spent = self._budget.spent(self.transitions)
-        return next((name for name, share in spent.items() if share >= 1), "interrupted" if should_stop() else None)
+        spent = [name for name, share in self._spent().items() if share >= 1]
+        return spent[0] if spent else ("interrupted" if should_stop() else None)
+
+    def _spent(self) -> dict[str, float]:
+        """Return how much of the run's limits is spent, by their names; 1 is all of it."""
+        spent = {"max_transitions": self.transitions, "max_minutes": self._watch.elapsed_s / 60}
+        limits = {name: getattr(self.options, name) for name in spent}
+        return {name: spent[name] / limit for name, limit in limits.items() if limit is not None}
 
     def round(self) -> None:
         """Step all sub-environments once, and learn meanwhile."""
         watch, arena = self._watch, self._stage.arena
         watch.start()
-        actions = self._act(arena)
+        actions = self.agent.act_batch(self._observations, env_indices=arena.seats)
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
@@ -151,20 +155,10 @@ class Trainer:
         self.tally.add_figures(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
-        _check_finite(step.observations, self.agent.packing, arena.num_envs)
+        _check_finite(step.observations, self.agent.packing, arena.seats % arena.num_envs)
         before = self.transitions
         self._count(len(step.transitions), step.results)
         self._do_what_is_due(before)
-
-    def _act(self, arena: Arena) -> NDArray[Any]:
-        """Actions for all seats; 0 for those that the learner does not have."""
-        seats = arena.seats
-        if len(seats) == arena.num_seats:
-            return self.agent.act_batch(self._observations)
-        space = arena.single_action_space
-        actions = np.zeros((arena.num_seats, *space.shape), space.dtype)
-        actions[seats] = self.agent.act_batch(self._observations[seats], env_indices=seats)
-        return actions
 
     def _count(self, transitions: int, results: Results | None) -> None:
         self.tally.transitions += transitions
@@ -177,25 +171,24 @@ class Trainer:
 
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.config.training, self.transitions
-
-        def is_due(every: int | None) -> bool:
-            return every is not None and before // every < after // every
-
-        reports, snapshots, evaluates, saves = map(
-            is_due,
-            (_LEARNED_EVERY, training.pool.snapshot_every, training.eval_frequency, training.checkpoint_frequency),
-        )
-        if reports or snapshots or evaluates or saves or self._curriculum.is_phase_over:
+        periods = {
+            "report": _LEARNED_EVERY,
+            "snapshot": training.pool.snapshot_every,
+            "evaluate": training.eval_frequency,
+            "save": training.checkpoint_frequency,
+        }
+        due = {name for name, every in periods.items() if every is not None and before // every < after // every}
+        if due or self._curriculum.is_phase_over:
             self.tally.add_figures(self._learner.finish())
-        if reports:
+        if "report" in due:
             self._tell_learned()
-        if snapshots and needs_pool(self._curriculum.phase.opponent):
+        if "snapshot" in due and needs_pool(self._curriculum.phase.opponent):
             self._pool.add()
         if self._curriculum.is_phase_over:
             self._end_phase()
-        if evaluates and not self._curriculum.is_finished:
+        if "evaluate" in due and not self._curriculum.is_finished:
             self.evaluate()
-        if saves and not self._curriculum.is_finished:
+        if "save" in due and not self._curriculum.is_finished:
             self.save()
         if time.monotonic() >= self._next_progress_s:
             self._tell_progress()
@@ -218,7 +211,7 @@ class Trainer:
         if not self._has_begun:
             self._begin_phase()
             self._has_begun = True
-        self._budget.begin()  # once kernels are compiled
+        self._watch.begin()  # once kernels are compiled
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
@@ -269,7 +262,7 @@ class Trainer:
                 self.evaluate()
             self.save()
         self._tell_progress()
-        self._tell(Ended, reason=reason, elapsed_s=self._budget.elapsed_s, times=self.times)
+        self._tell(Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
 
     # ------------------------------------------------------------------ observers
 
@@ -294,9 +287,9 @@ class Trainer:
         self._next_progress_s = time.monotonic() + _PROGRESS_EVERY_S
         self._tell(
             Progress,
-            run_share=min(max(self._curriculum.share, *self._budget.spent(self.transitions).values(), 0.0), 1.0),
+            run_share=min(max([self._curriculum.share, *self._spent().values()]), 1.0),
             steps_per_s=self._watch.speed(self.transitions),
-            elapsed_s=self._budget.elapsed_s,
+            elapsed_s=self._watch.elapsed_s,
             times=self.times,
             latest=self.tally.latest(),
         )
@@ -358,8 +351,8 @@ class Trainer:
         return self._watch.times
 
 
-def _check_finite(observations: NDArray[Any], packing: Packing, num_envs: int) -> None:
-    """Check the observations of all seats.
+def _check_finite(observations: NDArray[Any], packing: Packing, env_indices: NDArray[np.int64]) -> None:
+    """Check observations of these sub-environments.
 
     Raises:
         ObservationError: One is not finite; the message names its sub-environment, and where it is.
@@ -369,9 +362,9 @@ def _check_finite(observations: NDArray[Any], packing: Packing, num_envs: int) -
         arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(observations))]
     for part, array in zip(packing.parts, arrays, strict=True):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            seat, *place = np.argwhere(~np.isfinite(array))[0].tolist()
+            row, *place = np.argwhere(~np.isfinite(array))[0].tolist()
             raise ObservationError(
-                f"sub-environment {seat % num_envs} returned {array[(seat, *place)]} at {part.name}{place}, expected "
+                f"sub-environment {env_indices[row]} returned {array[(row, *place)]} at {part.name}{place}, expected "
                 "finite numbers: mend the environment, or clip what it divides by"
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -171,16 +171,6 @@ class SnapshotPool:
         """Return those that were rated by the fewest games, of equals the newest."""
         newest_first = self.snapshots[::-1]
         return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rating.games)[:count])
-
-    @property
-    def ratings(self) -> dict[str, Rating]:
-        """Of those that may be drawn, by name."""
-        return {one.name: one.rating for one in self.snapshots}
-
-    def set_ratings(self, ratings: Iterable[Rating]) -> None:
-        """Rate snapshots anew."""
-        for rating in ratings:
-            self._all[rating.name].rating = rating
 
     def report(self, name: str, scores: NDArray[np.float64]) -> None:
         """Move the win rate against a snapshot; see `Source.report`."""

@@ -73,9 +73,9 @@ def rounds(
     observations = arena.reset(seed=3)
     for _ in range(count):
         actions = np.full((arena.num_seats, *arena.single_action_space.shape), 9.0, np.float32)
-        actions[arena.seats] = agent.act_batch(observations[arena.seats], env_indices=arena.seats)
+        actions[arena.seats] = agent.act_batch(observations, env_indices=arena.seats)
         names = arena._opponents.names(np.arange(NUM_ENVS))
-        arena.send(actions)
+        arena.send(actions[arena.seats])
         step = arena.recv()
         learner.take(step.transitions)
         observations = step.observations
