@@ -322,7 +322,8 @@ class Arena:
         Returns:
             As `reset`.
         """
-        self._opponents.load_state_dict(state["opponents"])
+        if self._game is not None:
+            self._opponents.load_state_dict(state["opponents"])
         self._shaper = state["shaper"]
         if state["fleet"] is None:
             return self.reset()
