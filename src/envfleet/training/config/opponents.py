@@ -12,8 +12,9 @@ from envfleet.training.config.section import Section
 
 SCRIPT = "basic_"
 """Before the name of a scripted player of a game in the type of an opponent."""
-SCRIPTED = (*dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
-"""Types of opponents that no section describes."""
+NOBODY = "none"
+SCRIPTED = (NOBODY, *dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
+"""Types of opponents that are known by their names."""
 NAMED = "named"
 
 Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
@@ -34,19 +35,19 @@ class _Agent(_Entry):
     """Whether the opponent takes its best action instead of drawing."""
 
 
-class NoOpponent(_Entry):
-    """The other side stands still; in environments for one player there is none."""
-
-    type: Literal["none"]
-
-
 class NamedOpponent(_Entry):
-    """A scripted player of the game, one that acts at random, or one of your own."""
+    """A scripted player of the game, one that acts at random or not at all, or one of your own."""
 
     type: str = Field(pattern=f"^({'|'.join(SCRIPTED)})$|.:.")
-    """A scripted player, "random", or a class of your own, such as "my_package:MyOpponent"."""
+    """A scripted player, "random", "none", where the other side stands still, or a class of your own, such as
+    "my_package:MyOpponent"."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of a class of your own."""
+
+    @property
+    def is_class(self) -> bool:
+        """Return whether a class plays, outside the environment."""
+        return self.type == RANDOM or ":" in self.type
 
 
 class SelfPlayOpponent(_Agent):
@@ -87,10 +88,9 @@ def _kind_of(opponent: Any) -> Any:
     return NAMED if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
 
 
-Single = NoOpponent | NamedOpponent | SelfPlayOpponent | SnapshotOpponent
+Single = NamedOpponent | SelfPlayOpponent | SnapshotOpponent
 Opponent = Annotated[
-    Annotated[NoOpponent, Tag("none")]
-    | Annotated[NamedOpponent, Tag(NAMED)]
+    Annotated[NamedOpponent, Tag(NAMED)]
     | Annotated[SelfPlayOpponent, Tag("self_play")]
     | Annotated[SnapshotOpponent, Tag("snapshots")]
     | Annotated[MixedOpponent, Tag("weighted_mixture")],

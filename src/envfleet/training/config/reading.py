@@ -171,7 +171,7 @@ def _line(problem: ErrorDetails, data: Any) -> str:
 
 
 def _tags() -> str:
-    kinds = ("none", *SCRIPTED, "self_play", "snapshots", "weighted_mixture")
+    kinds = (*SCRIPTED, "self_play", "snapshots", "weighted_mixture")
     return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
 
 

@@ -125,7 +125,7 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
         place = _place_of(opponent)
         for file in [] if place is None else _agents_in(Path(place)).values():
             seat_player(file, str(file), game=game)
-        if isinstance(opponent, NamedOpponent) and not opponent.type.startswith(SCRIPT):
+        if isinstance(opponent, NamedOpponent) and opponent.is_class:
             OwnPlayer(find_class(opponent.type), game, 0, **opponent.kwargs)
 
 
@@ -163,7 +163,7 @@ def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, g
         return Entry(myself(learner), share, one.deterministic, is_learner=one.is_learner)
     if isinstance(one, SnapshotOpponent):
         return Entry(Snapshots(pool, one.matchmaking), share, one.deterministic)
-    if isinstance(one, NamedOpponent) and not one.type.startswith(SCRIPT):
+    if one.is_class:
         kind, kwargs = find_class(one.type), one.kwargs
         source = Always(one.type, make=lambda seed: OwnPlayer(kind, game, seed, **kwargs))
         return Entry(source, share, is_deterministic=False)

@@ -89,18 +89,16 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFra
 
 
 def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
-    """Draw a line where each phase but the first begins, and write all names on top."""
+    """Draw a line where each phase begins, and write its name beside it."""
     if len(phases) < 2:
         return
-    left, right = panel.get_xlim()
-    for number, (name, begin) in enumerate(phases):
-        place = begin if number else left
-        if not left <= place <= right:
+    right = panel.get_xlim()[1]
+    for name, begin in phases:
+        if begin > right:
             continue
-        if number:
-            panel.axvline(place, color="#777777", linewidth=0.8, linestyle=":")
+        panel.axvline(begin, color="#777777", linewidth=0.8, linestyle=":")
         panel.annotate(
-            name, (place, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
+            name, (begin, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
             fontsize=7, color="#555555", va="top", rotation=90,
         )  # fmt: skip
 
