@@ -53,22 +53,17 @@ def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64]) -> ND
     Raises:
         InvalidArgument: The environment does not tell that number.
     """
-    _check_told(infos, name)
-    if len(ended):
-        _check_told(infos.get("final_info", {}), name)
+    for told in (infos, infos["final_info"]) if len(ended) else (infos,):
+        if name not in told:
+            known = ", ".join(sorted(key for key in told if not key.startswith(("_", "final_")))) or "nothing"
+            raise InvalidArgument(
+                f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
+                "without it, or let the environment tell it in every step"
+            )
     numbers = np.array(infos[name], np.float64)
     if len(ended):
         numbers[ended] = column(infos, name, ended)
     return numbers
-
-
-def _check_told(infos: Mapping[str, Any], name: str) -> None:
-    if name not in infos:
-        known = ", ".join(sorted(key for key in infos if not key.startswith(("_", "final_")))) or "nothing"
-        raise InvalidArgument(
-            f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
-            "without it, or let the environment tell it in every step"
-        )
 
 
 class Arena:

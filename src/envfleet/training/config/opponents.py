@@ -15,7 +15,8 @@ SCRIPT = "basic_"
 NOBODY = "none"
 SCRIPTED = (NOBODY, *dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
 """Types of opponents that are known by their names."""
-NAMED = "named"
+TAGS = ("named", "self_play", "snapshots", "weighted_mixture")
+"""Kinds of sections; the types of all but the first are called so, too."""
 
 Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
 Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
@@ -85,12 +86,12 @@ class MixedOpponent(_Entry):
 def _kind_of(opponent: Any) -> Any:
     """Return the tag of an opponent: its type, or that of all named ones."""
     kind = opponent.get("type") if isinstance(opponent, dict) else getattr(opponent, "type", None)
-    return NAMED if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
+    return TAGS[0] if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
 
 
 Single = NamedOpponent | SelfPlayOpponent | SnapshotOpponent
 Opponent = Annotated[
-    Annotated[NamedOpponent, Tag(NAMED)]
+    Annotated[NamedOpponent, Tag(TAGS[0])]
     | Annotated[SelfPlayOpponent, Tag("self_play")]
     | Annotated[SnapshotOpponent, Tag("snapshots")]
     | Annotated[MixedOpponent, Tag("weighted_mixture")],

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from envfleet.errors import InvalidArgument
 from envfleet.training.config.agents import agent_config
-from envfleet.training.config.opponents import NAMED, SCRIPTED
+from envfleet.training.config.opponents import SCRIPTED, TAGS
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
 
@@ -112,7 +112,7 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         agent_config(config)
         find_observers(config.observers)
     except ValidationError as error:
-        raise InvalidArgument(_explain(error, data, source)) from None
+        raise InvalidArgument(_explain(error, source)) from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{source}: {error}") from None
     return config
@@ -146,16 +146,16 @@ def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _explain(error: ValidationError, data: Any, source: str) -> str:
+def _explain(error: ValidationError, source: str) -> str:
     problems = error.errors(include_url=False)
-    lines = [_line(problem, data) for problem in problems]
+    lines = [_line(problem) for problem in problems]
     if len(lines) == 1:
         return f"{source}: {lines[0]}"
     return "\n".join([f"{source} has {len(problems)} mistakes:", *(f"- {line}" for line in lines)])
 
 
-def _line(problem: ErrorDetails, data: Any) -> str:
-    keys = list(_real(problem["loc"], data))
+def _line(problem: ErrorDetails) -> str:
+    keys = [key for key in problem["loc"] if key not in TAGS]  # which pydantic puts between them
     context, kind, given = problem.get("ctx", {}), problem["type"], _short(problem["input"])
     if kind == "unknown_key":
         return f"{_path([*keys, context['key']])} {context['problem']}"
@@ -171,21 +171,8 @@ def _line(problem: ErrorDetails, data: Any) -> str:
 
 
 def _tags() -> str:
-    kinds = (*SCRIPTED, "self_play", "snapshots", "weighted_mixture")
+    kinds = (*SCRIPTED, *TAGS[1:])
     return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
-
-
-def _real(location: Sequence[int | str], data: Any) -> list[int | str]:
-    """Return the keys of a location; pydantic puts the types of opponents between them."""
-    keys: list[int | str] = []
-    for number, part in enumerate(location):
-        is_there = isinstance(data, list) or (isinstance(data, dict) and part in data)
-        if is_there and isinstance(data, (dict, list)):
-            data = data[part]  # type: ignore[index]  # an int for lists, else a str
-            keys.append(part)
-        elif number == len(location) - 1 and isinstance(data, dict) and part not in (data.get("type"), NAMED):
-            keys.append(part)
-    return keys
 
 
 def _path(keys: Sequence[int | str]) -> str:

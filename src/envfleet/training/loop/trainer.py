@@ -15,26 +15,11 @@ from numpy.typing import NDArray
 from envfleet.agents import Transitions
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
+from envfleet.training import events
 from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
-from envfleet.training.events import (
-    Began,
-    Ended,
-    Episodes,
-    Evaluated,
-    Event,
-    Examination,
-    Learned,
-    Observer,
-    Observers,
-    PhaseBegan,
-    Progress,
-    Results,
-    Saved,
-    Times,
-)
 from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.curriculum import CurriculumProgress
 from envfleet.training.loop.examining import Examiner
@@ -77,7 +62,7 @@ class Trainer:
         options: RunOptions | None = None,
         *,
         checkpoints: Checkpoints | None = None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[events.Observer] = (),
         is_resumed: bool = False,
     ) -> None:
         self.config, self.options = config, options or RunOptions()
@@ -85,7 +70,7 @@ class Trainer:
         for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
-        self._observers = Observers(observers)
+        self._observers = events.Observers(observers)
         with contextlib.ExitStack() as undo:
             undo.callback(self._observers.close)
             self._stage = Stage(config, self.options, (for_envs, for_opponents), self._watch)
@@ -160,14 +145,14 @@ class Trainer:
         self._count(len(step.transitions), step.results)
         self._do_what_is_due(before)
 
-    def _count(self, transitions: int, results: Results | None) -> None:
+    def _count(self, transitions: int, results: events.Results | None) -> None:
         self.tally.transitions += transitions
         if results is None:
             self._curriculum.count(transitions)
             return
         self._curriculum.count(transitions, results.winners)
         self.tally.add_episodes(results)
-        self._tell(Episodes, **vars(results))
+        self._tell(events.Episodes, **vars(results))
 
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.config.training, self.transitions
@@ -200,7 +185,7 @@ class Trainer:
         self._watch.speed(self.transitions)
         folder = None if self._checkpoints is None else self._checkpoints.folder
         self._tell(
-            Began,
+            events.Began,
             run_name="run" if folder is None else folder.name,
             agent=self.agent.name,
             num_envs=self.options.num_envs,
@@ -215,7 +200,7 @@ class Trainer:
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
-        self._tell(PhaseBegan)
+        self._tell(events.PhaseBegan)
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""
@@ -231,14 +216,14 @@ class Trainer:
 
     # ------------------------------------------------------------------ evaluations and checkpoints
 
-    def evaluate(self) -> Examination:
+    def evaluate(self) -> events.Examination:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
         found = self._examiner.examine(self.agent, self._pool)
         is_best = self.tally.take_examination(found)
-        self._tell(Evaluated, is_best=is_best, **vars(found))
+        self._tell(events.Evaluated, is_best=is_best, **vars(found))
         if is_best and self._checkpoints is not None:
-            self._tell(Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
+            self._tell(events.Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
         return found
 
@@ -248,7 +233,7 @@ class Trainer:
             return
         self._watch.start()
         path = self._checkpoints.save(self.agent, self.transitions, self.state_dict())
-        self._tell(Saved, path=path, is_best=False)
+        self._tell(events.Saved, path=path, is_best=False)
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> None:
@@ -262,11 +247,11 @@ class Trainer:
                 self.evaluate()
             self.save()
         self._tell_progress()
-        self._tell(Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
+        self._tell(events.Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
 
     # ------------------------------------------------------------------ observers
 
-    def _tell(self, kind: type[Event], **own: Any) -> None:
+    def _tell(self, kind: type[events.Event], **own: Any) -> None:
         curriculum = self._curriculum
         event = kind(
             transitions=self.transitions,
@@ -281,12 +266,12 @@ class Trainer:
     def _tell_learned(self) -> None:
         figures = self.tally.take_figures()
         if figures:
-            self._tell(Learned, figures=figures)
+            self._tell(events.Learned, figures=figures)
 
     def _tell_progress(self) -> None:
         self._next_progress_s = time.monotonic() + _PROGRESS_EVERY_S
         self._tell(
-            Progress,
+            events.Progress,
             run_share=min(max([self._curriculum.share, *self._spent().values()]), 1.0),
             steps_per_s=self._watch.speed(self.transitions),
             elapsed_s=self._watch.elapsed_s,
@@ -346,7 +331,7 @@ class Trainer:
         return self.tally.transitions
 
     @property
-    def times(self) -> Times:
+    def times(self) -> events.Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
 

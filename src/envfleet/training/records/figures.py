@@ -11,15 +11,7 @@ import polars as pl
 
 from envfleet.errors import InvalidArgument
 from envfleet.training.opponents.standing import LEARNER, anchors_among
-from envfleet.training.records.drawing import (
-    COLOURS,
-    binned,
-    label_transitions,
-    mark_phases,
-    new_figure,
-    save_figure,
-    style,
-)
+from envfleet.training.records import drawing
 from envfleet.training.records.tables import RunHistory, read_history
 
 if TYPE_CHECKING:
@@ -60,9 +52,11 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
         "losses": draw_losses,
         "speed": draw_speed,
     }
-    with style():
+    with drawing.style():
         drawn = {name: draw(histories) for name, draw in figures.items()}
-        return [save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None]
+        return [
+            drawing.save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None
+        ]
 
 
 def draw_returns(histories: Histories) -> Figure | None:
@@ -107,14 +101,14 @@ def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
     """Draw every run into every panel, and say which colour is which run if there are several."""
     if not histories or not panels:
         return None
-    figure, axes = new_figure(len(panels))
+    figure, axes = drawing.new_figure(len(panels))
     for panel, (title, draw) in zip(axes, panels.items(), strict=True):
         for number, history in enumerate(histories):
-            draw(panel, history, COLOURS[number % len(COLOURS)])
+            draw(panel, history, drawing.COLOURS[number % len(drawing.COLOURS)])
         panel.set_title(title)
-        label_transitions(panel)
+        drawing.label_transitions(panel)
         if len(histories) == 1:
-            mark_phases(panel, histories[0].phases)
+            drawing.mark_phases(panel, histories[0].phases)
     if len(histories) > 1:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
@@ -125,7 +119,7 @@ def _plot(panel: Axes, table: pl.DataFrame, column: str, colour: str, **rest: An
 
 
 def _draw_returns(column: str, panel: Axes, history: RunHistory, colour: str) -> None:
-    raw = binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
+    raw = drawing.binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
     window = max(len(raw) // _SMOOTHED, 1)
     smooth = raw.with_columns(pl.col(column).rolling_mean(window, center=True, min_samples=1).over("phase"))
     _plot(panel, raw, column, colour, alpha=0.3, linewidth=0.8)
@@ -134,7 +128,7 @@ def _draw_returns(column: str, panel: Axes, history: RunHistory, colour: str) ->
 
 def _draw_games(panel: Axes, history: RunHistory, colour: str) -> None:
     winner = pl.col("winner")
-    curve = binned(history.episodes, (winner > 0).mean().alias("won"), (winner < 0).mean().alias("lost"))
+    curve = drawing.binned(history.episodes, (winner > 0).mean().alias("won"), (winner < 0).mean().alias("lost"))
     _plot(panel, curve, "won", colour, label=history.name)
     _plot(panel, curve, "lost", colour, linestyle=":")
     panel.set_ylim(0, 1)
@@ -170,7 +164,7 @@ def _evaluations(history: RunHistory, opponent: str, *figures: str) -> pl.DataFr
 
 
 def _draw_figure(name: str, panel: Axes, history: RunHistory, colour: str) -> None:
-    curve = binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
+    curve = drawing.binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
     _plot(panel, curve, "value", colour, label=history.name)
 
 

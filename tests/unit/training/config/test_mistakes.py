@@ -97,7 +97,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         r"training.update_per_step is an unknown key, accepted are .*: did you mean updates_per_step\?",
     ),
     "updates": (
-        lambda: changed("training", {"updates_per_step": 1, "updates_per_round": 1}),
+        lambda: changed("training", {"updates_per_step": 2, "updates_per_round": 1}),
         r"training has updates_per_step and updates_per_round, expected one of both",
     ),
     "nothing learns": (
