@@ -125,7 +125,8 @@ class Arena:
         self._observations = self._seen = np.zeros(0)  # as the fleet returned them, and of the learner's seats
         self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
-        self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
+        self._views = 1 + has_both_sides  # players of a game whom the learner may be
+        self.num_seats, self.seats = self.num_envs * self._views, self._every
 
     @property
     def plan(self) -> str:
@@ -162,8 +163,7 @@ class Arena:
         """
         if self._game is not None:
             self._opponents.draw(self._every)
-            self._set_scripts()
-            self._take_seats()
+        self._seat_players()
         self._observations = self._pack(self.fleet.reset(seed=seed)[0])
         self._shaper.begin_episodes(self._every)
         self._sums[:] = 0.0
@@ -174,23 +174,18 @@ class Arena:
         self._seen = self._by_seat(self._observations)[self.seats]
         return self._seen
 
-    def _set_scripts(self) -> None:
-        if self._game is not None and self._game.scripts:
+    def _seat_players(self, *, has_new_scripts: bool = True) -> None:
+        """Tell sub-environments which scripts play, and see in which seats the learner is."""
+        if self._game is None:
+            return
+        if has_new_scripts and self._game.scripts:
             self.fleet.set_attr("player_two", self._opponents.scripts.tolist())
-
-    def _take_seats(self) -> None:
         self.seats = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
-
-    @property
-    def _has_both_sides(self) -> bool:
-        return self.num_seats > self.num_envs
 
     def _by_seat(self, array: NDArray[Any]) -> NDArray[Any]:
         if self._game is None:
             return array
-        if self._has_both_sides:
-            return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (2 * N, …)
-        return array[:, 0]
+        return array[:, : self._views].swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (seats, …)
 
     # ------------------------------------------------------------------ steps
 
@@ -220,25 +215,15 @@ class Arena:
             after = np.array(observations)
             after[rows] = self._pack(self.fleet.final_observations)[rows]
         shaped = self._shape(rewards, winners, infos, rows, after)
-        transitions = self._transitions(shaped, terminated, truncated, after)
+        terminated, truncated = np.tile((terminated, truncated), self._views)
+        seats, seen = self.seats, self._by_seat(after)[self.seats]
+        transitions = Transitions(
+            self._seen, self._given, shaped[seats], terminated[seats], truncated[seats], seen, seats
+        )
         self._observations = observations
         self._sums += rewards, shaped[: self.num_envs], np.ones(self.num_envs)
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
         return ArenaStep(self._look(), transitions, results)
-
-    def _transitions(
-        self,
-        rewards: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        after: NDArray[Any],
-    ) -> Transitions:
-        """Return those of the learner's seats."""
-        if self._has_both_sides:
-            terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        seats = self.seats
-        results = rewards[seats], terminated[seats], truncated[seats], self._by_seat(after)[seats]
-        return Transitions(self._seen, self._given, *results, seats)
 
     def _shape(
         self,
@@ -248,28 +233,19 @@ class Arena:
         ended: NDArray[np.int64],
         seen: NDArray[Any],
     ) -> NDArray[np.float64]:
-        """Rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
-        one = self._shaper.shape(self._own(rewards, seen, 0), self._terms(infos, "", ended), winners > 0)
-        if not self._has_both_sides:
-            return one
-        two = np.zeros(self.num_envs)
-        if len(self._opponents.own_rows):
-            theirs = in_step(infos, "reward_two", ended)
-            two = self._shaper.shape(self._own(theirs, seen, 1), self._terms(infos, "_two", ended), winners < 0)
-        return np.concatenate((one, two))
-
-    def _own(self, rewards: NDArray[Any], seen: NDArray[Any], player: int) -> NDArray[Any]:
-        """Return rewards as the phase's own function shapes them; those of player one (0) or two (1)."""
-        if self._shaping is None:
-            return rewards
-        arrays = (self._observations, self._actions, seen)
-        before, actions, after = arrays if self._game is None else (array[:, player] for array in arrays)
-        return self._shaping(before, actions, rewards, after)
-
-    def _terms(self, infos: Mapping[str, Any], player: str, ended: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        if not self._shaper.needs_terms:
-            return None
-        return np.stack([in_step(infos, name + player, ended) for name in self._shaper.terms], axis=1)
+        """Return rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
+        shaped = np.zeros((self._views, self.num_envs))
+        for player, suffix in enumerate(("", "_two")[: self._views if len(self._opponents.own_rows) else 1]):
+            given = in_step(infos, "reward_two", ended) if player else rewards
+            if self._shaping is not None:
+                arrays = (self._observations, self._actions, seen)
+                before, actions, after = arrays if self._game is None else (array[:, player] for array in arrays)
+                given = self._shaping(before, actions, given, after)
+            terms = None
+            if self._shaper.needs_terms:
+                terms = np.stack([in_step(infos, name + suffix, ended) for name in self._shaper.terms], axis=1)
+            shaped[player] = self._shaper.shape(given, terms, winners == (1, -1)[player])
+        return shaped.reshape(-1)
 
     def _end_episodes(
         self, rows: NDArray[np.int64], winners: NDArray[np.int64], truncated: NDArray[np.bool_], infos: dict[str, Any]
@@ -290,9 +266,7 @@ class Arena:
         )
         if self._game is not None:
             self._opponents.report(rows, winners)
-            if self._opponents.draw(rows):
-                self._set_scripts()
-            self._take_seats()
+            self._seat_players(has_new_scripts=self._opponents.draw(rows))
         self._shaper.begin_episodes(rows)
         return results
 
@@ -323,9 +297,7 @@ class Arena:
         if state["fleet"] is None:
             return self.reset()
         self._sums[:] = state["sums"]
-        if self._game is not None:
-            self._set_scripts()
-            self._take_seats()
+        self._seat_players()
         self._observations = self._pack(self.fleet.set_state(state["fleet"]))
         return self._look()
 
