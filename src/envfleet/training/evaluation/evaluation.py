@@ -140,7 +140,7 @@ def evaluate(
     """
     rink = rink or Rink()
     opponent = rink.game.strongest if opponent is None else opponent
-    one, two = (who if isinstance(who, Seated) else seat_player(who, game=rink.game) for who in (player, opponent))
+    one, two = (seat_player(who, game=rink.game) for who in (player, opponent))
     side = side or rink.game.usual_seat(rink.mode)
     played = play(one, two, games, seed=seed, side=side, rink=rink)
     sides = dict(zip(rink.game.seats, (played.is_left, ~played.is_left), strict=True))

@@ -110,7 +110,7 @@ def play(
         InvalidArgument: There is no such player, side or engine.
     """
     rink = rink or Rink()
-    ready = [one if isinstance(one, Seated) else seat_player(one, game=rink.game) for one in (player, opponent)]
+    ready = [seat_player(one, game=rink.game) for one in (player, opponent)]
     plan = plan_games(rink.game, games, seed, side)
     with rink.open(min(games, rink.num_envs)) as fleet:
         Table(fleet, plan, ready, rink.game).play_all()
