@@ -51,7 +51,7 @@ class Stage:
         self._place = config.curriculum.phases[0].environment
         self.game = _game_of(self._place)
         self.arena = self._make_arena()
-        self._is_new = True
+        self._seed: int | None = self._env_seed  # of the next reset
 
     def _make_arena(self) -> Arena:
         training, phases = self._config.training, self._config.curriculum.phases
@@ -70,37 +70,30 @@ class Stage:
             fleet.close()
             raise
 
-    def begin_phase(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> NDArray[Any]:
+    def begin_phase(
+        self, phase: Phase, learner: Agent[Any], pool: SnapshotPool, state: Mapping[str, Any] | None = None
+    ) -> NDArray[Any]:
         """Reset all sub-environments, to play by the rules of a phase.
+
+        Args:
+            phase: Which.
+            learner: Who trains.
+            pool: Its snapshots.
+            state: Of the arena of another stage, to go on where that was in the phase.
 
         Returns:
             Observations of the learner's seats, `(len(seats), …)`.
         """
-        if needs_pool(phase.opponent):
+        if state is None and needs_pool(phase.opponent):
             pool.add()
-        self._enter(phase, learner, pool)
-        seed, self._is_new = self._env_seed if self._is_new else None, False
-        return self.arena.reset(seed)
-
-    def _enter(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> None:
         if not phase.environment.is_known_game and phase.environment != self._place:
             self.arena.close()
             self._place, self.game = phase.environment, _game_of(phase.environment)
-            self.arena, self._is_new = self._make_arena(), True
+            self.arena, self._seed = self._make_arena(), self._env_seed
         _check(phase, self.game)
         self.arena.begin_phase(phase, entries_of(phase.opponent, learner, pool, self.game, device=self._options.device))
-
-    def load_state_dict(
-        self, state: Mapping[str, Any], phase: Phase, learner: Agent[Any], pool: SnapshotPool
-    ) -> NDArray[Any]:
-        """Go on in a phase where the arena of another stage was, of which `state` is the state.
-
-        Returns:
-            As `begin_phase`.
-        """
-        self._enter(phase, learner, pool)
-        self._is_new = False
-        return self.arena.load_state_dict(state)
+        seed, self._seed = self._seed, None
+        return self.arena.reset(seed) if state is None else self.arena.load_state_dict(state)
 
 
 def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:

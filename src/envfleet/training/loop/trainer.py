@@ -311,7 +311,7 @@ class Trainer:
         self._has_begun = True
         if not self._curriculum.is_finished:
             phase, arena = self._curriculum.phase, state["arena"]
-            self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
+            self._observations = self._stage.begin_phase(phase, self.agent, self._pool, arena)
         self._learner.load_state_dict(state["learner"])
         if not self._curriculum.is_finished and not self._stage.arena.has_states:  # new episodes have begun
             self._learner.cut()
