@@ -40,7 +40,6 @@ class RunFolder:
         episodes: A row per episode.
         updates: Losses and other figures.
         evaluations: A row per evaluation and opponent.
-        speed: Steps per second, and where time went.
         plots: Folder of figures.
         checkpoints: Folder of saved agents.
         tensorboard: Folder that `tensorboard --logdir` takes.
@@ -50,7 +49,7 @@ class RunFolder:
         self.path, self.name = path, path.name
         self.config, self.environment = path / "config.json", path / "environment.json"
         self.episodes, self.updates = path / "episodes.csv", path / "updates.csv"
-        self.evaluations, self.speed = path / "evaluations.csv", path / "speed.csv"
+        self.evaluations = path / "evaluations.csv"
         self.plots, self.checkpoints, self.tensorboard = path / "plots", path / "checkpoints", path / "tensorboard"
 
     @classmethod

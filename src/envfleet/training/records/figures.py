@@ -32,7 +32,7 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
         out: Folder for the figures; `None` for `plots` in that of the only run.
 
     Returns:
-        The files: returns, win rates, evaluations, losses, speed; those that there is something to draw for.
+        The files: returns, win rates, evaluations, losses; those that there is something to draw for.
 
     Raises:
         InvalidArgument: There is no run, one is none, or there are several and no `out`.
@@ -50,7 +50,6 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
         "win_rate": draw_win_rates,
         "evaluations": draw_evaluations,
         "losses": draw_losses,
-        "speed": draw_speed,
     }
     with drawing.style():
         drawn = {name: draw(histories) for name, draw in figures.items()}
@@ -89,12 +88,6 @@ def draw_losses(histories: Histories) -> Figure | None:
     """Draw losses and other figures of updates, a panel for each."""
     names = sorted({name for history in histories for name in history.updates["figure"].unique().to_list()})
     return _draw(histories, {name.replace("_", " "): functools.partial(_draw_figure, name) for name in names})
-
-
-def draw_speed(histories: Histories) -> Figure | None:
-    """Draw transitions per second."""
-    timed = [history for history in histories if len(history.speed)]
-    return _draw(timed, {"Transitions per second": _draw_speed})
 
 
 def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
@@ -166,8 +159,3 @@ def _evaluations(history: RunHistory, opponent: str, *figures: str) -> pl.DataFr
 def _draw_figure(name: str, panel: Axes, history: RunHistory, colour: str) -> None:
     curve = drawing.binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
     _plot(panel, curve, "value", colour, label=history.name)
-
-
-def _draw_speed(panel: Axes, history: RunHistory, colour: str) -> None:
-    _plot(panel, history.speed, "steps_per_s", colour, label=history.name)
-    panel.set_ylim(bottom=0)

@@ -14,10 +14,9 @@ import polars as pl
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import naming
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Observer, Progress, Times
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Observer, Progress
 from envfleet.training.folder import RunFolder
 
-_COUNTS = dict.fromkeys(("transitions", "episodes", "updates", "phase"), pl.Int64)
 _PLACE = dict.fromkeys(("transitions", "updates", "phase"), pl.Int64)
 TABLES: dict[str, dict[str, Any]] = {
     "episodes": {
@@ -26,10 +25,10 @@ TABLES: dict[str, dict[str, Any]] = {
         "winner": pl.Int64, "truncated": pl.Int64,
     },
     "updates": {**_PLACE, "figure": pl.String, "value": pl.Float64},
-    "evaluations": {**_COUNTS, "opponent": pl.String, "figure": pl.String, "value": pl.Float64},
-    "speed": dict.fromkeys(
-        ("elapsed_s", *_COUNTS, "steps_per_s", *(f"{field.name}_s" for field in dataclasses.fields(Times))), pl.Float64
-    ) | _COUNTS,
+    "evaluations": {
+        **dict.fromkeys(("transitions", "episodes", "updates", "phase"), pl.Int64),
+        "opponent": pl.String, "figure": pl.String, "value": pl.Float64,
+    },
 }  # fmt: skip
 """Columns of each table and their types; its file is the attribute of `RunFolder` of the same name."""
 
@@ -91,9 +90,9 @@ def _shown(value: Any) -> Any:
 
 
 class TableWriter(Observer):
-    """Writes what happens to `episodes.csv`, `updates.csv`, `evaluations.csv` and `speed.csv`.
+    """Writes what happens to `episodes.csv`, `updates.csv` and `evaluations.csv`.
 
-    All but the last depend on the configuration alone: a run that was interrupted and resumed writes the same ones.
+    They depend on the configuration alone: a run that was interrupted and resumed writes the same ones.
 
     Args:
         folder: Of the run.
@@ -119,9 +118,6 @@ class TableWriter(Observer):
                     row = (event.transitions, event.episodes, event.updates, event.phase, opponent)
                     self._tables["evaluations"].add((*row, name, float(value)) for name, value in figures.items())
             case Progress():
-                counts = (event.transitions, event.episodes, event.updates, event.phase)
-                row = (event.elapsed_s, *counts, event.steps_per_s, *dataclasses.astuple(event.times))
-                self._tables["speed"].add([row])
                 for table in self._tables.values():
                     table.flush()
             case Ended():
@@ -150,14 +146,12 @@ class RunHistory:
         episodes: A row per episode.
         updates: A row per figure of an update.
         evaluations: A row per figure, opponent and evaluation.
-        speed: A row about every second.
     """
 
     name: str
     episodes: pl.DataFrame
     updates: pl.DataFrame
     evaluations: pl.DataFrame
-    speed: pl.DataFrame
 
     @property
     def phases(self) -> list[tuple[str, int]]:
@@ -165,8 +159,7 @@ class RunHistory:
 
         That is the last of which the phases before it tell something: losses are told when a phase ends.
         """
-        tables = (self.episodes, self.updates, self.speed)
-        told = pl.concat([table.select("phase", "transitions") for table in tables])
+        told = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates)])
         names = self.episodes.select("phase", "phase_name").unique("phase", keep="first", maintain_order=True)
         begun = [told.filter(pl.col("phase") < phase)["transitions"] for phase in names["phase"]]
         return [(name, max(made, default=0)) for name, made in zip(names["phase_name"], begun, strict=True)]

@@ -41,7 +41,7 @@ from envfleet.training.records.tables import Table, TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
-FIGURES = ("evaluations", "losses", "returns", "speed", "win_rate")
+FIGURES = ("evaluations", "losses", "returns", "win_rate")
 
 
 def make_folder(base: Path, **rest: Any) -> RunFolder:
@@ -210,7 +210,6 @@ def test_histories_hold_what_was_told(run: RunFolder) -> None:
     assert history.evaluations.filter(pl.col("opponent") == "weak", pl.col("figure") == "win_rate")[
         "value"
     ].to_list() == pytest.approx([0.333, 0.473, 0.613, 0.753, 0.893])
-    assert history.speed["steps_per_s"].min() >= 1000  # type: ignore[operator]  # of a column of floats
 
 
 def test_tensorboard_reads_the_logs(run: RunFolder) -> None:
