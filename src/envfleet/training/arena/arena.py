@@ -22,8 +22,6 @@ from envfleet.training.config import Phase
 from envfleet.training.events import Results
 from envfleet.training.opponents.opponents import Entry, Opponents
 
-PLAYERS = 2
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArenaStep:
@@ -97,7 +95,7 @@ class Arena:
         seats: Those that the learner has now, int64, ascending.
 
     Raises:
-        InvalidArgument: The fleet has not as many players.
+        InvalidArgument: Players see or do neither arrays nor numbers.
     """
 
     def __init__(
@@ -115,8 +113,16 @@ class Arena:
         self._game = game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs = fleet.num_envs
-        self.single_observation_space: Any = _one_of(fleet.single_observation_space, game)
-        self.single_action_space: Any = _one_of(fleet.single_action_space, game)
+        self.single_observation_space: Any = fleet.single_observation_space
+        self.single_action_space: Any = fleet.single_action_space
+        if game is not None:
+            self.single_observation_space, self.single_action_space = game.observation_space, game.action_space
+            for space in (game.observation_space, game.action_space):
+                if not isinstance(space, (spaces.Box, spaces.Discrete)):
+                    raise InvalidArgument(
+                        f"players of {game.name} have the space {space}, expected a Box or Discrete: let both players "
+                        "see and do arrays or numbers"
+                    )
         self._pack = Packing(self.single_observation_space).pack
         self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed, spares_learner=has_both_sides)
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
@@ -193,7 +199,8 @@ class Arena:
         """Start a step with the learner's actions in its seats, `(len(seats), …)`, and those of its opponents."""
         self._given = actions
         if self._game is not None:
-            joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
+            space: Any = self.fleet.action_space
+            joint = np.zeros(space.shape, space.dtype)
             joint[:, 0] = actions[: self.num_envs]
             if self._opponents.groups:
                 joint[:, 1] = self._opponents.act(self._observations[:, 1])
@@ -300,20 +307,6 @@ class Arena:
         self._seat_players()
         self._observations = self._pack(self.fleet.set_state(state["fleet"]))
         return self._look()
-
-
-def _one_of(space: spaces.Space[Any], game: Game | None) -> spaces.Space[Any]:
-    """Return the space of one player."""
-    if game is None:
-        return space
-    if isinstance(space, spaces.Box) and space.shape[:1] == (PLAYERS,):
-        return spaces.Box(space.low[0], space.high[0], dtype=space.low.dtype.type)
-    if isinstance(space, spaces.MultiDiscrete) and space.shape == (PLAYERS,) and space.nvec[0] == space.nvec[1]:
-        return spaces.Discrete(space.nvec[0], start=space.start[0])
-    raise InvalidArgument(
-        f"the space {space} is not one of {PLAYERS} players, expected a Box whose first dimension they are, or a "
-        "MultiDiscrete of one number for each: let both players see and do arrays or numbers"
-    )
 
 
 def _modes(infos: Mapping[str, Any], rows: NDArray[np.int64], names: Sequence[str]) -> tuple[str, ...]:

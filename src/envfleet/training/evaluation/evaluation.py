@@ -47,18 +47,18 @@ class Score:
 
     @property
     def win_rate(self) -> float:
-        """Share of games won; a draw is not won. NaN if there were none."""
-        return self._share(self.wins)
+        """Share of games won; a draw is not won."""
+        return self.wins / self.games
 
     @property
     def draw_rate(self) -> float:
         """Share of games drawn."""
-        return self._share(self.draws)
+        return self.draws / self.games
 
     @property
     def loss_rate(self) -> float:
         """Share of games lost."""
-        return self._share(self.losses)
+        return self.losses / self.games
 
     @property
     def win_interval(self) -> tuple[float, float]:
@@ -76,9 +76,6 @@ class Score:
             "win_rate_low": low,
             "win_rate_high": high,
         }
-
-    def _share(self, count: int) -> float:
-        return count / self.games if self.games else float("nan")
 
 
 @dataclasses.dataclass(frozen=True)

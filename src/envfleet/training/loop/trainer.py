@@ -21,10 +21,9 @@ from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
 from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.curriculum import CurriculumProgress
+from envfleet.training.loop.curriculum import CurriculumProgress, Tally
 from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import make_learner
-from envfleet.training.loop.tally import Tally
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import needs_pool
 from envfleet.training.options import RunOptions
@@ -216,7 +215,7 @@ class Trainer:
 
     # ------------------------------------------------------------------ evaluations and checkpoints
 
-    def evaluate(self) -> events.Examination:
+    def evaluate(self) -> None:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
         found = self._examiner.examine(self.agent, self._pool)
@@ -225,7 +224,6 @@ class Trainer:
         if is_best and self._checkpoints is not None:
             self._tell(events.Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
-        return found
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder."""

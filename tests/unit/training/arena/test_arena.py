@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import GAME, Rally, record_infos
+from tests.unit.training.arena.rally import GAME, Rally, RallyGame, record_infos
 
 import envfleet
 from envfleet.agents import SAC, SACConfig
@@ -178,9 +179,12 @@ def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
         assert sequel(arena) == first
 
 
-def test_a_fleet_for_another_number_of_players_is_refused() -> None:
+def test_players_who_see_neither_arrays_nor_numbers_are_refused() -> None:
+    class Nested(RallyGame):
+        observation_space: Any = spaces.Dict(a=spaces.Discrete(2))
+
     with (
-        envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
-        pytest.raises(InvalidArgument, match="not one of 2 players"),
+        envfleet.make(Rally, 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
+        pytest.raises(InvalidArgument, match=r"have the space Dict.*: let both players see and do arrays or numbers"),
     ):
-        Arena(fleet, GAME, seed=np.random.SeedSequence(0))
+        Arena(fleet, Nested(), seed=np.random.SeedSequence(0))

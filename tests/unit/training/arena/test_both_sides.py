@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import GAME, SHAPING_TERMS, Rally, record_infos
+from tests.unit.training.arena.rally import GAME, HOCKEY, SHAPING_TERMS, Rally, record_infos
 
 import envfleet
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
@@ -37,7 +37,7 @@ def phase_of(**more: Any) -> Phase:
 @contextmanager
 def opened(env: Any = Rally, **more: Any) -> Iterator[Arena]:
     fleet = envfleet.make(env, NUM_ENVS, autoreset_mode="SAME_STEP", **more)
-    arena = Arena(fleet, GAME, seed=np.random.SeedSequence(1), has_both_sides=True)
+    arena = Arena(fleet, GAME if env is Rally else HOCKEY, seed=np.random.SeedSequence(1), has_both_sides=True)
     try:
         yield arena
     finally:

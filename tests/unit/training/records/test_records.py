@@ -119,7 +119,7 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
         (folder.path / name).write_bytes(content)
         with pytest.raises(
             InvalidArgument,
-            match=rf"{name} (is no JSON .*: mend it|holds a int, expected|cannot be read \(.*: put the file back"
+            match=rf"{name} (is no JSON .*: mend it|holds a int, expected|has no options: put the file back"
             r"|is damaged, or of another version: begin a new)",
         ):
             training.resume(folder.path, verbose=False)
