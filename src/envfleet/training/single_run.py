@@ -102,22 +102,14 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         InvalidArgument: The configuration or an option cannot be.
         TrainingDiverged: A loss is no number any more.
     """
-    given = to_config(config)
+    given = locals()
+    options = RunOptions(**{field.name: given[field.name] for field in dataclasses.fields(RunOptions)})
+    read = to_config(config)
     if seed is not None:
-        given = _change(given, {"seed": seed})
-    options = RunOptions(
-        num_envs=num_envs,
-        engine=engine,
-        backend=backend,
-        workers=workers,
-        device=device,
-        on_failure=on_failure,
-        max_minutes=max_minutes,
-        max_transitions=max_transitions,
-    )
-    check_phases(given.curriculum.phases)
-    folder = RunFolder.create(base_output_dir, given, options=dataclasses.asdict(options), name=run_name)
-    return _run(given, options, folder, verbose, observers, is_resumed=False)
+        read = _change(read, {"seed": seed})
+    check_phases(read.curriculum.phases)
+    folder = RunFolder.create(base_output_dir, read, options=dataclasses.asdict(options), name=run_name)
+    return _run(read, options, folder, _told(verbose, observers), is_resumed=False)
 
 
 def resume(
@@ -149,7 +141,7 @@ def resume(
     saved = folder.read_options() | {"max_minutes": max_minutes, "max_transitions": max_transitions}
     if device is not None:
         saved["device"] = device
-    return _run(folder.read_config(), RunOptions(**saved), folder, verbose, observers, is_resumed=True)
+    return _run(folder.read_config(), RunOptions(**saved), folder, _told(verbose, observers), is_resumed=True)
 
 
 def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people were promised
@@ -212,14 +204,12 @@ def _change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return parse_config(data, "the configuration with the arguments")
 
 
+def _told(verbose: bool, observers: Sequence[Observer]) -> list[Observer]:
+    return [ProgressBar(), *observers] if verbose else [*observers]
+
+
 def _run(
-    config: RunConfig,
-    options: RunOptions,
-    folder: RunFolder,
-    verbose: bool,
-    observers: Sequence[Observer],
-    *,
-    is_resumed: bool,
+    config: RunConfig, options: RunOptions, folder: RunFolder, observers: list[Observer], *, is_resumed: bool
 ) -> RunResult:
     with contextlib.ExitStack() as unbegun:
         if not is_resumed:
@@ -227,8 +217,8 @@ def _run(
         with reserve(folder.environment, f"the run in {folder.path}"):
             checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
             state = checkpoints.load() if is_resumed else None
-            records = [TableWriter(folder), TensorBoardWriter(folder), *([ProgressBar()] if verbose else [])]
-            told = [*records, *(kind() for kind in find_observers(config.observers)), *observers]
+            own = [kind() for kind in find_observers(config.observers)]
+            told = [TableWriter(folder), TensorBoardWriter(folder), *own, *observers]
             trainer = Trainer(config, options, checkpoints=checkpoints, observers=told, is_resumed=is_resumed)
             unbegun.pop_all()
             with contextlib.closing(trainer), stop_requests() as should_stop:
