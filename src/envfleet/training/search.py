@@ -352,6 +352,7 @@ def _plot(trials: Sequence[FrozenTrial], space: Space, path: Path) -> None:
         best = itertools.accumulate((trial.value or 0.0 for trial in done), max)
         first.step([trial.number + 1 for trial in done], [*best], where="post", color=COLOURS[1], label="best so far")
         first.set(title="Score of trials", xlabel="trial; hollow ones were ended early")
+        first.locator_params("x", integer=True)
         first.legend()
         for panel, (key, given) in zip(panels, space.items(), strict=True):
             places = [trial.params[key] for trial in scored]

@@ -34,8 +34,7 @@ class Checkpoints:
     @property
     def latest(self) -> Path | None:
         """Return the newest agent's file."""
-        numbered = self._numbered()
-        return numbered[-1] if numbered else None
+        return max(self._numbered(), default=None)
 
     @property
     def best(self) -> Path | None:
