@@ -91,7 +91,7 @@ class Stage:
             self._place, self.game = phase.environment, _game_of(phase.environment)
             self.arena, self._seed = self._make_arena(), self._env_seed
         _check(phase, self.game)
-        self.arena.begin_phase(phase, entries_of(phase.opponent, learner, pool, self.game, device=self._options.device))
+        self.arena.begin_phase(phase, entries_of(phase.opponent, learner, pool, self.game))
         seed, self._seed = self._seed, None
         return self.arena.reset(seed) if state is None else self.arena.load_state_dict(state)
 

@@ -70,16 +70,15 @@ class Files(Source):
         path: Of one written by `Agent.save`, or of a folder with some, such as that of a run; the last by name is the
             latest, numbers coming after `best`.
         matchmaking: Which of a folder.
-        num_envs: Sub-environments they will play in.
-        device: Where their networks live.
+        learner: They play in as many sub-environments, on the same device.
 
     Raises:
         InvalidArgument: There is no such file, or none in the folder.
     """
 
-    def __init__(self, path: str | Path, matchmaking: Matchmaking, *, num_envs: int, device: str) -> None:
+    def __init__(self, path: str | Path, matchmaking: Matchmaking, learner: Agent[Any]) -> None:
         self._paths = _agents_in(Path(path))
-        self._num_envs, self._device, self._matchmaking = num_envs, device, matchmaking
+        self._matchmaking, self._learner = matchmaking, learner
         self._rates = dict.fromkeys(self._paths, 0.5)
 
     def draw(self, count: int, rng: np.random.Generator) -> list[str]:
@@ -88,8 +87,8 @@ class Files(Source):
 
     def load(self, name: str, rng: np.random.Generator) -> Agent[Any]:
         """Return the agent in a file."""
-        agent = load_agent(self._paths[name], num_envs=1, device=self._device)
-        return as_player(agent, num_envs=self._num_envs, seed=draw_seed(rng))
+        agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device)
+        return as_player(agent, num_envs=self._learner.num_envs, seed=draw_seed(rng))
 
     def report(self, name: str, scores: NDArray[np.float64]) -> None:
         """Move the win rate against a file."""
@@ -135,7 +134,7 @@ def _place_of(opponent: Single) -> str | None:
 
 
 def entries_of(
-    opponent: Single | MixedOpponent | None, learner: Agent[Any], pool: SnapshotPool, game: Game | None, *, device: str
+    opponent: Single | MixedOpponent | None, learner: Agent[Any], pool: SnapshotPool, game: Game | None
 ) -> tuple[Entry, ...]:
     """Return what the `opponent` of a phase says, made ready to draw from.
 
@@ -144,21 +143,20 @@ def entries_of(
         learner: Who trains.
         pool: Its snapshots.
         game: What is played; `None` in environments for one, where nobody is drawn.
-        device: Where the networks of opponents live.
 
     Raises:
         InvalidArgument: A file is missing.
     """
     if game is None:
         return ()
-    return tuple(_entry(one, share, learner, pool, game, device) for one, share in shares_of(opponent))
+    return tuple(_entry(one, share, learner, pool, game) for one, share in shares_of(opponent))
 
 
-def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game, device: str) -> Entry:
+def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game) -> Entry:
     place = _place_of(one)
     if isinstance(one, (SelfPlayOpponent, SnapshotOpponent)) and place is not None:
         matchmaking = one.matchmaking if isinstance(one, SnapshotOpponent) else "uniform"
-        return Entry(Files(place, matchmaking, num_envs=learner.num_envs, device=device), share, one.deterministic)
+        return Entry(Files(place, matchmaking, learner), share, one.deterministic)
     if isinstance(one, SelfPlayOpponent):
         return Entry(myself(learner), share, one.deterministic, is_learner=one.is_learner)
     if isinstance(one, SnapshotOpponent):
