@@ -17,7 +17,7 @@ import envfleet
 from envfleet.agents.packing import Packing
 from envfleet.envs.games import Game, known_game
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.checks import check_choice
+from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
 from envfleet.training.config.phases import DEFAULT_GAME
@@ -120,6 +120,7 @@ def play(
 def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Games:
     """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
     check_choice("side", side, (*game.seats, "both"))
+    check_whole("games", games, 1)
     numbers = np.arange(games)
     seeds = np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1)
     is_left = numbers % 2 == 0 if side == "both" else np.full(games, side == game.seats[0])
