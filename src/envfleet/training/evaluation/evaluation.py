@@ -213,8 +213,9 @@ def evaluate_returns(
     """
     if episodes < 2:
         raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
-    backend = "kernel" if names_kernel(env) else "serial"
-    make: Any = envfleet.connect if "url" in env_kwargs else functools.partial(envfleet.make, backend=backend)
+    make: Any = envfleet.connect
+    if "url" not in env_kwargs:
+        make = functools.partial(envfleet.make, backend="kernel" if names_kernel(env) else "serial")
     played = plan_episodes(episodes, seed)
     with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
         Table(fleet, played, [Seated("", policy=policy)], None).play_all()
