@@ -14,6 +14,7 @@ import envfleet
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import find_config, parse_config
+from envfleet.training.loop.checkpoints import Checkpoints
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.options import RunOptions
 
@@ -34,7 +35,11 @@ def remote_config(**kwargs: Any) -> dict[str, Any]:
 
 
 def train(place: Any, config: dict[str, Any], folder: Path | None = None, **options: Any) -> tuple[float, Any]:
-    trainer = Trainer(parse_config(config), RunOptions(num_envs=16, **options), folder=folder)
+    trainer = Trainer(
+        parse_config(config),
+        RunOptions(num_envs=16, **options),
+        checkpoints=None if folder is None else Checkpoints(folder, 5),
+    )
     try:
         assert trainer.run() in {"completed", "max_transitions"}
         return trainer.tally.latest()["return"], trainer.state_dict()

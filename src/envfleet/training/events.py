@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +132,7 @@ class Times:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Progress(Event):
-    """How far the run is; comes a few times per second, for eyes and not for records.
+    """How far the run is; comes about once per second.
 
     Attributes:
         run_share: How much of the run is done, from 0 to 1, by whatever will end it first.
@@ -206,16 +207,16 @@ class Ended(Event):
     times: Times
 
 
-class Observer(Protocol):
+class Observer(abc.ABC):
     """Whoever wants to know what happens in a run; subclasses need not have a state or anything to close.
 
     A run calls `on_event` for each event, in order and from one thread. An observer that writes files flushes them in
     `state_dict` and tells how long they are, so that a run which is resumed from that checkpoint can cut them to it.
     """
 
+    @abc.abstractmethod
     def on_event(self, event: Event) -> None:
         """Take notice of an event."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes, of numbers, text, arrays, lists and dicts; part of every checkpoint."""
@@ -238,11 +239,9 @@ class Observers(Observer):
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers: dict[str, Observer] = {}  # by class, and place among those of one
-        for observer in observers:
-            name = type(observer).__name__
-            number = sum(type(other) is type(observer) for other in self._observers.values())
-            self._observers[f"{name}.{number + 1}" if number else name] = observer
+        names = [type(observer).__name__ for observer in observers]  # by which they are known after an interruption
+        keys = [f"{name}.{names[:place].count(name)}" for place, name in enumerate(names)]
+        self._observers = dict(zip(keys, observers, strict=True))
 
     def on_event(self, event: Event) -> None:
         """Tell all of them."""
@@ -250,9 +249,8 @@ class Observers(Observer):
             observer.on_event(event)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of those that have one, by name."""
-        states = {name: observer.state_dict() for name, observer in self._observers.items()}
-        return {name: state for name, state in states.items() if state}
+        """Return the states of all of them, by name."""
+        return {name: observer.state_dict() for name, observer in self._observers.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Bring back the state of those that are here again."""
@@ -278,12 +276,10 @@ def find_observers(names: Sequence[str]) -> list[type[Observer]]:
     kinds = []
     for index, name in enumerate(names):
         kind = find_own(name, f"observers[{index}]")
-        methods = ("on_event", "state_dict", "load_state_dict", "close")
-        missing = [method for method in methods if not callable(getattr(kind, method, None))]
-        if not isinstance(kind, type) or missing:
-            found = f"has no {missing[0]}()" if missing else "is no class"
+        if not isinstance(kind, type) or not issubclass(kind, Observer):
             raise InvalidArgument(
-                f"observers[{index}] is {name!r}, which {found}: derive a class from envfleet.training.events.Observer"
+                f"observers[{index}] is {name!r}, which is no class of observers: derive it from "
+                "envfleet.training.events.Observer"
             )
         kinds.append(kind)
     return kinds

@@ -12,33 +12,30 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
 from envfleet.files import write_whole
 from envfleet.training.config import RunConfig, parse_config, to_config
+from envfleet.training.config.reading import read_json
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
-from envfleet.training.games.players import RESUME_FILE
+from envfleet.training.folder import RESUME_FILE, reserve
 from envfleet.training.options import RunOptions
 from envfleet.training.records.drawing import COLOURS, new_figure, save_figure, style
-from envfleet.training.records.folder import reserve
 from envfleet.training.records.progress import ProgressBar
 from envfleet.training.single_run import resume, train
 
 try:
     import optuna
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
     raise MissingDependency("a search needs optuna, which is not installed: pip install 'envfleet[search]'") from error
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 SEARCHES = "results/search"
+Space = Mapping[str, Any]
+"""By the path of a key: a list of choices, or an object with `low`, `high` and perhaps `log`."""
 _SCORE = "score"  # of the last evaluation, an attribute of Optuna's trials
 _FORM = 'a list of choices, or {"low": 1e-5, "high": 1e-3, "log": true}'
 
@@ -99,18 +96,15 @@ def search(
     if trials < 1:
         raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass how many runs the search may take")
     base, folder, options, given = to_config(config), Path(out), options or RunOptions(), _read_space(space)
-    distributions = _check_space(given, base)
+    _check_space(given, base)
     definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
     with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
         console = Console(stderr=True, highlight=False, quiet=not verbose)
+        pruner = optuna.pruners.MedianPruner()
         study = optuna.create_study(
-            storage=storage,
-            study_name="search",
-            direction="maximize",
-            pruner=optuna.pruners.MedianPruner(),
-            load_if_exists=True,
+            storage=storage, study_name="search", direction="maximize", pruner=pruner, load_if_exists=True
         )
-        return _Search(base, distributions, folder, options, console, storage, study).run(trials)
+        return _Search(base, given, folder, options, console, storage, study).run(trials)
 
 
 def _define(folder: Path, content: dict[str, Any]) -> Path:
@@ -153,7 +147,7 @@ class _Search:
     """A search and its folder."""
 
     base: RunConfig
-    space: Mapping[str, Distribution]
+    space: Space
     folder: Path
     options: RunOptions
     console: Console
@@ -163,7 +157,7 @@ class _Search:
     def run(self, trials: int) -> SearchResult:
         """Make the trials that are missing."""
         for number in range(trials):
-            begun = self.study.get_trials(deepcopy=False)
+            begun = self._trials()
             if number < len(begun) and begun[number].state.is_finished():
                 continue
             trial = self._begin(number, is_new=number >= len(begun))
@@ -177,6 +171,9 @@ class _Search:
                 return self._result(is_complete=False)
         return self._result(is_complete=True)
 
+    def _trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
+
     def _begin(self, number: int, *, is_new: bool) -> optuna.Trial:
         """Ask for a trial, or go on with one that was under way."""
         # A sampler for each, so that the proposals do not depend on how often the search was interrupted.
@@ -188,8 +185,9 @@ class _Search:
 
     def _try(self, trial: optuna.Trial, drawn: Mapping[str, Any]) -> bool:
         """Run a trial to its end; return False if somebody interrupted it."""
+        run_dir = self.folder / "runs" / f"trial-{trial.number + 1:03}"
         try:
-            if self._train(trial, drawn) == "interrupted":
+            if self._train(trial, drawn, run_dir) == "interrupted":
                 return False
         except (TrainingDiverged, optuna.TrialPruned) as error:
             self.study.tell(trial, state=TrialState.PRUNED)
@@ -199,29 +197,22 @@ class _Search:
             self.study.tell(trial, score)
             is_best = self.study.best_trial.number == trial.number
             self.console.print(f"  score {score:.4g}{', the best so far' * is_best}")
-        (self._run_dir(trial.number) / RESUME_FILE).unlink(missing_ok=True)  # it may hold a large replay buffer
+        (run_dir / RESUME_FILE).unlink(missing_ok=True)  # it may hold a large replay buffer
         return True
 
-    def _train(self, trial: optuna.Trial, drawn: Mapping[str, Any]) -> str:
-        run_dir = self._run_dir(trial.number)
+    def _train(self, trial: optuna.Trial, drawn: Mapping[str, Any], run_dir: Path) -> str:
         try:
             config = _changed(self.base, drawn, "the configuration of this trial")
         except InvalidArgument as error:  # values that do not fit together
             raise optuna.TrialPruned(str(error)) from error
-        observers: list[Observer] = [_Watch(trial, config.training.eval_frequency)]
-        if not self.console.quiet:
-            observers.append(ProgressBar(has_head=False))
-        watch: Any = {"verbose": False, "observers": observers}
+        bar = [] if self.console.quiet else [ProgressBar(has_head=False)]
+        watch: Any = {"verbose": False, "observers": [_Watch(trial, config.training.eval_frequency), *bar]}
+        options = dataclasses.asdict(self.options)
         if (run_dir / RESUME_FILE).is_file():
-            limits = self.options.max_minutes, self.options.max_transitions
-            return resume(run_dir, max_minutes=limits[0], max_transitions=limits[1], **watch).reason
+            limits = {name: options[name] for name in ("max_minutes", "max_transitions")}
+            return resume(run_dir, **limits, **watch).reason
         shutil.rmtree(run_dir, ignore_errors=True)
-        return train(
-            config, base_output_dir=run_dir.parent, run_name=run_dir.name, **dataclasses.asdict(self.options), **watch
-        ).reason
-
-    def _run_dir(self, number: int) -> Path:
-        return self.folder / "runs" / f"trial-{number + 1:03}"
+        return train(config, base_output_dir=run_dir.parent, run_name=run_dir.name, **options, **watch).reason
 
     def _show(self) -> None:
         """Write the best configuration and the plot."""
@@ -229,13 +220,16 @@ class _Search:
         if found.best is not None and found.best_config is not None:
             best = _changed(self.base, found.values[found.best], "the best configuration")
             write_whole(found.best_config, best.model_dump_json(indent=2) + "\n")
-        _plot(self.study.get_trials(deepcopy=False), self.space, self.folder / "search.png")
+        _plot(self._trials(), self.space, self.folder / "search.png")
 
     def _result(self, *, is_complete: bool) -> SearchResult:
-        made = self.study.get_trials(deepcopy=False)
+        made = self._trials()
         scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in made]
         known = [score for score in scores if score is not None]
-        values = [{path: _decoded(self.space[path], value) for path, value in one.params.items()} for one in made]
+        values = [
+            {path: json.loads(value) if isinstance(self.space[path], list) else value for path, value in drawn.items()}
+            for drawn in (trial.params for trial in made)
+        ]
         return SearchResult(self.folder, scores, values, scores.index(max(known)) if known else None, is_complete)
 
 
@@ -272,13 +266,7 @@ class _Watch(Observer):
 
 
 def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    data: Any = source
-    if isinstance(source, (str, Path)):
-        try:
-            data = json.loads(Path(source).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InvalidArgument(f"{source} cannot be read ({reason}): pass a JSON file with the space") from error
+    data = read_json(Path(source), "pass a JSON file with the space") if isinstance(source, (str, Path)) else source
     if not isinstance(data, Mapping) or not data:
         raise InvalidArgument(
             f"the space is {data!r}, expected an object: name a key of the configuration, and {_FORM}"
@@ -286,49 +274,35 @@ def _read_space(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     return dict(data)
 
 
-def _check_space(given: Mapping[str, Any], base: RunConfig) -> dict[str, Distribution]:
-    """Return what values are drawn from, after every end of a range and every choice was tried in the configuration.
+def _check_space(space: Space, base: RunConfig) -> None:
+    """Check the form of a space, and try every end of a range and every choice in the configuration.
 
     Raises:
         InvalidArgument: A key is not known, or a value cannot be.
     """
-    space = {path: _distribution(path, one) for path, one in given.items()}
-    for path, one in space.items():
-        for value in _extremes(one):
+    for path, given in space.items():
+        if isinstance(given, list) and given:
+            values = given
+        elif isinstance(given, Mapping) and {"low", "high"} <= set(given) <= {"low", "high", "log"}:
+            values = [given["low"], given["high"]]
+            try:
+                optuna.distributions.FloatDistribution(**given)
+            except (TypeError, ValueError) as error:
+                raise InvalidArgument(
+                    f"{path} is {given!r} in the space, which is no range ({error}): change it"
+                ) from error
+        else:
+            raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
+        for value in values:
             _changed(base, {path: value}, f"the space has {_shown(value)} for {path}")
-    return space
 
 
-def _distribution(path: str, given: Any) -> Distribution:
-    if isinstance(given, list) and given:
-        return CategoricalDistribution([json.dumps(choice) for choice in given])
-    if not isinstance(given, Mapping) or {"low", "high"} - set(given) or set(given) - {"low", "high", "log"}:
-        raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
-    low, high, log = given["low"], given["high"], given.get("log", False)
-    try:
-        if isinstance(low, int) and isinstance(high, int):
-            return IntDistribution(low, high, log)
-        return FloatDistribution(float(low), float(high), log)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{path} is {given!r} in the space, which is no range ({error}): change it") from error
-
-
-def _extremes(one: Distribution) -> list[Any]:
-    if isinstance(one, CategoricalDistribution):
-        return [_decoded(one, choice) for choice in one.choices]
-    return [one.low, one.high]
-
-
-def _draw(trial: optuna.Trial, path: str, one: Distribution) -> Any:
-    if isinstance(one, CategoricalDistribution):
-        return _decoded(one, trial.suggest_categorical(path, one.choices))
-    suggest: Any = trial.suggest_int if isinstance(one, IntDistribution) else trial.suggest_float
-    return suggest(path, one.low, one.high, log=one.log)
-
-
-def _decoded(one: Distribution, value: Any) -> Any:
-    """Return a choice, which Optuna keeps as JSON so that it may be anything; numbers are as they are."""
-    return json.loads(value) if isinstance(one, CategoricalDistribution) else value
+def _draw(trial: optuna.Trial, path: str, given: Any) -> Any:
+    if isinstance(given, list):  # as JSON, so that a choice may be anything
+        return json.loads(trial.suggest_categorical(path, [json.dumps(choice) for choice in given]))
+    low, high = given["low"], given["high"]
+    suggest: Any = trial.suggest_int if isinstance(low, int) and isinstance(high, int) else trial.suggest_float
+    return suggest(path, low, high, log=given.get("log", False))
 
 
 def _changed(base: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
@@ -364,43 +338,30 @@ def _shown(value: Any) -> str:
 # ---------------------------------------------------------------------- the plot
 
 
-def _plot(trials: Sequence[FrozenTrial], space: Mapping[str, Distribution], path: Path) -> None:
+def _plot(trials: Sequence[FrozenTrial], space: Space, path: Path) -> None:
     """Draw the scores of all trials, over their numbers and over each key."""
-    from matplotlib.ticker import MaxNLocator
-
     scored = [trial for trial in trials if trial.value is not None]
+    done = [trial for trial in scored if trial.state == TrialState.COMPLETE]
     if not scored:
         return
+    values = [trial.value or 0.0 for trial in scored]
+    dots: Any = {"facecolors": [COLOURS[0] if trial in done else "none" for trial in scored], "edgecolors": COLOURS[0]}
     with style():
         figure, (first, *panels) = new_figure(len(space) + 1)
-        _draw_points(first, [trial.number + 1 for trial in scored], scored)
-        done = [trial for trial in scored if trial.state == TrialState.COMPLETE]
+        first.scatter([trial.number + 1 for trial in scored], values, **dots)
         best = itertools.accumulate((trial.value or 0.0 for trial in done), max)
         first.step([trial.number + 1 for trial in done], [*best], where="post", color=COLOURS[1], label="best so far")
-        first.set(title="Score of trials", xlabel="trial")
-        first.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        first.set(title="Score of trials", xlabel="trial; hollow ones were ended early")
+        first.locator_params("x", integer=True)
         first.legend()
-        for panel, (key, one) in zip(panels, space.items(), strict=True):
+        for panel, (key, given) in zip(panels, space.items(), strict=True):
             places = [trial.params[key] for trial in scored]
-            if isinstance(one, CategoricalDistribution):
-                places = [one.choices.index(place) for place in places]
-                panel.set_xticks(range(len(one.choices)), [_shown(_decoded(one, choice)) for choice in one.choices])
-                panel.set_xlim(-0.5, len(one.choices) - 0.5)
-            elif one.log:
+            if isinstance(given, list):
+                choices = [json.dumps(choice) for choice in given]
+                places = [choices.index(place) for place in places]
+                panel.set_xticks(range(len(given)), [_shown(choice) for choice in given])
+            elif given.get("log"):
                 panel.set_xscale("log")
-            _draw_points(panel, places, scored)
+            panel.scatter(places, values, **dots)
             panel.set_title(_leaf(key).replace("_", " "))
         save_figure(figure, path)
-
-
-def _draw_points(panel: Axes, places: Sequence[float], trials: Sequence[FrozenTrial]) -> None:
-    """Draw a dot per trial, hollow where it was ended early."""
-    kinds = {TrialState.COMPLETE: (COLOURS[0], "completed"), TrialState.PRUNED: ("none", "ended early")}
-    for state, (fill, label) in kinds.items():
-        chosen = [
-            (place, trial.value or 0.0) for place, trial in zip(places, trials, strict=True) if trial.state == state
-        ]
-        panel.plot(
-            [place for place, _ in chosen], [value for _, value in chosen],
-            "o", markersize=4, markerfacecolor=fill, markeredgecolor=COLOURS[0], label=label,
-        )  # fmt: skip

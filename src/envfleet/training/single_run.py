@@ -13,16 +13,14 @@ from typing import Any, Literal
 from envfleet.files import NO_ROOM
 from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, parse_config, to_config
-from envfleet.training.config.opponents import SCRIPT
-from envfleet.training.events import Observer, find_observers
+from envfleet.training.events import Examination, Observer, find_observers
+from envfleet.training.folder import reserve
 from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.examining import POOL
 from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
-from envfleet.training.records.folder import reserve
 
 RUNS = "results/runs"
 
@@ -39,10 +37,7 @@ class RunResult:
         total_episodes: Likewise.
         total_updates: Likewise.
         mean_reward: Mean return of the last 100 episodes of training, without shaping.
-        win_rate: Against the strongest scripted player (the random one, if there is none) in the last evaluation;
-            `None` in environments for one.
-        win_rate_weak: Likewise against the weakest of several.
-        evaluation: All figures of the last evaluation, by opponent.
+        evaluation: All figures of the last evaluation, by opponent: `win_rate`, `mean_return`, …
         rating: Then, on the scale of the game's scripted players; `None` in environments for one.
         steps_per_s: Transitions per second of this sitting, without evaluations.
         seconds: Where those of this sitting went: `act`, `env`, `wait`, `update`, `evaluation`.
@@ -57,8 +52,6 @@ class RunResult:
     total_episodes: int
     total_updates: int
     mean_reward: float
-    win_rate: float | None
-    win_rate_weak: float | None
     evaluation: Mapping[str, Mapping[str, float]]
     rating: float | None
     steps_per_s: float
@@ -109,22 +102,14 @@ def train(  # noqa: PLR0913  # every option is keyword-only
         InvalidArgument: The configuration or an option cannot be.
         TrainingDiverged: A loss is no number any more.
     """
-    given = to_config(config)
+    given = locals()
+    options = RunOptions(**{field.name: given[field.name] for field in dataclasses.fields(RunOptions)})
+    read = to_config(config)
     if seed is not None:
-        given = _change(given, {"seed": seed})
-    options = RunOptions(
-        num_envs=num_envs,
-        engine=engine,
-        backend=backend,
-        workers=workers,
-        device=device,
-        on_failure=on_failure,
-        max_minutes=max_minutes,
-        max_transitions=max_transitions,
-    )
-    check_phases(given.curriculum.phases)
-    folder = RunFolder.create(base_output_dir, given, options=dataclasses.asdict(options), name=run_name)
-    return _run(given, options, folder, verbose, observers, is_resumed=False)
+        read = _change(read, {"seed": seed})
+    check_phases(read.curriculum.phases)
+    folder = RunFolder.create(base_output_dir, read, options=dataclasses.asdict(options), name=run_name)
+    return _run(read, options, folder, _told(verbose, observers), is_resumed=False)
 
 
 def resume(
@@ -156,7 +141,7 @@ def resume(
     saved = folder.read_options() | {"max_minutes": max_minutes, "max_transitions": max_transitions}
     if device is not None:
         saved["device"] = device
-    return _run(folder.read_config(), RunOptions(**saved), folder, verbose, observers, is_resumed=True)
+    return _run(folder.read_config(), RunOptions(**saved), folder, _told(verbose, observers), is_resumed=True)
 
 
 def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people were promised
@@ -219,14 +204,12 @@ def _change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return parse_config(data, "the configuration with the arguments")
 
 
+def _told(verbose: bool, observers: Sequence[Observer]) -> list[Observer]:
+    return [ProgressBar(), *observers] if verbose else [*observers]
+
+
 def _run(
-    config: RunConfig,
-    options: RunOptions,
-    folder: RunFolder,
-    verbose: bool,
-    observers: Sequence[Observer],
-    *,
-    is_resumed: bool,
+    config: RunConfig, options: RunOptions, folder: RunFolder, observers: list[Observer], *, is_resumed: bool
 ) -> RunResult:
     with contextlib.ExitStack() as unbegun:
         if not is_resumed:
@@ -234,16 +217,9 @@ def _run(
         with reserve(folder.environment, f"the run in {folder.path}"):
             checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
             state = checkpoints.load() if is_resumed else None
-            with contextlib.ExitStack() as undo:
-                own = [kind() for kind in find_observers(config.observers)]
-                records = [TableWriter(folder), TensorBoardWriter(folder), *([ProgressBar()] if verbose else [])]
-                told: list[Observer] = [*records, *own, *observers]
-                for observer in told:
-                    undo.callback(observer.close)
-                trainer = Trainer(
-                    config, options, name=folder.name, folder=folder.path, observers=told, is_resumed=is_resumed
-                )
-                undo.pop_all()
+            own = [kind() for kind in find_observers(config.observers)]
+            told = [TableWriter(folder), TensorBoardWriter(folder), *own, *observers]
+            trainer = Trainer(config, options, checkpoints=checkpoints, observers=told, is_resumed=is_resumed)
             unbegun.pop_all()
             with contextlib.closing(trainer), stop_requests() as should_stop:
                 if state is not None:
@@ -260,11 +236,7 @@ def _run(
 
 
 def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str, made: int) -> RunResult:
-    latest, found = trainer.tally.latest(), trainer.tally.examination
-    evaluation = {} if found is None else found.results
-    rating = {} if found is None else found.ratings.get(LEARNER, {})
-    rates = [evaluation[name].get("win_rate") for name in evaluation if name != POOL]
-    scripted = [evaluation[name]["win_rate"] for name in evaluation if name.startswith(SCRIPT)]
+    found = trainer.tally.examination or Examination(results={}, score=math.nan)
     return RunResult(
         run_name=folder.name,
         run_dir=folder.path,
@@ -272,11 +244,9 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         total_steps=trainer.transitions,
         total_episodes=trainer.tally.episodes,
         total_updates=trainer.agent.num_updates,
-        mean_reward=latest.get("return", math.nan),
-        win_rate=rates[0] if rates else None,
-        win_rate_weak=scripted[-1] if len(scripted) > 1 else None,
-        evaluation=evaluation,
-        rating=rating.get("rating"),
+        mean_reward=trainer.tally.latest().get("return", math.nan),
+        evaluation=found.results,
+        rating=found.ratings.get(LEARNER, {}).get("rating"),
         steps_per_s=made / trainer.times.training if made else 0.0,
         seconds=dataclasses.asdict(trainer.times),
         checkpoint=checkpoints.latest,

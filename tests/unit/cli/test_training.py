@@ -88,7 +88,7 @@ def test_a_run_that_was_stopped_goes_on(config: Path, tmp_path: Path) -> None:
 def test_an_interrupted_run_says_so_in_one_line(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = training.RunResult(
         run_name="mine", run_dir=tmp_path / "mine", reason="interrupted", total_steps=12_345, total_episodes=1,
-        total_updates=1, mean_reward=0.0, win_rate=None, win_rate_weak=None, evaluation={}, rating=None,
+        total_updates=1, mean_reward=0.0, evaluation={}, rating=None,
         steps_per_s=1.0, seconds={}, checkpoint=None, best_checkpoint=None,
     )  # fmt: skip
     monkeypatch.setattr(training, "train", lambda config, **options: result)
@@ -129,7 +129,7 @@ def test_a_full_disk_names_the_file_and_what_to_do(config: Path, tmp_path: Path)
 def test_a_run_that_ended_before_its_first_episode_has_no_return(tmp_path: Path) -> None:
     result = training.RunResult(
         run_name="mine", run_dir=tmp_path / "mine", reason="max_transitions", total_steps=8, total_episodes=0,
-        total_updates=0, mean_reward=float("nan"), win_rate=None, win_rate_weak=None, evaluation={}, rating=None,
+        total_updates=0, mean_reward=float("nan"), evaluation={}, rating=None,
         steps_per_s=1.0, seconds={}, checkpoint=None, best_checkpoint=None,
     )  # fmt: skip
     text = io.StringIO()
@@ -142,7 +142,7 @@ def test_games_are_shown_with_their_intervals(tmp_path: Path) -> None:
     rates = {"win_rate": 0.9, "draw_rate": 0.06, "loss_rate": 0.04, "win_rate_low": 0.85, "win_rate_high": 0.94}
     result = training.RunResult(
         run_name="mine", run_dir=Path("runs/mine"), reason="max_minutes", total_steps=5_000_000, total_episodes=40_000,
-        total_updates=900, mean_reward=7.5, win_rate=0.9, win_rate_weak=None,
+        total_updates=900, mean_reward=7.5,
         evaluation={"basic_strong": {**rates, "games": 200.0}}, rating=31.23, steps_per_s=80_000.0,
         seconds={"act": 20.0, "env": 30.0, "wait": 0.0, "update": 50.0, "evaluation": 0.1},
         checkpoint=Path("runs/mine/checkpoints/1.pt"), best_checkpoint=Path("runs/mine/checkpoints/best.pt"),

@@ -126,7 +126,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "observer": (
         {"type": "PPO"}, {"observers": [f"{OWN}:Notes", f"{OWN}:Corridor"]},
-        r"observers\[1\] is '.*:Corridor', which has no on_event\(\): derive a class from envfleet.training.events",
+        r"observers\[1\] is '.*:Corridor', which is no class of observers: derive it from envfleet.training.events",
     ),
     "observer that is no class": (
         {"type": "PPO"}, {"observers": [f"{OWN}"]}, r"observers\[0\] is '.*own', expected 'module:name': write the",

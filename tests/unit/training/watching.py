@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from envfleet.training.events import Event
+from envfleet.training.events import Event, Observer
 
 _E = TypeVar("_E")
 
 
-class Watcher:
+class Watcher(Observer):
     """Keeps all events, calls a function with each, and knows whether it was closed."""
 
     def __init__(self, react: Callable[[Event], None] = lambda event: None) -> None:

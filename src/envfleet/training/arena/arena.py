@@ -22,15 +22,14 @@ from envfleet.training.config import Phase
 from envfleet.training.events import Results
 from envfleet.training.opponents.opponents import Entry, Opponents
 
-PLAYERS = 2
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArenaStep:
-    """What came of one step of an arena's S seats.
+    """What came of one step of an arena.
 
     Attributes:
-        observations: `(S, …)`; where an episode ended, the first one of the next.
+        observations: Of the seats that the learner has from now on, `(len(seats), …)`; where an episode ended, the
+            first one of the next.
         transitions: To learn from: one for each seat that the learner had in this step, whose number is `env_indices`.
         results: Of the episodes that ended, as player one saw them; `None` if none did.
     """
@@ -52,22 +51,17 @@ def in_step(infos: Mapping[str, Any], name: str, ended: NDArray[np.int64]) -> ND
     Raises:
         InvalidArgument: The environment does not tell that number.
     """
-    _check_told(infos, name)
-    if len(ended):
-        _check_told(infos.get("final_info", {}), name)
+    for told in (infos, infos["final_info"]) if len(ended) else (infos,):
+        if name not in told:
+            known = ", ".join(sorted(key for key in told if not key.startswith(("_", "final_")))) or "nothing"
+            raise InvalidArgument(
+                f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
+                "without it, or let the environment tell it in every step"
+            )
     numbers = np.array(infos[name], np.float64)
     if len(ended):
         numbers[ended] = column(infos, name, ended)
     return numbers
-
-
-def _check_told(infos: Mapping[str, Any], name: str) -> None:
-    if name not in infos:
-        known = ", ".join(sorted(key for key in infos if not key.startswith(("_", "final_")))) or "nothing"
-        raise InvalidArgument(
-            f"rewards are made of {name!r}, which the environment's infos do not have, they have {known}: train "
-            "without it, or let the environment tell it in every step"
-        )
 
 
 class Arena:
@@ -101,7 +95,7 @@ class Arena:
         seats: Those that the learner has now, int64, ascending.
 
     Raises:
-        InvalidArgument: The fleet has not as many players.
+        InvalidArgument: Players see or do neither arrays nor numbers.
     """
 
     def __init__(
@@ -119,17 +113,26 @@ class Arena:
         self._game = game
         self._watch = Stopwatch() if stopwatch is None else stopwatch
         self.num_envs = fleet.num_envs
-        self.single_observation_space: Any = _one_of(fleet.single_observation_space, game)
-        self.single_action_space: Any = _one_of(fleet.single_action_space, game)
+        self.single_observation_space: Any = fleet.single_observation_space
+        self.single_action_space: Any = fleet.single_action_space
+        if game is not None:
+            self.single_observation_space, self.single_action_space = game.observation_space, game.action_space
+            for space in (game.observation_space, game.action_space):
+                if not isinstance(space, (spaces.Box, spaces.Discrete)):
+                    raise InvalidArgument(
+                        f"players of {game.name} have the space {space}, expected a Box or Discrete: let both players "
+                        "see and do arrays or numbers"
+                    )
         self._pack = Packing(self.single_observation_space).pack
         self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed, spares_learner=has_both_sides)
         self._shaper = RewardShaper(self.num_envs, reward_scale, None if game is None else game.terms)
         self._shaping: Shaping | None = None
         self._sums = np.zeros((3, self.num_envs))  # returns, shaped returns and lengths of the running episodes
-        self._observations: NDArray[Any] = np.zeros(0)  # as the fleet returned them
+        self._observations = self._seen = np.zeros(0)  # as the fleet returned them, and of the learner's seats
         self._given = self._actions = np.zeros(0)  # by the learner, and as the fleet was sent them
         self._every = np.arange(self.num_envs)
-        self.num_seats, self.seats = self.num_envs * (1 + has_both_sides), self._every
+        self._views = 1 + has_both_sides  # players of a game whom the learner may be
+        self.num_seats, self.seats = self.num_envs * self._views, self._every
 
     @property
     def plan(self) -> str:
@@ -162,51 +165,47 @@ class Arena:
             seed: As of the fleet.
 
         Returns:
-            Observations of all seats, `(num_seats, …)`.
+            Observations of the learner's seats, `(len(seats), …)`.
         """
         if self._game is not None:
             self._opponents.draw(self._every)
-            self._set_scripts()
-            self._take_seats()
+        self._seat_players()
         self._observations = self._pack(self.fleet.reset(seed=seed)[0])
         self._shaper.begin_episodes(self._every)
         self._sums[:] = 0.0
-        return self._by_seat(self._observations)
+        return self._look()
 
-    def _set_scripts(self) -> None:
-        if self._game is not None and self._game.scripts:
+    def _look(self) -> NDArray[Any]:
+        """Return the observations of the learner's seats."""
+        self._seen = self._by_seat(self._observations)[self.seats]
+        return self._seen
+
+    def _seat_players(self, *, has_new_scripts: bool = True) -> None:
+        """Tell sub-environments which scripts play, and see in which seats the learner is."""
+        if self._game is None:
+            return
+        if has_new_scripts and self._game.scripts:
             self.fleet.set_attr("player_two", self._opponents.scripts.tolist())
-
-    def _take_seats(self) -> None:
         self.seats = np.concatenate((self._every, self.num_envs + self._opponents.own_rows))
-
-    @property
-    def _has_both_sides(self) -> bool:
-        return self.num_seats > self.num_envs
 
     def _by_seat(self, array: NDArray[Any]) -> NDArray[Any]:
         if self._game is None:
             return array
-        if self._has_both_sides:
-            return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (2 * N, …)
-        return array[:, 0]
+        return array[:, : self._views].swapaxes(0, 1).reshape(-1, *array.shape[2:])  # (N, 2, …) -> (seats, …)
 
     # ------------------------------------------------------------------ steps
 
     def send(self, actions: NDArray[Any]) -> None:
-        """Start a step with the learner's actions, `(num_seats, …)`, and those of its opponents.
-
-        Actions for seats that it does not have are not looked at.
-        """
+        """Start a step with the learner's actions in its seats, `(len(seats), …)`, and those of its opponents."""
         self._given = actions
         if self._game is not None:
-            joint = np.zeros((self.num_envs, PLAYERS, *self.single_action_space.shape), self.single_action_space.dtype)
+            space: Any = self.fleet.action_space
+            joint = np.zeros(space.shape, space.dtype)
             joint[:, 0] = actions[: self.num_envs]
             if self._opponents.groups:
                 joint[:, 1] = self._opponents.act(self._observations[:, 1])
                 self._watch.lap("act")
-            own = self._opponents.own_rows
-            joint[own, 1] = actions[self.num_envs + own]
+            joint[self._opponents.own_rows, 1] = actions[self.num_envs :]
             actions = joint
         self._actions = actions
         self.fleet.send(actions)
@@ -223,25 +222,15 @@ class Arena:
             after = np.array(observations)
             after[rows] = self._pack(self.fleet.final_observations)[rows]
         shaped = self._shape(rewards, winners, infos, rows, after)
-        transitions = self._transitions(shaped, terminated, truncated, after)
+        terminated, truncated = np.tile((terminated, truncated), self._views)
+        seats, seen = self.seats, self._by_seat(after)[self.seats]
+        transitions = Transitions(
+            self._seen, self._given, shaped[seats], terminated[seats], truncated[seats], seen, seats
+        )
         self._observations = observations
         self._sums += rewards, shaped[: self.num_envs], np.ones(self.num_envs)
         results = self._end_episodes(rows, winners[rows], truncated[rows], infos) if len(rows) else None
-        return ArenaStep(self._by_seat(observations), transitions, results)
-
-    def _transitions(
-        self,
-        rewards: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        after: NDArray[Any],
-    ) -> Transitions:
-        """Return those of the learner's seats."""
-        if self._has_both_sides:
-            terminated, truncated = np.tile(terminated, PLAYERS), np.tile(truncated, PLAYERS)
-        before, after, seats = self._by_seat(self._observations), self._by_seat(after), self.seats
-        results = rewards[seats], terminated[seats], truncated[seats]
-        return Transitions(before[seats], self._given[seats], *results, after[seats], seats)
+        return ArenaStep(self._look(), transitions, results)
 
     def _shape(
         self,
@@ -251,28 +240,19 @@ class Arena:
         ended: NDArray[np.int64],
         seen: NDArray[Any],
     ) -> NDArray[np.float64]:
-        """Rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
-        one = self._shaper.shape(self._own(rewards, seen, 0), self._terms(infos, "", ended), winners > 0)
-        if not self._has_both_sides:
-            return one
-        two = np.zeros(self.num_envs)
-        if len(self._opponents.own_rows):
-            theirs = in_step(infos, "reward_two", ended)
-            two = self._shaper.shape(self._own(theirs, seen, 1), self._terms(infos, "_two", ended), winners < 0)
-        return np.concatenate((one, two))
-
-    def _own(self, rewards: NDArray[Any], seen: NDArray[Any], player: int) -> NDArray[Any]:
-        """Return rewards as the phase's own function shapes them; those of player one (0) or two (1)."""
-        if self._shaping is None:
-            return rewards
-        arrays = (self._observations, self._actions, seen)
-        before, actions, after = arrays if self._game is None else (array[:, player] for array in arrays)
-        return self._shaping(before, actions, rewards, after)
-
-    def _terms(self, infos: Mapping[str, Any], player: str, ended: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        if not self._shaper.needs_terms:
-            return None
-        return np.stack([in_step(infos, name + player, ended) for name in self._shaper.terms], axis=1)
+        """Return rewards to learn from in every seat; 0 for all players two if the learner is none of them."""
+        shaped = np.zeros((self._views, self.num_envs))
+        for player, suffix in enumerate(("", "_two")[: self._views if len(self._opponents.own_rows) else 1]):
+            given = in_step(infos, "reward_two", ended) if player else rewards
+            if self._shaping is not None:
+                arrays = (self._observations, self._actions, seen)
+                before, actions, after = arrays if self._game is None else (array[:, player] for array in arrays)
+                given = self._shaping(before, actions, given, after)
+            terms = None
+            if self._shaper.needs_terms:
+                terms = np.stack([in_step(infos, name + suffix, ended) for name in self._shaper.terms], axis=1)
+            shaped[player] = self._shaper.shape(given, terms, winners == (1, -1)[player])
+        return shaped.reshape(-1)
 
     def _end_episodes(
         self, rows: NDArray[np.int64], winners: NDArray[np.int64], truncated: NDArray[np.bool_], infos: dict[str, Any]
@@ -293,9 +273,7 @@ class Arena:
         )
         if self._game is not None:
             self._opponents.report(rows, winners)
-            if self._opponents.draw(rows):
-                self._set_scripts()
-            self._take_seats()
+            self._seat_players(has_new_scripts=self._opponents.draw(rows))
         self._shaper.begin_episodes(rows)
         return results
 
@@ -318,32 +296,17 @@ class Arena:
         """Go on where another was, after `begin_phase` of the same phase; without states new episodes begin.
 
         Returns:
-            Observations of all seats, `(num_seats, …)`.
+            As `reset`.
         """
-        self._opponents.load_state_dict(state["opponents"])
+        if self._game is not None:
+            self._opponents.load_state_dict(state["opponents"])
         self._shaper = state["shaper"]
         if state["fleet"] is None:
             return self.reset()
         self._sums[:] = state["sums"]
-        if self._game is not None:
-            self._set_scripts()
-            self._take_seats()
+        self._seat_players()
         self._observations = self._pack(self.fleet.set_state(state["fleet"]))
-        return self._by_seat(self._observations)
-
-
-def _one_of(space: spaces.Space[Any], game: Game | None) -> spaces.Space[Any]:
-    """Return the space of one player."""
-    if game is None:
-        return space
-    if isinstance(space, spaces.Box) and space.shape[:1] == (PLAYERS,):
-        return spaces.Box(space.low[0], space.high[0], dtype=space.low.dtype.type)
-    if isinstance(space, spaces.MultiDiscrete) and space.shape == (PLAYERS,) and space.nvec[0] == space.nvec[1]:
-        return spaces.Discrete(space.nvec[0], start=space.start[0])
-    raise InvalidArgument(
-        f"the space {space} is not one of {PLAYERS} players, expected a Box whose first dimension they are, or a "
-        "MultiDiscrete of one number for each: let both players see and do arrays or numbers"
-    )
+        return self._look()
 
 
 def _modes(infos: Mapping[str, Any], rows: NDArray[np.int64], names: Sequence[str]) -> tuple[str, ...]:

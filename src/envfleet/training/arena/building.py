@@ -11,9 +11,10 @@ from envfleet.agents import ActionTable, Agent, load_agent
 from envfleet.agents.loading import find_agent
 from envfleet.envs.games import Game
 from envfleet.errors import InvalidArgument
-from envfleet.training.arena.arena import Arena
+from envfleet.training.arena.stage import Stage
 from envfleet.training.config import RunConfig, agent_config
 from envfleet.training.opponents.pool import experienced
+from envfleet.training.options import RunOptions
 
 
 def action_table_of(config: RunConfig, game: Game | None) -> ActionTable | None:
@@ -26,30 +27,28 @@ def action_table_of(config: RunConfig, game: Game | None) -> ActionTable | None:
 
 
 def make_agent(
-    config: RunConfig, arena: Arena, game: Game | None, *, seed: int, device: str, takes_weights: bool = True
+    config: RunConfig, options: RunOptions, stage: Stage, *, seed: int, takes_weights: bool = True
 ) -> Agent[Any]:
     """Make the agent, with the weights of `agent.checkpoint_path` if there is one: then it is experienced.
 
     Args:
         config: Of the run.
-        arena: Where it acts.
-        game: What is played there; `None` in environments for one.
+        options: Likewise.
+        stage: Where it acts.
         seed: Of the agent.
-        device: Where its networks live.
         takes_weights: Whether those weights are read; not if others are loaded anyway.
 
     Raises:
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
     """
-    kind, place = find_agent(config.agent.type, "agent.type"), _device(device)
-    path = config.agent.checkpoint_path
+    kind, path, arena = find_agent(config.agent.type, "agent.type"), config.agent.checkpoint_path, stage.arena
     agent: Agent[Any] = kind(
         arena.single_observation_space,
-        action_table_of(config, game) or arena.single_action_space,
+        action_table_of(config, stage.game) or arena.single_action_space,
         agent_config(config) if path is None else experienced(agent_config(config)),
         num_envs=arena.num_seats,
         seed=seed,
-        device=place,
+        device=_device(options.device),
     )
     if path is not None and takes_weights:
         _take_weights(agent, path)

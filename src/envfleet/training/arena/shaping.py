@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,30 +16,22 @@ Shaping = Callable[[NDArray[Any], NDArray[Any], NDArray[np.float64], NDArray[Any
 """A function from observations, actions, rewards and next observations, each `(N, …)`, to rewards, `(N,)`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """A number that depends on how many episodes of a phase have begun before.
+def weight_at(episodes: NDArray[np.int64], start: float, final: float, hold: int, move: int) -> NDArray[np.float64]:
+    """Return a weight that depends on how many episodes of a phase have begun before.
 
-    Attributes:
+    Args:
+        episodes: Numbers of episodes, counted from 0.
         start: For the first `hold` episodes.
         final: From `move` episodes later.
         hold: Episodes.
         move: Episodes over which it goes from one to the other, in a straight line.
-    """
 
-    start: float
-    final: float
-    hold: int
-    move: int
-
-    def at(self, episodes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the number for each of these episodes, counted from 0.
-
-        >>> Schedule(start=20.0, final=1.5, hold=600, move=400).at(np.array([0, 600, 800, 1000]))
+    Examples:
+        >>> weight_at(np.array([0, 600, 800, 1000]), start=20.0, final=1.5, hold=600, move=400)
         array([20.  , 20.  , 10.75,  1.5 ])
-        """
-        progress = np.clip((episodes - self.hold) / self.move, 0.0, 1.0) if self.move else episodes >= self.hold
-        return self.start + (self.final - self.start) * np.asarray(progress, np.float64)
+    """
+    progress = np.clip((episodes - hold) / move, 0.0, 1.0) if move else episodes >= hold
+    return start + (final - start) * np.asarray(progress, np.float64)
 
 
 class RewardShaper:
@@ -66,7 +57,7 @@ class RewardShaper:
         self._scale, self._keys = reward_scale, tuple(terms or {})
         self.terms = tuple(name for name, *_ in (terms or {}).values())
         self.needs_terms, self._begun = False, 0
-        self._schedules: dict[int, Schedule] = {}  # by column of the weights: the terms in order, then the bonus
+        self._schedules: dict[int, tuple[float, float, int, int]] = {}  # by column of the weights: terms, then bonus
         self._weights = np.zeros((num_envs, len(self.terms) + 1))
 
     def begin_phase(self, phase: Phase) -> None:
@@ -76,9 +67,9 @@ class RewardShaper:
         if shaping is not None:
             for column, key in enumerate(self._keys):
                 start, final = (getattr(shaping, f"{key}_{when}") for when in ("START", "FINAL"))
-                self._schedules[column] = Schedule(start, final, shaping.N, shaping.K)
+                self._schedules[column] = (start, final, shaping.N, shaping.K)
         if bonus is not None:
-            self._schedules[len(self.terms)] = Schedule(bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
+            self._schedules[len(self.terms)] = (bonus.WIN_BONUS_START, bonus.WIN_BONUS_FINAL, bonus.N, bonus.K)
 
     def begin_episodes(self, rows: NDArray[Any]) -> None:
         """Fix the weights of episodes that begin in these sub-environments, int64 `(E,)`, in ascending order."""
@@ -86,7 +77,7 @@ class RewardShaper:
         self._begun += len(rows)
         self._weights[rows] = 0.0
         for column, schedule in self._schedules.items():
-            self._weights[rows, column] = schedule.at(numbers)
+            self._weights[rows, column] = weight_at(numbers, *schedule)
 
     def shape(
         self, rewards: NDArray[np.float64], terms: NDArray[np.float64] | None, has_won: NDArray[np.bool_]

@@ -23,6 +23,13 @@ from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import check_opponents, entries_of, needs_learner, needs_pool
 from envfleet.training.options import RunOptions
 
+Seeds = tuple[np.random.SeedSequence, np.random.SeedSequence]
+
+
+def int_of(seed: np.random.SeedSequence) -> int:
+    """Return a seed as a number."""
+    return int(seed.generate_state(1)[0])
+
 
 class Stage:
     """The arena of a run, which is made anew when a phase plays something else.
@@ -30,8 +37,7 @@ class Stage:
     Args:
         config: Of the run.
         options: Likewise.
-        env_seed: Of the first reset of an arena.
-        opponents_seed: Of the draws of opponents.
+        seeds: Of the first reset of an arena, and of the draws of opponents.
         stopwatch: Told where the time goes.
 
     Attributes:
@@ -39,21 +45,13 @@ class Stage:
         game: What is played there; `None` in environments for one.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        options: RunOptions,
-        *,
-        env_seed: int,
-        opponents_seed: np.random.SeedSequence,
-        stopwatch: Stopwatch,
-    ) -> None:
+    def __init__(self, config: RunConfig, options: RunOptions, seeds: Seeds, stopwatch: Stopwatch) -> None:
         self._config, self._options, self._watch = config, options, stopwatch
-        self._env_seed, self._opponents_seed = env_seed, opponents_seed
+        self._env_seed, self._opponents_seed = int_of(seeds[0]), seeds[1]
         self._place = config.curriculum.phases[0].environment
         self.game = _game_of(self._place)
         self.arena = self._make_arena()
-        self._is_new = True
+        self._seed: int | None = self._env_seed  # of the next reset
 
     def _make_arena(self) -> Arena:
         training, phases = self._config.training, self._config.curriculum.phases
@@ -72,37 +70,30 @@ class Stage:
             fleet.close()
             raise
 
-    def begin_phase(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> NDArray[Any]:
+    def begin_phase(
+        self, phase: Phase, learner: Agent[Any], pool: SnapshotPool, state: Mapping[str, Any] | None = None
+    ) -> NDArray[Any]:
         """Reset all sub-environments, to play by the rules of a phase.
 
-        Returns:
-            Observations of all seats of the arena, `(num_seats, …)`.
-        """
-        if needs_pool(phase.opponent):
-            pool.add()
-        self._enter(phase, learner, pool)
-        seed, self._is_new = self._env_seed if self._is_new else None, False
-        return self.arena.reset(seed)
+        Args:
+            phase: Which.
+            learner: Who trains.
+            pool: Its snapshots.
+            state: Of the arena of another stage, to go on where that was in the phase.
 
-    def _enter(self, phase: Phase, learner: Agent[Any], pool: SnapshotPool) -> None:
+        Returns:
+            Observations of the learner's seats, `(len(seats), …)`.
+        """
+        if state is None and needs_pool(phase.opponent):
+            pool.add()
         if not phase.environment.is_known_game and phase.environment != self._place:
             self.arena.close()
             self._place, self.game = phase.environment, _game_of(phase.environment)
-            self.arena, self._is_new = self._make_arena(), True
+            self.arena, self._seed = self._make_arena(), self._env_seed
         _check(phase, self.game)
-        self.arena.begin_phase(phase, entries_of(phase.opponent, learner, pool, self.game, device=self._options.device))
-
-    def load_state_dict(
-        self, state: Mapping[str, Any], phase: Phase, learner: Agent[Any], pool: SnapshotPool
-    ) -> NDArray[Any]:
-        """Go on in a phase where the arena of another stage was, of which `state` is the state.
-
-        Returns:
-            Observations of all seats of the arena, `(num_seats, …)`.
-        """
-        self._enter(phase, learner, pool)
-        self._is_new = False
-        return self.arena.load_state_dict(state)
+        self.arena.begin_phase(phase, entries_of(phase.opponent, learner, pool, self.game))
+        seed, self._seed = self._seed, None
+        return self.arena.reset(seed) if state is None else self.arena.load_state_dict(state)
 
 
 def make_fleet(place: Environment, options: RunOptions, game: Game | None) -> Fleet:

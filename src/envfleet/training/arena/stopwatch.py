@@ -15,8 +15,17 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._totals: dict[Lap, float] = {"act": 0.0, "env": 0.0, "wait": 0.0, "update": 0.0, "evaluation": 0.0}
-        self._last_s = time.perf_counter()
+        self._began_s = self._last_s = time.perf_counter()
         self._transitions, self._trained_s, self._speed = 0, 0.0, 0.0
+
+    def begin(self) -> None:
+        """Count `elapsed_s` from now on."""
+        self._began_s = time.perf_counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since `begin`."""
+        return time.perf_counter() - self._began_s
 
     def start(self) -> None:
         """Forget the time since the last lap."""

@@ -12,9 +12,11 @@ from envfleet.training.config.section import Section
 
 SCRIPT = "basic_"
 """Before the name of a scripted player of a game in the type of an opponent."""
-SCRIPTED = (*dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
-"""Types of opponents that no section describes."""
-NAMED = "named"
+NOBODY = "none"
+SCRIPTED = (NOBODY, *dict.fromkeys(f"{SCRIPT}{name}" for game in known_games() for name in game.scripts), RANDOM)
+"""Types of opponents that are known by their names."""
+TAGS = ("named", "self_play", "snapshots", "weighted_mixture")
+"""Kinds of sections; the types of all but the first are called so, too."""
 
 Matchmaking = Literal["uniform", "latest", "prioritised", "hardest"]
 Weight = Annotated[float, Field(ge=0.0, strict=False, allow_inf_nan=False)]
@@ -34,19 +36,19 @@ class _Agent(_Entry):
     """Whether the opponent takes its best action instead of drawing."""
 
 
-class NoOpponent(_Entry):
-    """The other side stands still; in environments for one player there is none."""
-
-    type: Literal["none"]
-
-
 class NamedOpponent(_Entry):
-    """A scripted player of the game, one that acts at random, or one of your own."""
+    """A scripted player of the game, one that acts at random or not at all, or one of your own."""
 
     type: str = Field(pattern=f"^({'|'.join(SCRIPTED)})$|.:.")
-    """A scripted player, "random", or a class of your own, such as "my_package:MyOpponent"."""
+    """A scripted player, "random", "none", where the other side stands still, or a class of your own, such as
+    "my_package:MyOpponent"."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of a class of your own."""
+
+    @property
+    def is_class(self) -> bool:
+        """Return whether a class plays, outside the environment."""
+        return self.type == RANDOM or ":" in self.type
 
 
 class SelfPlayOpponent(_Agent):
@@ -84,13 +86,12 @@ class MixedOpponent(_Entry):
 def _kind_of(opponent: Any) -> Any:
     """Return the tag of an opponent: its type, or that of all named ones."""
     kind = opponent.get("type") if isinstance(opponent, dict) else getattr(opponent, "type", None)
-    return NAMED if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
+    return TAGS[0] if kind in SCRIPTED or (isinstance(kind, str) and ":" in kind) else kind
 
 
-Single = NoOpponent | NamedOpponent | SelfPlayOpponent | SnapshotOpponent
+Single = NamedOpponent | SelfPlayOpponent | SnapshotOpponent
 Opponent = Annotated[
-    Annotated[NoOpponent, Tag("none")]
-    | Annotated[NamedOpponent, Tag(NAMED)]
+    Annotated[NamedOpponent, Tag(TAGS[0])]
     | Annotated[SelfPlayOpponent, Tag("self_play")]
     | Annotated[SnapshotOpponent, Tag("snapshots")]
     | Annotated[MixedOpponent, Tag("weighted_mixture")],

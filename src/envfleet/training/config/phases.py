@@ -13,7 +13,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.options import Options
 from envfleet.registry import GAMES
 from envfleet.sources import Blueprint, find_callable, is_kernel_class
-from envfleet.training.config.opponents import SCRIPT, NamedOpponent, Opponent, Weight, shares_of
+from envfleet.training.config.opponents import NOBODY, SCRIPT, NamedOpponent, Opponent, Weight, shares_of
 from envfleet.training.config.section import Section
 
 REMOTE = "remote"
@@ -226,7 +226,7 @@ class Phase(Section):
         """
         name, opponents = self.environment.id, [one for one, _ in shares_of(self.opponent)]
         if game is None:
-            if self.opponent is not None and self.opponent.type != "none":
+            if self.opponent is not None and self.opponent.type != NOBODY:
                 raise ValueError(
                     f"has the opponent {self.opponent.type!r}, but {name!r} is for one player: leave opponent out"
                 )

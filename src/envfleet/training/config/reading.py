@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.config.agents import agent_config
-from envfleet.training.config.opponents import NAMED, SCRIPTED
+from envfleet.training.config.opponents import SCRIPTED, TAGS
 from envfleet.training.config.phases import Environment
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
@@ -60,16 +60,26 @@ def read_config(source: str | Path) -> RunConfig:
             message has the path of every key in question, what it is, and what is accepted.
     """
     path = find_config(source)
+    advice = f"pass the path of a configuration, or one of the names {', '.join(shipped_names())}"
+    return parse_config(read_json(path, advice), str(path))
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        advice: What to do if there is none.
+
+    Raises:
+        InvalidArgument: It cannot be read, or is no JSON.
+    """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_whole)
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_whole)
     except OSError as error:
-        raise InvalidArgument(
-            f"{path} cannot be read ({error.strerror}): pass the path of a configuration, or one of the names "
-            f"{', '.join(shipped_names())}"
-        ) from error
+        raise InvalidArgument(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except ValueError as error:
         raise InvalidArgument(f"{path} is no JSON ({error}): mend it there") from error
-    return parse_config(data, str(path))
 
 
 def config_for(env: str, agent: str, transitions: int) -> RunConfig:
@@ -105,9 +115,9 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         config = RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
         agent_config(config)
         find_observers(config.observers)
-        check_actions(config)
+        _check_actions(config)
     except ValidationError as error:
-        raise InvalidArgument(_explain(error, data, source)) from None
+        raise InvalidArgument(_explain(error, source)) from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{source}: {error}") from None
     return config
@@ -131,7 +141,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def check_actions(config: RunConfig) -> None:
+def _check_actions(config: RunConfig) -> None:
     """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
 
     For DDDQN an environment that is no known game is made once, to look at its actions.
@@ -177,25 +187,24 @@ def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _explain(error: ValidationError, data: Any, source: str) -> str:
+def _explain(error: ValidationError, source: str) -> str:
     problems = error.errors(include_url=False)
-    lines = [_line(problem, data) for problem in problems]
+    lines = [_line(problem) for problem in problems]
     if len(lines) == 1:
         return f"{source}: {lines[0]}"
     return "\n".join([f"{source} has {len(problems)} mistakes:", *(f"- {line}" for line in lines)])
 
 
-def _line(problem: ErrorDetails, data: Any) -> str:
-    keys = list(_real(problem["loc"], data))
+def _line(problem: ErrorDetails) -> str:
+    keys = [key for key in problem["loc"] if key not in TAGS]  # which pydantic puts between them
     context, kind, given = problem.get("ctx", {}), problem["type"], _short(problem["input"])
     if kind == "unknown_key":
         return f"{_path([*keys, context['key']])} {context['problem']}"
     if kind == "missing":
         return f"{_path(keys)} is missing: add it"
-    if kind == "union_tag_not_found":
-        return f"{_path([*keys, 'type'])} is missing, expected one of {_tags()}"
-    if kind == "union_tag_invalid":
-        return f"{_path([*keys, 'type'])} is {context['tag']!r}, expected one of {_tags()}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        found = repr(context["tag"]) if "tag" in context else "missing"
+        return f"{_path([*keys, 'type'])} is {found}, expected one of {_tags()}"
     if kind == "value_error":
         return f"{_path(keys) or 'it'} {context['error']}"
     text = problem["msg"].replace("Input should be", "expected")
@@ -203,21 +212,8 @@ def _line(problem: ErrorDetails, data: Any) -> str:
 
 
 def _tags() -> str:
-    kinds = ("none", *SCRIPTED, "self_play", "snapshots", "weighted_mixture")
+    kinds = (*SCRIPTED, *TAGS[1:])
     return f"{', '.join(map(repr, kinds))}, or a class of your own, 'my_package:MyOpponent'"
-
-
-def _real(location: Sequence[int | str], data: Any) -> list[int | str]:
-    """Return the keys of a location; pydantic puts the types of opponents between them."""
-    keys: list[int | str] = []
-    for number, part in enumerate(location):
-        is_there = isinstance(data, list) or (isinstance(data, dict) and part in data)
-        if is_there and isinstance(data, (dict, list)):
-            data = data[part]  # type: ignore[index]  # an int for lists, else a str
-            keys.append(part)
-        elif number == len(location) - 1 and isinstance(data, dict) and part not in (data.get("type"), NAMED):
-            keys.append(part)
-    return keys
 
 
 def _path(keys: Sequence[int | str]) -> str:

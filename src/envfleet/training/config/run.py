@@ -38,8 +38,8 @@ class Training(Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 10_000
     """Transitions before the first update, with uniformly random actions unless the agent has a checkpoint_path;
     PPO has none."""
-    updates_per_step: Rate | None = 1.0
-    """Gradient updates per transition; fractions add up. Null if updates_per_round is given."""
+    updates_per_step: Rate = 1.0
+    """Gradient updates per transition; fractions add up."""
     updates_per_round: Rate | None = None
     """Gradient updates per round (one step of all sub-environments) instead."""
     learn_beside: bool = True
@@ -64,22 +64,13 @@ class Training(Section):
     """Latest checkpoints that are kept, beside the best."""
     pool: Pool = Pool()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _choose_updates(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("updates_per_round") is not None:
-            if data.get("updates_per_step") is not None:
-                raise ValueError(
-                    "has updates_per_step and updates_per_round, expected one of both: updates_per_step keeps the "
-                    "updates per transition whatever num_envs is"
-                )
-            return {**data, "updates_per_step": None}
-        return data
-
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.updates_per_step is None and self.updates_per_round is None:
-            raise ValueError("has neither updates_per_step nor updates_per_round: give one a number")
+        if self.updates_per_round is not None and self.updates_per_step != 1.0:
+            raise ValueError(
+                "has updates_per_step and updates_per_round, expected one of both: updates_per_step keeps the updates "
+                "per transition whatever num_envs is"
+            )
         return self
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from envfleet.sources import names_kernel
 from envfleet.training.evaluation.intervals import Z_95, wilson
 from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
 from envfleet.training.games.players import Player, Seated, seat_player
-from envfleet.training.games.seating import Policy, Seating
+from envfleet.training.games.seating import Policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Score:
 
     @property
     def win_rate(self) -> float:
-        """Share of games won; a draw is not won. NaN if there were none."""
-        return self._share(self.wins)
+        """Share of games won; a draw is not won."""
+        return self.wins / self.games
 
     @property
     def draw_rate(self) -> float:
         """Share of games drawn."""
-        return self._share(self.draws)
+        return self.draws / self.games
 
     @property
     def loss_rate(self) -> float:
         """Share of games lost."""
-        return self._share(self.losses)
+        return self.losses / self.games
 
     @property
     def win_interval(self) -> tuple[float, float]:
@@ -76,9 +76,6 @@ class Score:
             "win_rate_low": low,
             "win_rate_high": high,
         }
-
-    def _share(self, count: int) -> float:
-        return count / self.games if self.games else float("nan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +137,7 @@ def evaluate(
     """
     rink = rink or Rink()
     opponent = rink.game.strongest if opponent is None else opponent
-    one, two = (who if isinstance(who, Seated) else seat_player(who, game=rink.game) for who in (player, opponent))
+    one, two = (seat_player(who, game=rink.game) for who in (player, opponent))
     side = side or rink.game.usual_seat(rink.mode)
     played = play(one, two, games, seed=seed, side=side, rink=rink)
     sides = dict(zip(rink.game.seats, (played.is_left, ~played.is_left), strict=True))
@@ -199,8 +196,6 @@ def evaluate_returns(
     episodes: int = 50,
     seed: int = 0,
     num_envs: int = 64,
-    backend: Any = None,
-    url: str | Sequence[str] | None = None,
     **env_kwargs: Any,
 ) -> MeanReturn:
     """Play whole episodes without exploration, the same for any number at once.
@@ -211,25 +206,19 @@ def evaluate_returns(
         episodes: How many, from 2.
         seed: All episodes derive theirs from it.
         num_envs: Episodes at once, at most.
-        backend: Of the fleet; by default `"kernel"` for kernels and `"serial"` for others.
-        url: Of a service that has the environment, instead.
-        **env_kwargs: Of the environment.
+        **env_kwargs: Of the environment; with `url`, that of a service which has it, of `envfleet.connect`.
 
     Raises:
         InvalidArgument: There is no such environment, or fewer than two episodes.
     """
     if episodes < 2:
         raise InvalidArgument(f"{episodes} episodes, expected 2 or more: one alone does not tell how sure it is")
-    make_fleet: Callable[..., Any]
-    if url is None:
-        backend = backend or ("kernel" if names_kernel(env) else "serial")
-        make_fleet = functools.partial(envfleet.make, env, backend=backend)
-    else:
-        make_fleet = functools.partial(envfleet.connect, url, str(env))
-    seating, played = Seating(episodes, num_envs), plan_episodes(episodes, seed)
-    with make_fleet(num_envs=seating.num_envs, **env_kwargs) as fleet:
-        for _ in Table(fleet, seating, played, [Seated("", policy=policy)], None).play():
-            pass
+    make: Any = envfleet.connect
+    if "url" not in env_kwargs:
+        make = functools.partial(envfleet.make, backend="kernel" if names_kernel(env) else "serial")
+    played = plan_episodes(episodes, seed)
+    with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
+        Table(fleet, played, [Seated("", policy=policy)], None).play_all()
     returns, name = played.returns, env if isinstance(env, str) else repr(env)
     mean, reach = float(returns.mean()), Z_95 * float(returns.std(ddof=1)) / episodes**0.5
     low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,12 +12,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.agents import Agent, load_agent, saving
+from envfleet.agents import load_agent
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.evaluation import Score
 from envfleet.training.evaluation.ratings import Rating, rate
+from envfleet.training.folder import agents_in
 from envfleet.training.games.matches import Rink, play
-from envfleet.training.games.players import RESUME_FILE, Player, seat_player
+from envfleet.training.games.players import Player, seat_player
 
 Progress = Callable[[str, float], None]
 
@@ -52,15 +52,12 @@ class Tournament:
 def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -> dict[str, Path]:
     """Find the checkpoints of players in a folder of files, of a run or of several runs.
 
-    Files with the same weights, such as a run's best checkpoint and its newest, are one player.
-
     Args:
         folder: Which.
         observation_space: Of the environment that they are to play; agents that see something else are left out.
 
     Returns:
-        Their files by name: the path within the folder, as far as it tells them apart; of several files with the same
-        weights the first one, by all their names, with ` = ` between them.
+        Their files by name: the path within the folder, as far as it tells them apart.
 
     Raises:
         InvalidArgument: There is no such folder, no checkpoint of such a player in it, or a file there that is none.
@@ -68,34 +65,17 @@ def find_checkpoints(folder: str | Path, observation_space: spaces.Space[Any]) -
     root = Path(folder)
     if not root.is_dir():
         raise InvalidArgument(f"{folder} is no folder: pass one with checkpoints, such as that of a run")
-    paths = sorted(path for path in root.rglob("[!.]*.pt") if path.name != RESUME_FILE)
-    if not paths:
+    files = dict(sorted(agents_in(root).items()))
+    if not files:
         raise InvalidArgument(f"there are no checkpoints (*.pt) in {folder}: pass a folder that has some")
-    same: dict[str, list[Path]] = {}
-    for path in paths:
-        agent = load_agent(path, num_envs=1)
-        if agent.observation_space.shape == observation_space.shape:
-            same.setdefault(_fingerprint(agent), []).append(path)
-    if not same:
+    seen = {name: load_agent(path, num_envs=1).observation_space.shape for name, path in files.items()}
+    players = {name: path for name, path in files.items() if seen[name] == observation_space.shape}
+    if not players:
         raise InvalidArgument(
             f"no checkpoint in {folder} is of an agent that sees observations of shape {observation_space.shape}: pass "
             "another folder, or the environment in which they were trained"
         )
-    return {" = ".join(_name_in(root, path) for path in files): files[0] for files in same.values()}
-
-
-def _name_in(root: Path, path: Path) -> str:
-    return "/".join(part for part in path.relative_to(root).with_suffix("").parts if part != "checkpoints")
-
-
-def _fingerprint(agent: Agent[Any]) -> str:
-    """Hash all that decides how an agent plays; equal for those that play alike."""
-    form = (agent.name, agent.config, saving.encode_space(agent.action_space))
-    digest = hashlib.sha256(repr(form).encode())
-    for network, tensors in agent.weights().items():
-        for name, tensor in tensors.items():
-            digest.update(f"{network}.{name}".encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()
+    return players
 
 
 def run_tournament(

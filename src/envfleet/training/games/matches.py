@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ import envfleet
 from envfleet.agents.packing import Packing
 from envfleet.envs.games import Game, known_game
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.checks import check_choice
+from envfleet.fleet.checks import check_choice, check_whole
 from envfleet.fleet.fleet import Fleet
 from envfleet.sources import names_kernel
 from envfleet.training.config.phases import DEFAULT_GAME
@@ -37,8 +37,6 @@ class Rink:
         mode: One of the game's; `""` for the first.
         settings: The game's, as in `environment.kwargs` of a configuration.
         num_envs: Games at once, at most.
-        backend: Of the fleet, if the engine is not compiled: `"serial"`, `"thread"`, `"process"`, `"auto"`.
-        workers: Threads or processes of the fleet; its own choice by default.
     """
 
     game: Game = dataclasses.field(default_factory=lambda: known_game(DEFAULT_GAME))
@@ -46,8 +44,6 @@ class Rink:
     mode: str = ""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_envs: int = 1024
-    backend: Literal["auto", "serial", "thread", "process"] = "serial"
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         self.game.source(self.engine)
@@ -61,10 +57,8 @@ class Rink:
     def open(self, num_envs: int) -> Any:
         """Make a fleet of games for two players."""
         source = self.game.source(self.engine)
-        backend = "kernel" if names_kernel(source) else self.backend
-        arguments = self.game.arguments(self.mode, self.settings)
-        make: Any = envfleet.make
-        return make(source, num_envs, backend=backend, workers=self.workers, **arguments)
+        backend = "kernel" if names_kernel(source) else "serial"
+        return envfleet.make(source, num_envs, backend=backend, **self.game.arguments(self.mode, self.settings))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,17 +110,17 @@ def play(
         InvalidArgument: There is no such player, side or engine.
     """
     rink = rink or Rink()
-    ready = [one if isinstance(one, Seated) else seat_player(one, game=rink.game) for one in (player, opponent)]
-    seating, plan = Seating(games, rink.num_envs), plan_games(rink.game, games, seed, side)
-    with rink.open(seating.num_envs) as fleet:
-        for _ in Table(fleet, seating, plan, ready, rink.game).play():
-            pass
+    ready = [seat_player(one, game=rink.game) for one in (player, opponent)]
+    plan = plan_games(rink.game, games, seed, side)
+    with rink.open(min(games, rink.num_envs)) as fleet:
+        Table(fleet, plan, ready, rink.game).play_all()
     return plan
 
 
 def plan_games(game: Game, games: int, seed: int = 0, side: str = "both") -> Games:
     """Settle seeds, sides and starters of games that are not played yet; arguments are those of `play`."""
     check_choice("side", side, (*game.seats, "both"))
+    check_whole("games", games, 1)
     numbers = np.arange(games)
     seeds = np.random.SeedSequence(seed).generate_state(games, np.uint64) >> np.uint64(1)
     is_left = numbers % 2 == 0 if side == "both" else np.full(games, side == game.seats[0])
@@ -149,22 +143,22 @@ class Table:
 
     Args:
         fleet: Where they are played, one per sub-environment at a time.
-        seating: Of the games.
         games: As planned.
         players: The player and its opponent; where nobody plays against it, the player alone.
         game: What is played; `None` for environments for one.
 
     Attributes:
+        seating: Of the games.
         returns: Of the running games, of player one and two, float64 `(N, 2)`.
         lengths: Of the running games, int64 `(N,)`.
     """
 
-    def __init__(
-        self, fleet: Fleet, seating: Seating, games: Games, players: Sequence[Seated], game: Game | None
-    ) -> None:
-        self._fleet, self._seating, self._games, self._game = fleet, seating, games, game
+    def __init__(self, fleet: Fleet, games: Games, players: Sequence[Seated], game: Game | None) -> None:
+        self._fleet, self._games, self._game = fleet, games, game
+        self.seating = Seating(len(games), fleet.num_envs)
         self._scripts = [player.script for player in players]
-        self._policies = [None if player.policy is None else SeatedPolicy(player.policy, seating) for player in players]
+        policies = [player.policy for player in players]
+        self._policies = [policy if policy is None else SeatedPolicy(policy, self.seating) for policy in policies]
         self._pack = Packing(fleet.single_observation_space).pack
         self._every = np.arange(fleet.num_envs)
         self._seats = np.zeros(fleet.num_envs, np.int64)  # 0 where the player is player one, 1 where the opponent is
@@ -173,14 +167,19 @@ class Table:
         self.returns = np.zeros((fleet.num_envs, 2))
         self.lengths = np.zeros(fleet.num_envs, np.int64)
 
+    def play_all(self) -> None:
+        """Play all games."""
+        for _ in self.play():
+            pass
+
     def play(self) -> Iterator[NDArray[np.int64]]:
-        """Play all games.
+        """Play all games, step by step.
 
         Yields:
             Sub-environments whose games ended in this step; none after some have begun.
         """
         observations = self._begin(self._every, self._pack(self._fleet.reset()[0]))
-        while len(self._seating.rows):
+        while len(self.seating.rows):
             ended = self._every[:0]
             yield ended
             while not len(ended):
@@ -193,7 +192,7 @@ class Table:
         observed, rewards, terminated, truncated, infos = self._fleet.step(self._actions)
         self.returns[:, _ONE] += rewards
         self.lengths += 1
-        ended = np.flatnonzero((terminated | truncated) & (self._seating.games >= 0))
+        ended = np.flatnonzero((terminated | truncated) & (self.seating.games >= 0))
         if self._game is not None:
             self.returns[:, _TWO] += infos["reward_two"]
         if len(ended):
@@ -202,8 +201,8 @@ class Table:
 
     def _begin(self, rows: NDArray[np.int64], observations: NDArray[Any]) -> NDArray[Any]:
         """Begin the next games in these sub-environments; returns all observations, also the first ones of those."""
-        rows = self._seating.seat(rows)
-        numbers = self._seating.games[rows]
+        rows = self.seating.seat(rows)
+        numbers = self.seating.games[rows]
         deals = np.stack((self._games.is_left[numbers], self._games.is_starting[numbers]), axis=1)
         self._seats[rows], self.returns[rows], self.lengths[rows] = ~deals[:, 0], 0, 0
         for is_left, is_starting in np.unique(deals, axis=0).tolist():
@@ -229,7 +228,7 @@ class Table:
                 self._actions[self._every, side] = self._checked(chosen, self._game)
 
     def _note(self, rows: NDArray[np.int64], winners: NDArray[Any]) -> None:
-        numbers, seats = self._seating.games[rows], self._seats[rows]
+        numbers, seats = self.seating.games[rows], self._seats[rows]
         self._games.outcomes[numbers] = np.where(seats == _ONE, winners, -winners)
         self._games.returns[numbers] = self.returns[rows, seats]
         self._games.lengths[numbers] = self.lengths[rows]

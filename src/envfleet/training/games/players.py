@@ -27,9 +27,6 @@ Player = str | Path | Policy
 """A name that the game knows, `"random"`, `"my_package:MyOpponent"`, the path of a checkpoint or of a run, or anything
 with `act_batch`."""
 
-RESUME_FILE = "resume.pt"
-"""What a run needs to go on, beside its checkpoints; no player."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seated:
@@ -131,11 +128,14 @@ def find_class(name: str) -> Callable[..., Any]:
     return kind
 
 
-def seat_player(player: Player, name: str | None = None, *, game: Game | None = None, device: str = "cpu") -> Seated:
+def seat_player(
+    player: Player | Seated, name: str | None = None, *, game: Game | None = None, device: str = "cpu"
+) -> Seated:
     """Make a player ready to play.
 
     Args:
-        player: Who; the folder of a run stands for its best checkpoint, as in `load_agent`.
+        player: Who; the folder of a run stands for its best checkpoint, as in `load_agent`. One that is ready stays as
+            it is.
         name: To show; by default the known name, the file's, or the kind of the agent.
         game: That it is to play; by default the first of `registry.GAMES`.
         device: Where the networks of a checkpoint live.
@@ -143,6 +143,8 @@ def seat_player(player: Player, name: str | None = None, *, game: Game | None = 
     Raises:
         InvalidArgument: There is no such player, or it plays something else.
     """
+    if isinstance(player, Seated):
+        return player
     game = game or known_game(DEFAULT_GAME)
     player = getattr(player, "script", player)  # one that the environment plays better: it draws from the game's seed
     if isinstance(player, str) and player in game.scripts:

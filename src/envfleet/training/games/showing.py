@@ -15,7 +15,7 @@ from envfleet.envs.games import Game, known_game
 from envfleet.training.config.phases import DEFAULT_GAME
 from envfleet.training.games.matches import Games, Table, plan_episodes, plan_games
 from envfleet.training.games.players import Seated
-from envfleet.training.games.seating import Policy, Seating
+from envfleet.training.games.seating import Policy
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,11 +100,10 @@ def show_episodes(env: gym.Env[Any, Any], policy: Policy, episodes: int, *, seed
 
 
 def _show(env: gym.Env[Any, Any], games: Games, players: list[Seated], game: Game | None) -> Iterator[Moment]:
-    seating = Seating(len(games), 1)
     with envfleet.make(lambda: env, 1, backend="serial") as fleet:
-        table = Table(fleet, seating, games, players, game)
+        table = Table(fleet, games, players, game)
         for ended in table.play():
-            number, is_last = int(seating.games[0]), len(ended) > 0
+            number, is_last = int(table.seating.games[0]), len(ended) > 0
             yield Moment(
                 game=number,
                 step=int(table.lengths[0]),

@@ -8,7 +8,7 @@ from typing import Any
 
 from envfleet.agents import Agent, saving
 from envfleet.errors import InvalidArgument
-from envfleet.training.games.players import RESUME_FILE
+from envfleet.training.folder import RESUME_FILE
 
 BEST = "best.pt"
 
@@ -23,16 +23,18 @@ class Checkpoints:
     Args:
         folder: Of the run.
         max_kept: Agents to keep, the best one aside; the oldest goes.
+
+    Attributes:
+        folder: Of the run.
     """
 
     def __init__(self, folder: Path, max_kept: int) -> None:
-        self._folder, self._agents, self._max_kept = folder, folder / "checkpoints", max_kept
+        self.folder, self._agents, self._max_kept = folder, folder / "checkpoints", max_kept
 
     @property
     def latest(self) -> Path | None:
         """Return the newest agent's file."""
-        numbered = self._numbered()
-        return numbered[-1] if numbered else None
+        return max(self._numbered(), default=None)
 
     @property
     def best(self) -> Path | None:
@@ -43,8 +45,8 @@ class Checkpoints:
     @property
     def way_on(self) -> str:
         """Return what to do with a run that ended by an error."""
-        if (self._folder / RESUME_FILE).is_file():
-            return f"go on from its last checkpoint: envfleet train --resume {self._folder}"
+        if (self.folder / RESUME_FILE).is_file():
+            return f"go on from its last checkpoint: envfleet train --resume {self.folder}"
         return "begin the run again: it has no checkpoint to go on from"
 
     def save(self, agent: Agent[Any], transitions: int, state: Mapping[str, Any]) -> Path:
@@ -60,7 +62,7 @@ class Checkpoints:
         """
         path = self._agents / f"{transitions:012d}.pt"
         agent.save(path, "weights")
-        saving.write_trusted(self._folder / RESUME_FILE, state)
+        saving.write_trusted(self.folder / RESUME_FILE, state)
         for old in self._numbered()[: -self._max_kept]:
             old.unlink()
         return path
@@ -77,10 +79,10 @@ class Checkpoints:
         Raises:
             InvalidArgument: There is none, or it cannot be read.
         """
-        path = self._folder / RESUME_FILE
+        path = self.folder / RESUME_FILE
         if not path.is_file():
             raise InvalidArgument(
-                f"{self._folder} has no {RESUME_FILE}: the run ended before its first checkpoint; begin a new one, "
+                f"{self.folder} has no {RESUME_FILE}: the run ended before its first checkpoint; begin a new one, "
                 "with a smaller checkpoint_frequency"
             )
         try:

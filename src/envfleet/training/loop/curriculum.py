@@ -1,54 +1,19 @@
-"""Where a run is in its curriculum, and how much of its budget is spent."""
+"""Where a run is in its curriculum, and what it has counted: figures of updates, latest returns, evaluations."""
 
 from __future__ import annotations
 
 import collections
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from envfleet.agents.descent import Means
 from envfleet.training.config import Phase
 from envfleet.training.evaluation.intervals import wilson
+from envfleet.training.events import Examination, Results
 
-
-class Budget:
-    """Minutes and transitions that a run may spend.
-
-    Args:
-        max_minutes: Of this sitting; `None` for as many as it takes.
-        max_transitions: Of the whole run; likewise.
-    """
-
-    def __init__(self, max_minutes: float | None, max_transitions: int | None) -> None:
-        self._max_s = None if max_minutes is None else 60 * max_minutes
-        self._max_transitions = max_transitions
-        self._began_s = time.monotonic()
-
-    def begin(self) -> None:
-        """Time counts from now on."""
-        self._began_s = time.monotonic()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since `begin`."""
-        return time.monotonic() - self._began_s
-
-    def spent(self, transitions: int) -> str | None:
-        """Return which of the two is spent, `"max_transitions"` or `"max_minutes"`; `None` if none is."""
-        if self._max_transitions is not None and transitions >= self._max_transitions:
-            return "max_transitions"
-        return "max_minutes" if self._max_s is not None and self.elapsed_s >= self._max_s else None
-
-    def share(self, transitions: int) -> float:
-        """Return how much of the one that is spent sooner is spent, from 0 to 1."""
-        shares = [0.0]
-        if self._max_transitions is not None:
-            shares.append(transitions / self._max_transitions)
-        if self._max_s is not None:
-            shares.append(self.elapsed_s / self._max_s)
-        return min(max(shares), 1.0)
+_LATEST = 100  # episodes
 
 
 class CurriculumProgress:
@@ -132,3 +97,59 @@ class CurriculumProgress:
             return False
         wins = sum(winner > 0 for winner in self._winners)
         return wilson(wins, promotion.games)[0] > promotion.win_rate
+
+
+class Tally:
+    """Sums of a run.
+
+    Attributes:
+        transitions: Made so far.
+        episodes: Ended so far.
+        examination: The latest; `None` before the first.
+        examined_at: Transitions at that time.
+    """
+
+    def __init__(self) -> None:
+        self.transitions = self.episodes = 0
+        self._figures = Means()
+        self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
+        self._has_games = False
+        self._best: float | None = None
+        self.examination: Examination | None = None
+        self.examined_at: int | None = None
+
+    def add_figures(self, figures: Mapping[str, float]) -> None:
+        """Add what one call of an agent's `update` returned."""
+        self._figures.add(figures)
+
+    def take_figures(self) -> dict[str, float]:
+        """Means of all since the last time."""
+        figures, self._figures = self._figures.result(), Means()
+        return figures
+
+    def add_episodes(self, results: Results) -> None:
+        """Add episodes that ended."""
+        self.episodes += len(results)
+        self._has_games = any(results.opponents)
+        columns = results.returns, results.shaped_returns, results.lengths, results.winners
+        self._latest.extend(zip(*(column.tolist() for column in columns), strict=True))
+
+    def latest(self) -> dict[str, float]:
+        """Return means over the last 100 episodes; see `events.Progress`."""
+        if not self._latest:
+            return {}
+        *columns, winners = np.array(self._latest).T
+        means = {
+            name: float(column.mean())
+            for name, column in zip(("return", "shaped_return", "length"), columns, strict=True)
+        }
+        rates = {"win_rate": float((winners > 0).mean()), "loss_rate": float((winners < 0).mean())}
+        return means | rates if self._has_games else means
+
+    def take_examination(self, found: Examination) -> bool:
+        """Take in an evaluation; whether it is the best so far."""
+        self.examination, self.examined_at = found, self.transitions
+        is_best = self._best is None or found.score > self._best
+        if is_best:
+            self._best = found.score
+        return is_best

@@ -9,7 +9,7 @@ from typing import Any
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
 from envfleet.training.config import RunConfig, shares_of
-from envfleet.training.config.opponents import SCRIPT, NamedOpponent
+from envfleet.training.config.opponents import NOBODY, SCRIPT, NamedOpponent
 from envfleet.training.config.phases import Environment
 from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate, evaluate_returns
 from envfleet.training.events import Examination
@@ -19,7 +19,7 @@ from envfleet.training.games.seating import Policy
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.standing import rate_learner
 
-POOL, NOBODY = "pool", "none"
+POOL = "pool"
 _SNAPSHOTS = 3  # that an evaluation plays against
 
 

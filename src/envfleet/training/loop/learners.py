@@ -45,8 +45,8 @@ class UpdateSchedule:
         [0, 1, 1, 2]
     """
 
-    def __init__(self, *, per_transition: float | None = None, per_round: float | None = None, warmup: int = 0) -> None:
-        self._rate = (per_transition or 0.0) if per_round is None else per_round
+    def __init__(self, *, per_transition: float = 1.0, per_round: float | None = None, warmup: int = 0) -> None:
+        self._rate = per_transition if per_round is None else per_round
         self._is_by_round, self._warmup = per_round is not None, warmup
         self._seen = self._worth = self._made = 0
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,38 +15,21 @@ from numpy.typing import NDArray
 from envfleet.agents import Transitions
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
-from envfleet.training.arena.arena import Arena
+from envfleet.training import events
 from envfleet.training.arena.building import make_agent
-from envfleet.training.arena.stage import Stage
+from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
-from envfleet.training.events import (
-    Began,
-    Ended,
-    Episodes,
-    Evaluated,
-    Event,
-    Examination,
-    Learned,
-    Observer,
-    Observers,
-    PhaseBegan,
-    Progress,
-    Results,
-    Saved,
-    Times,
-)
 from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.curriculum import Budget, CurriculumProgress
+from envfleet.training.loop.curriculum import CurriculumProgress, Tally
 from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import make_learner
-from envfleet.training.loop.tally import Tally
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import needs_pool
 from envfleet.training.options import RunOptions
 
 _LEARNED_EVERY = 1_000  # transitions
-_PROGRESS_EVERY_S = 0.25
+_PROGRESS_EVERY_S = 1.0
 
 
 class Trainer:
@@ -61,9 +43,8 @@ class Trainer:
     Args:
         config: What is trained.
         options: How.
-        name: Of the run.
-        folder: Where checkpoints are written; `None` for none.
-        observers: Told what happens; closed with the trainer.
+        checkpoints: Written into the folder of the run; `None` for none.
+        observers: Told what happens; closed with the trainer, also if it cannot be made.
         is_resumed: Whether `load_state_dict` follows, so that the weights to begin with are not looked for.
 
     Attributes:
@@ -79,33 +60,26 @@ class Trainer:
         config: RunConfig,
         options: RunOptions | None = None,
         *,
-        name: str = "run",
-        folder: Path | None = None,
-        observers: Sequence[Observer] = (),
+        checkpoints: Checkpoints | None = None,
+        observers: Sequence[events.Observer] = (),
         is_resumed: bool = False,
     ) -> None:
         self.config, self.options = config, options or RunOptions()
-        self._name, self._folder = name, folder
-        self._budget = Budget(self.options.max_minutes, self.options.max_transitions)
+        self._checkpoints = checkpoints
         for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
-        self._stage = Stage(
-            config, self.options, env_seed=_int_of(for_envs), opponents_seed=for_opponents, stopwatch=self._watch
-        )
-        try:
-            self.agent = make_agent(
-                config, self._stage.arena, self._stage.game, seed=_int_of(for_agent), device=self.options.device,
-                takes_weights=not is_resumed,
-            )  # fmt: skip
+        self._observers = events.Observers(observers)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._observers.close)
+            self._stage = Stage(config, self.options, (for_envs, for_opponents), self._watch)
+            undo.callback(self._stage.arena.close)
+            seed, is_new = int_of(for_agent), not is_resumed
+            self.agent = make_agent(config, self.options, self._stage, seed=seed, takes_weights=is_new)
             self._learner = make_learner(self.agent, config)
-        except BaseException:
-            self._stage.arena.close()
-            raise
+            undo.pop_all()
         self._pool = SnapshotPool(self.agent, config.training.pool.size)
-        self._examiner = Examiner(config, self._stage.game, _int_of(for_examiner))
-        self._checkpoints = None if folder is None else Checkpoints(folder, config.training.max_checkpoints)
-        self._observers = Observers(observers)
+        self._examiner = Examiner(config, self._stage.game, int_of(for_examiner))
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
         self._next_progress_s = 0.0
@@ -140,13 +114,20 @@ class Trainer:
     def _why_stop(self, should_stop: Callable[[], bool]) -> str | None:
         if self._curriculum.is_finished:
             return "completed"
-        return self._budget.spent(self.transitions) or ("interrupted" if should_stop() else None)
+        spent = [name for name, share in self._spent().items() if share >= 1]
+        return spent[0] if spent else ("interrupted" if should_stop() else None)
+
+    def _spent(self) -> dict[str, float]:
+        """Return how much of the run's limits is spent, by their names; 1 is all of it."""
+        spent = {"max_transitions": self.transitions, "max_minutes": self._watch.elapsed_s / 60}
+        limits = {name: getattr(self.options, name) for name in spent}
+        return {name: spent[name] / limit for name, limit in limits.items() if limit is not None}
 
     def round(self) -> None:
         """Step all sub-environments once, and learn meanwhile."""
         watch, arena = self._watch, self._stage.arena
         watch.start()
-        actions = self._act(arena)
+        actions = self.agent.act_batch(self._observations, env_indices=arena.seats)
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
@@ -158,51 +139,40 @@ class Trainer:
         self.tally.add_figures(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
-        _check_finite(step.observations, self.agent.packing, arena.num_envs)
+        _check_finite(step.observations, self.agent.packing, arena.seats % arena.num_envs)
         before = self.transitions
         self._count(len(step.transitions), step.results)
         self._do_what_is_due(before)
 
-    def _act(self, arena: Arena) -> NDArray[Any]:
-        """Actions for all seats; 0 for those that the learner does not have."""
-        seats = arena.seats
-        if len(seats) == arena.num_seats:
-            return self.agent.act_batch(self._observations)
-        space = arena.single_action_space
-        actions = np.zeros((arena.num_seats, *space.shape), space.dtype)
-        actions[seats] = self.agent.act_batch(self._observations[seats], env_indices=seats)
-        return actions
-
-    def _count(self, transitions: int, results: Results | None) -> None:
+    def _count(self, transitions: int, results: events.Results | None) -> None:
         self.tally.transitions += transitions
         if results is None:
             self._curriculum.count(transitions)
             return
         self._curriculum.count(transitions, results.winners)
         self.tally.add_episodes(results)
-        self._tell(Episodes, **vars(results))
+        self._tell(events.Episodes, **vars(results))
 
     def _do_what_is_due(self, before: int) -> None:
         training, after = self.config.training, self.transitions
-
-        def is_due(every: int | None) -> bool:
-            return every is not None and before // every < after // every
-
-        reports, snapshots, evaluates, saves = map(
-            is_due,
-            (_LEARNED_EVERY, training.pool.snapshot_every, training.eval_frequency, training.checkpoint_frequency),
-        )
-        if reports or snapshots or evaluates or saves or self._curriculum.is_phase_over:
+        periods = {
+            "report": _LEARNED_EVERY,
+            "snapshot": training.pool.snapshot_every,
+            "evaluate": training.eval_frequency,
+            "save": training.checkpoint_frequency,
+        }
+        due = {name for name, every in periods.items() if every is not None and before // every < after // every}
+        if due or self._curriculum.is_phase_over:
             self.tally.add_figures(self._learner.finish())
-        if reports:
+        if "report" in due:
             self._tell_learned()
-        if snapshots and needs_pool(self._curriculum.phase.opponent):
+        if "snapshot" in due and needs_pool(self._curriculum.phase.opponent):
             self._pool.add()
         if self._curriculum.is_phase_over:
             self._end_phase()
-        if evaluates and not self._curriculum.is_finished:
+        if "evaluate" in due and not self._curriculum.is_finished:
             self.evaluate()
-        if saves and not self._curriculum.is_finished:
+        if "save" in due and not self._curriculum.is_finished:
             self.save()
         if time.monotonic() >= self._next_progress_s:
             self._tell_progress()
@@ -212,24 +182,24 @@ class Trainer:
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._watch.speed(self.transitions)
-        arena, phases = self._stage.arena, self._curriculum.phases
+        folder = None if self._checkpoints is None else self._checkpoints.folder
         self._tell(
-            Began,
-            run_name=self._name,
+            events.Began,
+            run_name="run" if folder is None else folder.name,
             agent=self.agent.name,
-            num_envs=arena.num_envs,
-            plan=f"{arena.plan}, {self.agent.learns_by}",
-            phases=tuple(phase.name for phase in phases),
-            folder=self._folder,
+            num_envs=self.options.num_envs,
+            plan=f"{self._stage.arena.plan}, {self.agent.learns_by}",
+            phases=tuple(phase.name for phase in self._curriculum.phases),
+            folder=folder,
         )
         if not self._has_begun:
             self._begin_phase()
             self._has_begun = True
-        self._budget.begin()  # once kernels are compiled
+        self._watch.begin()  # once kernels are compiled
 
     def _begin_phase(self) -> None:
         self._observations = self._stage.begin_phase(self._curriculum.phase, self.agent, self._pool)
-        self._tell(PhaseBegan)
+        self._tell(events.PhaseBegan)
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""
@@ -245,16 +215,15 @@ class Trainer:
 
     # ------------------------------------------------------------------ evaluations and checkpoints
 
-    def evaluate(self) -> Examination:
+    def evaluate(self) -> None:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
         found = self._examiner.examine(self.agent, self._pool)
         is_best = self.tally.take_examination(found)
-        self._tell(Evaluated, is_best=is_best, **vars(found))
+        self._tell(events.Evaluated, is_best=is_best, **vars(found))
         if is_best and self._checkpoints is not None:
-            self._tell(Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
+            self._tell(events.Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
-        return found
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder."""
@@ -262,7 +231,7 @@ class Trainer:
             return
         self._watch.start()
         path = self._checkpoints.save(self.agent, self.transitions, self.state_dict())
-        self._tell(Saved, path=path, is_best=False)
+        self._tell(events.Saved, path=path, is_best=False)
         self._watch.lap("evaluation")
 
     def _end(self, reason: str) -> None:
@@ -276,11 +245,11 @@ class Trainer:
                 self.evaluate()
             self.save()
         self._tell_progress()
-        self._tell(Ended, reason=reason, elapsed_s=self._budget.elapsed_s, times=self.times)
+        self._tell(events.Ended, reason=reason, elapsed_s=self._watch.elapsed_s, times=self.times)
 
     # ------------------------------------------------------------------ observers
 
-    def _tell(self, kind: type[Event], **own: Any) -> None:
+    def _tell(self, kind: type[events.Event], **own: Any) -> None:
         curriculum = self._curriculum
         event = kind(
             transitions=self.transitions,
@@ -295,15 +264,15 @@ class Trainer:
     def _tell_learned(self) -> None:
         figures = self.tally.take_figures()
         if figures:
-            self._tell(Learned, figures=figures)
+            self._tell(events.Learned, figures=figures)
 
     def _tell_progress(self) -> None:
         self._next_progress_s = time.monotonic() + _PROGRESS_EVERY_S
         self._tell(
-            Progress,
-            run_share=max(self._curriculum.share, self._budget.share(self.transitions)),
+            events.Progress,
+            run_share=min(max([self._curriculum.share, *self._spent().values()]), 1.0),
             steps_per_s=self._watch.speed(self.transitions),
-            elapsed_s=self._budget.elapsed_s,
+            elapsed_s=self._watch.elapsed_s,
             times=self.times,
             latest=self.tally.latest(),
         )
@@ -340,7 +309,7 @@ class Trainer:
         self._has_begun = True
         if not self._curriculum.is_finished:
             phase, arena = self._curriculum.phase, state["arena"]
-            self._observations = self._stage.load_state_dict(arena, phase, self.agent, self._pool)
+            self._observations = self._stage.begin_phase(phase, self.agent, self._pool, arena)
         self._learner.load_state_dict(state["learner"])
         if not self._curriculum.is_finished and not self._stage.arena.has_states:  # new episodes have begun
             self._learner.cut()
@@ -360,17 +329,13 @@ class Trainer:
         return self.tally.transitions
 
     @property
-    def times(self) -> Times:
+    def times(self) -> events.Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
 
 
-def _int_of(seed: np.random.SeedSequence) -> int:
-    return int(seed.generate_state(1)[0])
-
-
-def _check_finite(observations: NDArray[Any], packing: Packing, num_envs: int) -> None:
-    """Check the observations of all seats.
+def _check_finite(observations: NDArray[Any], packing: Packing, env_indices: NDArray[np.int64]) -> None:
+    """Check observations of these sub-environments.
 
     Raises:
         ObservationError: One is not finite; the message names its sub-environment, and where it is.
@@ -380,9 +345,9 @@ def _check_finite(observations: NDArray[Any], packing: Packing, num_envs: int) -
         arrays = [values.numpy() for values in packing.unpack(torch.from_numpy(observations))]
     for part, array in zip(packing.parts, arrays, strict=True):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            seat, *place = np.argwhere(~np.isfinite(array))[0].tolist()
+            row, *place = np.argwhere(~np.isfinite(array))[0].tolist()
             raise ObservationError(
-                f"sub-environment {seat % num_envs} returned {array[(seat, *place)]} at {part.name}{place}, expected "
+                f"sub-environment {env_indices[row]} returned {array[(row, *place)]} at {part.name}{place}, expected "
                 "finite numbers: mend the environment, or clip what it divides by"
             )
 

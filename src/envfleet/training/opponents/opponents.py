@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -14,41 +15,31 @@ from numpy.typing import NDArray
 from envfleet.agents import Agent
 from envfleet.training.games.players import OwnPlayer
 
-
-@dataclasses.dataclass(frozen=True)
-class Opponent:
-    """One opponent.
-
-    Attributes:
-        name: What records call it.
-        script: What plays inside the environment: number of a scripted player, 0 for none.
-        key: What its network is known by to the source that drew it; `None` without a network.
-    """
-
-    name: str
-    script: int = 0
-    key: str | None = None
-
-
 Player = Agent[Any] | OwnPlayer
 
 
-class Source(Protocol):
-    """One or many opponents to draw from; see `envfleet.training.opponents.sources`."""
+class Source(abc.ABC):
+    """One or many opponents to draw from, each with a name; see `envfleet.training.opponents.sources`.
 
-    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
-        """Opponents for `count` episodes."""
-        raise NotImplementedError
+    Attributes:
+        script: What plays inside the environment: number of a scripted player, 0 for none.
+    """
 
-    def load(self, key: str, seed: int) -> Player:
-        """Return the player of a key; its draws derive from `seed`."""
-        raise NotImplementedError
+    script = 0
 
-    def report(self, key: str, scores: NDArray[np.float64]) -> None:
-        """Take notice of the learner's scores against a key: 1 for a win, 0.5 for a draw, 0 for a loss."""
+    @abc.abstractmethod
+    def draw(self, count: int, rng: np.random.Generator) -> list[str]:
+        """Return the names of opponents for `count` episodes."""
+
+    @abc.abstractmethod
+    def load(self, name: str, rng: np.random.Generator) -> Player | None:
+        """Return the player of a name, whose seed is drawn from `rng`; `None` if it plays inside the environment."""
+
+    def report(self, name: str, scores: NDArray[np.float64]) -> None:
+        """Take notice of the learner's scores against a name: 1 for a win, 0.5 for a draw, 0 for a loss."""
         return
 
-    def retain(self, keys: set[str]) -> None:
+    def retain(self, names: set[str]) -> None:
         """Take notice of who plays now: all others may be forgotten."""
         return
 
@@ -65,21 +56,26 @@ class Always(Source):
     """The same opponent in every episode.
 
     Args:
-        opponent: Who.
-        make: Makes its player by a seed; `None` if it plays inside the environment.
+        name: Of it.
+        script: See `Source`.
+        make: Makes its player from a seed; `None` if it plays inside the environment.
     """
 
-    def __init__(self, opponent: Opponent, make: Callable[[int], Player] | None = None) -> None:
-        self._opponent, self._make = opponent, make
+    def __init__(self, name: str, script: int = 0, make: Callable[[int], Player] | None = None) -> None:
+        self._name, self.script, self._make = name, script, make
 
-    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:  # nothing to choose from
-        """Return it `count` times."""
-        return [self._opponent] * count
+    def draw(self, count: int, rng: np.random.Generator) -> list[str]:  # nothing to choose from
+        """Return its name `count` times."""
+        return [self._name] * count
 
-    def load(self, key: str, seed: int) -> Player:  # there is one
+    def load(self, name: str, rng: np.random.Generator) -> Player | None:  # there is one
         """Make its player."""
-        assert self._make is not None  # noqa: S101  # for the type checker: without a player it has no key
-        return self._make(seed)
+        return None if self._make is None else self._make(draw_seed(rng))
+
+
+def draw_seed(rng: np.random.Generator) -> int:
+    """Return the seed of a player."""
+    return int(rng.integers(2**32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +104,7 @@ class Group:
     rows: NDArray[np.int64]
 
 
-_Place = tuple[int, str]  # number of the entry, and key
-
-_NOBODY = Opponent("none")
+_Place = tuple[int, str]  # number of the entry, and who of its source
 
 
 class Opponents:
@@ -146,9 +140,8 @@ class Opponents:
         self._max_loaded, self._action_space, self._spares_learner = max_loaded, action_space, spares_learner
         self._entries: tuple[Entry, ...] = ()
         self._shares: NDArray[np.float64] = np.zeros(0)
-        self._known: list[tuple[int, Opponent]] = [(0, _NOBODY)]  # number of the entry, and who of its source
-        self._numbers = {self._known[0]: 0}
-        self._who = np.zeros(num_envs, np.int64)  # places in `_known`
+        self._numbers: dict[_Place, int] = {}  # of all who were drawn, from 0
+        self._who = np.full(num_envs, -1)  # these numbers; -1 before the first draw
         self._players: dict[_Place, Player] = {}
         self.groups: list[Group] = []
         self.scripts, self.own_rows = np.zeros(num_envs, np.int64), np.zeros(0, np.int64)
@@ -160,11 +153,8 @@ class Opponents:
         weights = np.array([entry.weight for entry in entries])
         self._entries, self._shares = tuple(entries), weights / weights.sum()
         self._players.clear()
-        self._know([(0, _NOBODY)])
-        self._who[:], self.scripts[:], self.own_rows, self.groups = 0, 0, np.zeros(0, np.int64), []
-
-    def _know(self, known: list[tuple[int, Opponent]]) -> None:
-        self._known, self._numbers = known, {identity: number for number, identity in enumerate(known)}
+        self._numbers.clear()
+        self._who[:], self.scripts[:], self.own_rows, self.groups = -1, 0, np.zeros(0, np.int64), []
 
     def draw(self, rows: NDArray[np.int64]) -> bool:
         """Draw opponents for episodes that begin.
@@ -180,45 +170,40 @@ class Opponents:
         for entry in np.unique(chosen).tolist():
             places = np.flatnonzero(chosen == entry)
             drawn = self._entries[entry].source.draw(len(places), self._rng)
-            who[places] = [self._number(entry, opponent) for opponent in drawn]
+            who[places] = [self._numbers.setdefault((entry, name), len(self._numbers)) for name in drawn]
         if np.array_equal(self._who[rows], who):
             return False
-        before = self.scripts[rows]
+        before = self.scripts.copy()
         self._who[rows] = who
-        self.scripts[rows] = [self._known[number][1].script for number in who.tolist()]
         self._group()
-        return not np.array_equal(before, self.scripts[rows])
-
-    def _number(self, entry: int, opponent: Opponent) -> int:
-        number = self._numbers.setdefault((entry, opponent), len(self._known))
-        if number == len(self._known):
-            self._known.append((entry, opponent))
-        return number
+        return not np.array_equal(before, self.scripts)
 
     def _group(self) -> None:
         """Find the rows of every network, and let go of networks that are too many."""
-        places: list[_Place] = []
-        own: list[int] = []
+        known, played, own = [*self._numbers], list[_Place](), list[int]()
         self.groups = []
         for number in np.unique(self._who).tolist():
-            entry, opponent = self._known[number]
-            if self._spares_learner and self._entries[entry].is_learner:
+            place, rows = known[number], np.flatnonzero(self._who == number)
+            entry = self._entries[place[0]]
+            self.scripts[rows] = entry.source.script
+            if self._spares_learner and entry.is_learner:
                 own.append(number)
-            elif opponent.key is not None:
-                place = entry, opponent.key
-                places.append(place)
-                rows = np.flatnonzero(self._who == number)
-                self.groups.append(Group(self._player(place), self._entries[entry].is_deterministic, rows))
-        self.own_rows = np.flatnonzero(np.isin(self._who, own)) if own else np.zeros(0, np.int64)
+            elif (player := self._player(place)) is not None:
+                played.append(place)
+                self.groups.append(Group(player, entry.is_deterministic, rows))
+        self.own_rows = np.flatnonzero(np.isin(self._who, own))
         if len(self._players) > self._max_loaded:
-            self._players = {place: self._players[place] for place in places}
-        for entry_of in self._entries:
-            entry_of.source.retain({key for _, key in self._players})
+            self._players = {place: self._players[place] for place in played}
+        for entry in self._entries:
+            entry.source.retain({name for _, name in self._players})
 
-    def _player(self, place: _Place) -> Player:
+    def _player(self, place: _Place) -> Player | None:
+        entry, name = place
         if place not in self._players:
-            seed = int(self._rng.integers(2**32))
-            self._players[place] = self._entries[place[0]].source.load(place[1], seed)
+            player = self._entries[entry].source.load(name, self._rng)
+            if player is None:
+                return None
+            self._players[place] = player
         return self._players[place]
 
     # ------------------------------------------------------------------ playing
@@ -237,7 +222,8 @@ class Opponents:
 
     def names(self, rows: NDArray[np.int64]) -> tuple[str, ...]:
         """Return what records call the opponents of these rows."""
-        return tuple(self._known[number][1].name for number in self._who[rows].tolist())
+        known = [*self._numbers]
+        return tuple(known[number][1] for number in self._who[rows].tolist())
 
     def report(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
         """Tell the sources how episodes ended.
@@ -246,11 +232,10 @@ class Opponents:
             rows: Of the episodes.
             winners: 1 where the learner won, -1 where it lost, 0 for a draw, `(len(rows),)`.
         """
+        known = [*self._numbers]
         for number in np.unique(self._who[rows]).tolist():
-            entry, opponent = self._known[number]
-            if opponent.key is not None:
-                scores = (winners[self._who[rows] == number] + 1) / 2
-                self._entries[entry].source.report(opponent.key, scores)
+            entry, name = known[number]
+            self._entries[entry].source.report(name, (winners[self._who[rows] == number] + 1) / 2)
 
     # ------------------------------------------------------------------ state
 
@@ -258,7 +243,7 @@ class Opponents:
         """Return what `load_state_dict` takes."""
         return {
             "rng": copy.deepcopy(self._rng),
-            "known": list(self._known),
+            "known": [*self._numbers],
             "who": self._who.copy(),
             "players": [(place, player.random.state_dict()) for place, player in self._players.items()],
             "sources": [entry.source.state_dict() for entry in self._entries],
@@ -268,12 +253,12 @@ class Opponents:
         """Go on where others were, after `cast` with equal entries."""
         for entry, source_state in zip(self._entries, state["sources"], strict=True):
             entry.source.load_state_dict(source_state)
-        self._know(list(state["known"]))
+        self._numbers = {place: number for number, place in enumerate(state["known"])}
         self._who[:] = state["who"]
-        self.scripts[:] = [self._known[number][1].script for number in self._who.tolist()]
         self._players.clear()
-        for (entry, key), random in state["players"]:
-            self._players[entry, key] = self._entries[entry].source.load(key, 0)
-            self._players[entry, key].random.load_state_dict(random)
+        for place, random in state["players"]:
+            player = self._player(place)
+            if player is not None:
+                player.random.load_state_dict(random)
         self._group()
         self._rng = copy.deepcopy(state["rng"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,6 +47,13 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
             weights = _FLOOR + (1 - rates) ** 2
     spread: NDArray[np.float64] = weights / weights.sum()
     return spread
+
+
+def pick(rates: Mapping[str, float], matchmaking: Matchmaking, count: int, rng: np.random.Generator) -> list[str]:
+    """Draw `count` names; `rates` has the learner's running score against each, the oldest first."""
+    names = [*rates]
+    drawn = rng.choice(len(names), size=count, p=chances([*rates.values()], matchmaking))
+    return [names[place] for place in drawn.tolist()]
 
 
 def move_rate(rate: float, scores: NDArray[np.float64]) -> float:
@@ -164,16 +171,6 @@ class SnapshotPool:
         """Return those that were rated by the fewest games, of equals the newest."""
         newest_first = self.snapshots[::-1]
         return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rating.games)[:count])
-
-    @property
-    def ratings(self) -> dict[str, Rating]:
-        """Of those that may be drawn, by name."""
-        return {one.name: one.rating for one in self.snapshots}
-
-    def set_ratings(self, ratings: Iterable[Rating]) -> None:
-        """Rate snapshots anew."""
-        for rating in ratings:
-            self._all[rating.name].rating = rating
 
     def report(self, name: str, scores: NDArray[np.float64]) -> None:
         """Move the win rate against a snapshot; see `Source.report`."""

@@ -22,24 +22,16 @@ from envfleet.training.config.opponents import (
     Single,
     SnapshotOpponent,
 )
-from envfleet.training.games.players import RESUME_FILE, OwnPlayer, find_class, seat_player
-from envfleet.training.opponents.opponents import Always, Entry, Opponent, Source
-from envfleet.training.opponents.pool import SnapshotPool, as_player, chances, move_rate
-
-_MYSELF = "self"
-
-
-def own(section: NamedOpponent, game: Game) -> Source:
-    """Return the player of a class that a configuration names."""
-    kind = find_class(section.type)
-    return Always(Opponent(section.type, key=section.type), lambda seed: OwnPlayer(kind, game, seed, **section.kwargs))
+from envfleet.training.folder import agents_in
+from envfleet.training.games.players import OwnPlayer, find_class, seat_player
+from envfleet.training.opponents.opponents import Always, Entry, Source, draw_seed
+from envfleet.training.opponents.pool import SnapshotPool, as_player, move_rate, pick
 
 
 def myself(learner: Agent[Any]) -> Source:
     """Return the learner as it is at every moment: its opponent improves while they play."""
     return Always(
-        Opponent(_MYSELF, key=_MYSELF),
-        lambda seed: as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True),
+        "self", make=lambda seed: as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True)
     )
 
 
@@ -54,58 +46,53 @@ class Snapshots(Source):
     def __init__(self, pool: SnapshotPool, matchmaking: Matchmaking) -> None:
         self._pool, self._matchmaking = pool, matchmaking
 
-    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
-        """Snapshots for `count` episodes."""
-        snapshots = self._pool.snapshots
-        spread = chances([snapshot.win_rate for snapshot in snapshots], self._matchmaking)
-        drawn = rng.choice(len(snapshots), size=count, p=spread).tolist()
-        return [Opponent(snapshots[place].name, key=snapshots[place].name) for place in drawn]
+    def draw(self, count: int, rng: np.random.Generator) -> list[str]:
+        """Return the names of snapshots for `count` episodes."""
+        return pick({one.name: one.win_rate for one in self._pool.snapshots}, self._matchmaking, count, rng)
 
-    def load(self, key: str, seed: int) -> Agent[Any]:
+    def load(self, name: str, rng: np.random.Generator) -> Agent[Any]:
         """Return a player with the weights of a snapshot."""
-        return self._pool.player(key, seed)
+        return self._pool.player(name, draw_seed(rng))
 
-    def report(self, key: str, scores: NDArray[np.float64]) -> None:
+    def report(self, name: str, scores: NDArray[np.float64]) -> None:
         """Move the pool's win rate."""
-        self._pool.report(key, scores)
+        self._pool.report(name, scores)
 
-    def retain(self, keys: set[str]) -> None:
+    def retain(self, names: set[str]) -> None:
         """Forget old snapshots that nobody plays against."""
-        self._pool.retain(keys)
+        self._pool.retain(names)
 
 
 class Files(Source):
     """Agents in files.
 
     Args:
-        path: Of one written by `Agent.save`, of a folder of `*.pt`, or of a run, which has one; the last by name is the
+        path: Of one written by `Agent.save`, or of a folder with some, such as that of a run; the last by name is the
             latest, numbers coming after `best`.
         matchmaking: Which of a folder.
-        num_envs: Sub-environments they will play in.
-        device: Where their networks live.
+        learner: They play in as many sub-environments, on the same device.
 
     Raises:
         InvalidArgument: There is no such file, or none in the folder.
     """
 
-    def __init__(self, path: str | Path, matchmaking: Matchmaking, *, num_envs: int, device: str) -> None:
-        paths = _agents_in(Path(path))
-        self._num_envs, self._device, self._matchmaking = num_envs, device, matchmaking
-        self._rates = {str(path): 0.5 for path in paths}
+    def __init__(self, path: str | Path, matchmaking: Matchmaking, learner: Agent[Any]) -> None:
+        self._paths = _agents_in(Path(path))
+        self._matchmaking, self._learner = matchmaking, learner
+        self._rates = dict.fromkeys(self._paths, 0.5)
 
-    def draw(self, count: int, rng: np.random.Generator) -> list[Opponent]:
-        """Agents for `count` episodes."""
-        paths = list(self._rates)
-        drawn = rng.choice(len(paths), size=count, p=chances(list(self._rates.values()), self._matchmaking))
-        return [Opponent(Path(paths[place]).stem, key=paths[place]) for place in drawn.tolist()]
+    def draw(self, count: int, rng: np.random.Generator) -> list[str]:
+        """Return the names of agents for `count` episodes."""
+        return pick(self._rates, self._matchmaking, count, rng)
 
-    def load(self, key: str, seed: int) -> Agent[Any]:
+    def load(self, name: str, rng: np.random.Generator) -> Agent[Any]:
         """Return the agent in a file."""
-        return as_player(load_agent(key, num_envs=1, device=self._device), num_envs=self._num_envs, seed=seed)
+        agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device)
+        return as_player(agent, num_envs=self._learner.num_envs, seed=draw_seed(rng))
 
-    def report(self, key: str, scores: NDArray[np.float64]) -> None:
+    def report(self, name: str, scores: NDArray[np.float64]) -> None:
         """Move the win rate against a file."""
-        self._rates[key] = move_rate(self._rates[key], scores)
+        self._rates[name] = move_rate(self._rates[name], scores)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the win rates."""
@@ -116,16 +103,15 @@ class Files(Source):
         self._rates = dict(state["rates"])
 
 
-def _agents_in(path: Path) -> list[Path]:
-    """Files of agents, the latest last."""
-    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    found = [one for one in folder.glob("[!.]*.pt") if one.name != RESUME_FILE] if path.is_dir() else [path]
-    if not all(one.is_file() for one in found) or not found:
+def _agents_in(path: Path) -> dict[str, Path]:
+    """Return the files of agents by name, the latest last."""
+    found = {path.stem: path} if path.is_file() else agents_in(path)
+    if not found:
         raise InvalidArgument(
             f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
             "wrote, or a folder with some (*.pt)"
         )
-    return sorted(found, key=lambda one: (one.stem.isdigit(), one.name))
+    return found
 
 
 def check_opponents(phases: Iterable[Phase], game: Game) -> None:
@@ -136,10 +122,10 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
     """
     for opponent in (one for phase in phases for one, _ in shares_of(phase.opponent)):
         place = _place_of(opponent)
-        for file in [] if place is None else _agents_in(Path(place)):
+        for file in [] if place is None else _agents_in(Path(place)).values():
             seat_player(file, str(file), game=game)
-        if isinstance(opponent, NamedOpponent) and not opponent.type.startswith(SCRIPT):
-            own(opponent, game).load(opponent.type, 0)
+        if isinstance(opponent, NamedOpponent) and opponent.is_class:
+            OwnPlayer(find_class(opponent.type), game, 0, **opponent.kwargs)
 
 
 def _place_of(opponent: Single) -> str | None:
@@ -148,7 +134,7 @@ def _place_of(opponent: Single) -> str | None:
 
 
 def entries_of(
-    opponent: Single | MixedOpponent | None, learner: Agent[Any], pool: SnapshotPool, game: Game | None, *, device: str
+    opponent: Single | MixedOpponent | None, learner: Agent[Any], pool: SnapshotPool, game: Game | None
 ) -> tuple[Entry, ...]:
     """Return what the `opponent` of a phase says, made ready to draw from.
 
@@ -157,28 +143,29 @@ def entries_of(
         learner: Who trains.
         pool: Its snapshots.
         game: What is played; `None` in environments for one, where nobody is drawn.
-        device: Where the networks of opponents live.
 
     Raises:
         InvalidArgument: A file is missing.
     """
     if game is None:
         return ()
-    return tuple(_entry(one, share, learner, pool, game, device) for one, share in shares_of(opponent))
+    return tuple(_entry(one, share, learner, pool, game) for one, share in shares_of(opponent))
 
 
-def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game, device: str) -> Entry:
+def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game) -> Entry:
     place = _place_of(one)
     if isinstance(one, (SelfPlayOpponent, SnapshotOpponent)) and place is not None:
         matchmaking = one.matchmaking if isinstance(one, SnapshotOpponent) else "uniform"
-        return Entry(Files(place, matchmaking, num_envs=learner.num_envs, device=device), share, one.deterministic)
+        return Entry(Files(place, matchmaking, learner), share, one.deterministic)
     if isinstance(one, SelfPlayOpponent):
         return Entry(myself(learner), share, one.deterministic, is_learner=one.is_learner)
     if isinstance(one, SnapshotOpponent):
         return Entry(Snapshots(pool, one.matchmaking), share, one.deterministic)
-    if isinstance(one, NamedOpponent) and not one.type.startswith(SCRIPT):
-        return Entry(own(one, game), share, is_deterministic=False)
-    return Entry(Always(Opponent(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0))), share)
+    if one.is_class:
+        kind, kwargs = find_class(one.type), one.kwargs
+        source = Always(one.type, make=lambda seed: OwnPlayer(kind, game, seed, **kwargs))
+        return Entry(source, share, is_deterministic=False)
+    return Entry(Always(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0)), share)
 
 
 def needs_pool(opponent: Single | MixedOpponent | None) -> bool:

@@ -38,10 +38,12 @@ def rate_learner(
         for name, outcome in zip(names, turn, strict=True)
         if outcome is not None  # its games are over
     )
-    ratings = rate([LEARNER, *names], results, anchors, pool.ratings)
-    found = {rating.name: rating for rating in ratings if rating.name == LEARNER or rating.name in pool.ratings}
-    pool.set_ratings(rating for name, rating in found.items() if name != LEARNER)
-    return found
+    snapshots = {one.name: one for one in pool.snapshots}
+    before = {name: one.rating for name, one in snapshots.items()}
+    ratings = {rating.name: rating for rating in rate([LEARNER, *names], results, anchors, before)}
+    for name in ratings.keys() & snapshots.keys():
+        snapshots[name].rating = ratings[name]
+    return {name: rating for name, rating in ratings.items() if name == LEARNER or name in snapshots}
 
 
 def anchors_among(opponents: Collection[str]) -> dict[str, float]:

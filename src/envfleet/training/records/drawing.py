@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from envfleet.errors import MissingDependency
-from envfleet.files import write_whole
+from envfleet.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,21 +49,13 @@ def style() -> AbstractContextManager[None]:
     return mpl.rc_context(_STYLE)
 
 
-def new_figure(
-    panels: int, *, width: float = 4.6, height: float = 3.4, is_fitted: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """Make a figure with so many panels, in rows of three, each `width` times `height` inches.
-
-    Margins are fixed unless it `is_fitted`: to find out how much labels need takes as long as to draw everything.
-    """
+def new_figure(panels: int, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """Make a figure with so many panels, in rows of three, each `width` times `height` inches."""
     from matplotlib.figure import Figure
 
     columns = min(panels, 3)
     rows = -(-panels // columns)
-    across, high = width * columns, height * rows
-    figure = Figure(figsize=(across, high), layout="constrained" if is_fitted else None)
-    if not is_fitted:
-        figure.subplots_adjust(0.6 / across, 0.5 / high, 1 - 0.2 / across, 1 - 0.35 / high, wspace=0.2, hspace=0.3)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for panel in axes[panels:]:
         panel.set_axis_off()
@@ -73,9 +64,8 @@ def new_figure(
 
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png")
-    write_whole(path, content.getvalue())
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png")
     return path
 
 
@@ -98,27 +88,17 @@ def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFra
     )
 
 
-def draw_band(panel: Axes, times: pl.Series, low: pl.Series, high: pl.Series, colour: str) -> None:
-    """Draw how sure the points of a curve are, also where there is one alone."""
-    if len(times) == 1:
-        panel.vlines(times, low, high, color=colour, alpha=0.4)
-    else:
-        panel.fill_between(times, low, high, color=colour, alpha=0.2, linewidth=0)
-
-
 def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
-    """Draw a line where each phase but the first begins, and write all names on top."""
+    """Draw a line where each phase begins, and write its name beside it."""
     if len(phases) < 2:
         return
-    left, right = panel.get_xlim()
-    for number, (name, begin) in enumerate(phases):
-        place = begin if number else left
-        if not left <= place <= right:
+    right = panel.get_xlim()[1]
+    for name, begin in phases:
+        if begin > right:
             continue
-        if number:
-            panel.axvline(place, color="#777777", linewidth=0.8, linestyle=":")
+        panel.axvline(begin, color="#777777", linewidth=0.8, linestyle=":")
         panel.annotate(
-            name, (place, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
+            name, (begin, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
             fontsize=7, color="#555555", va="top", rotation=90,
         )  # fmt: skip
 

@@ -11,16 +11,7 @@ import polars as pl
 
 from envfleet.errors import InvalidArgument
 from envfleet.training.opponents.standing import LEARNER, anchors_among
-from envfleet.training.records.drawing import (
-    COLOURS,
-    binned,
-    draw_band,
-    label_transitions,
-    mark_phases,
-    new_figure,
-    save_figure,
-    style,
-)
+from envfleet.training.records import drawing
 from envfleet.training.records.tables import RunHistory, read_history
 
 if TYPE_CHECKING:
@@ -31,13 +22,6 @@ Histories = Sequence[RunHistory]
 Draw = Callable[["Axes", RunHistory, str], None]
 """Draws a run into a panel, in its colour."""
 _SMOOTHED = 12  # a point is the mean of this part of the whole curve
-_SECONDS = {
-    "act_s": "acting",
-    "env_s": "environment",
-    "wait_s": "waiting",
-    "update_s": "learning",
-    "evaluation_s": "evaluation",
-}
 
 
 def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list[Path]:
@@ -48,7 +32,7 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
         out: Folder for the figures; `None` for `plots` in that of the only run.
 
     Returns:
-        The files: returns, win rates, evaluations, losses, speed; those that there is something to draw for.
+        The files: returns, win rates, evaluations, losses; those that there is something to draw for.
 
     Raises:
         InvalidArgument: There is no run, one is none, or there are several and no `out`.
@@ -66,11 +50,12 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
         "win_rate": draw_win_rates,
         "evaluations": draw_evaluations,
         "losses": draw_losses,
-        "speed": draw_speed,
     }
-    with style():
+    with drawing.style():
         drawn = {name: draw(histories) for name, draw in figures.items()}
-        return [save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None]
+        return [
+            drawing.save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None
+        ]
 
 
 def draw_returns(histories: Histories) -> Figure | None:
@@ -81,10 +66,10 @@ def draw_returns(histories: Histories) -> Figure | None:
 
 
 def draw_win_rates(histories: Histories) -> Figure | None:
-    """Draw how many training games are won and lost, over time and by phase."""
+    """Draw how many training games are won and lost."""
     is_game = (pl.col("opponent") != "").any() | (pl.col("winner") != 0).any()
     played = [history for history in histories if history.episodes.select(is_game).item()]
-    return _draw(played, {"Training games won, and lost (dotted)": _draw_games, "By phase": _draw_phases})
+    return _draw(played, {"Training games won, and lost (dotted)": _draw_games})
 
 
 def draw_evaluations(histories: Histories) -> Figure | None:
@@ -105,23 +90,18 @@ def draw_losses(histories: Histories) -> Figure | None:
     return _draw(histories, {name.replace("_", " "): functools.partial(_draw_figure, name) for name in names})
 
 
-def draw_speed(histories: Histories) -> Figure | None:
-    """Draw steps per second, and where the seconds went."""
-    timed = [history for history in histories if len(history.speed)]
-    return _draw(timed, {"Transitions per second": _draw_speed, "Where time went": _draw_seconds})
-
-
 def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
     """Draw every run into every panel, and say which colour is which run if there are several."""
     if not histories or not panels:
         return None
-    figure, axes = new_figure(len(panels), is_fitted=len(histories) > 1)
+    figure, axes = drawing.new_figure(len(panels))
     for panel, (title, draw) in zip(axes, panels.items(), strict=True):
         for number, history in enumerate(histories):
-            draw(panel, history, COLOURS[number % len(COLOURS)])
+            draw(panel, history, drawing.COLOURS[number % len(drawing.COLOURS)])
         panel.set_title(title)
-        if len(histories) == 1 and panel.get_xlabel():
-            mark_phases(panel, histories[0].phases)
+        drawing.label_transitions(panel)
+        if len(histories) == 1:
+            drawing.mark_phases(panel, histories[0].phases)
     if len(histories) > 1:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
@@ -129,50 +109,45 @@ def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
 
 def _plot(panel: Axes, table: pl.DataFrame, column: str, colour: str, **rest: Any) -> None:
     panel.plot(table["transitions"], table[column], color=colour, **rest)
-    label_transitions(panel)
 
 
 def _draw_returns(column: str, panel: Axes, history: RunHistory, colour: str) -> None:
-    raw = binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
+    raw = drawing.binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
     window = max(len(raw) // _SMOOTHED, 1)
     smooth = raw.with_columns(pl.col(column).rolling_mean(window, center=True, min_samples=1).over("phase"))
     _plot(panel, raw, column, colour, alpha=0.3, linewidth=0.8)
     _plot(panel, smooth, column, colour, label=history.name)
 
 
-_ENDS = (pl.col("winner") > 0).mean().alias("won"), (pl.col("winner") < 0).mean().alias("lost")
-
-
 def _draw_games(panel: Axes, history: RunHistory, colour: str) -> None:
-    curve = binned(history.episodes, *_ENDS)
+    winner = pl.col("winner")
+    curve = drawing.binned(history.episodes, (winner > 0).mean().alias("won"), (winner < 0).mean().alias("lost"))
     _plot(panel, curve, "won", colour, label=history.name)
     _plot(panel, curve, "lost", colour, linestyle=":")
     panel.set_ylim(0, 1)
 
 
-def _draw_phases(panel: Axes, history: RunHistory, colour: str) -> None:
-    phases = history.episodes.group_by("phase_name", maintain_order=True).agg(*_ENDS)
-    for end, fill in (("won", colour), ("lost", "none")):
-        panel.plot(phases["phase_name"].to_list(), phases[end], "o", color=colour, markerfacecolor=fill)
-    panel.set_ylim(0, 1)
-
-
 def _draw_win_rate(opponent: str, panel: Axes, history: RunHistory, colour: str) -> None:
     table = _evaluations(history, opponent, "win_rate", "win_rate_low", "win_rate_high")
-    _plot(panel, table, "win_rate", colour, marker="o", markersize=3, label=history.name)
-    draw_band(panel, table["transitions"], table["win_rate_low"], table["win_rate_high"], colour)
+    rate = table["win_rate"]
+    reach = [(rate - table["win_rate_low"]).to_list(), (table["win_rate_high"] - rate).to_list()]
+    _plot_sure(panel, table["transitions"], rate, reach, color=colour, label=history.name)
     panel.set_ylim(0, 1.02)
 
 
 def _draw_rating(anchors: Mapping[str, float], panel: Axes, history: RunHistory, colour: str) -> None:
-    """Ratings with two standard deviations to either side, and where the scripted players stand."""
+    """Draw ratings with two standard deviations to either side, and where the scripted players stand."""
     table = _evaluations(history, LEARNER, "rating", "rating_sd")
-    rating, reach = table["rating"], 2 * table["rating_sd"]
-    _plot(panel, table, "rating", colour, marker="o", markersize=3, label=history.name)
-    draw_band(panel, table["transitions"], rating - reach, rating + reach, colour)
+    reach = (2 * table["rating_sd"]).to_list()
+    _plot_sure(panel, table["transitions"], table["rating"], reach, color=colour, label=history.name)
     for name, level in anchors.items() if not panel.texts else ():
         panel.axhline(level, color="#777777", linewidth=0.8, linestyle="--")
         panel.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+
+
+def _plot_sure(panel: Axes, times: pl.Series, values: pl.Series, reach: Any, **rest: Any) -> None:
+    """Plot points with bars that show how sure they are."""
+    panel.errorbar(times.to_list(), values.to_list(), reach, marker="o", markersize=3, elinewidth=0.8, **rest)
 
 
 def _evaluations(history: RunHistory, opponent: str, *figures: str) -> pl.DataFrame:
@@ -182,24 +157,5 @@ def _evaluations(history: RunHistory, opponent: str, *figures: str) -> pl.DataFr
 
 
 def _draw_figure(name: str, panel: Axes, history: RunHistory, colour: str) -> None:
-    curve = binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
+    curve = drawing.binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
     _plot(panel, curve, "value", colour, label=history.name)
-
-
-def _draw_speed(panel: Axes, history: RunHistory, colour: str) -> None:
-    _plot(panel, history.speed, "steps_per_s", colour, label=history.name)
-    panel.set_ylim(bottom=0)
-
-
-def _draw_seconds(panel: Axes, history: RunHistory, colour: str) -> None:
-    """Draw a bar of what the run's time went to, below those of others."""
-    last, row, left = history.speed.row(-1, named=True), len(panel.texts), 0.0
-    total = sum(last[column] for column in _SECONDS) or 1.0
-    for (column, label), shade in zip(_SECONDS.items(), COLOURS, strict=False):
-        share = last[column] / total
-        panel.barh(row, share, left=left, color=shade, label=None if row else label, height=0.5)
-        left += share
-    panel.text(0, row - 0.28, history.name, fontsize=7, va="bottom", color=colour)
-    panel.set(xlim=(0, 1), ylim=(row + 0.6, -0.6), yticks=[])
-    panel.grid(visible=False)
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=5, handlelength=1, columnspacing=1)

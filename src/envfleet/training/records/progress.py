@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
-from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -30,7 +30,7 @@ class ProgressBar(Observer):
     def __init__(self, console: Console | None = None, *, has_head: bool = True) -> None:
         self._has_head = has_head
         self._console = Console(stderr=True, highlight=False) if console is None else console
-        self._live: Live | None = None
+        self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._num_phases = 1
         self._loss = self._evaluation = ""
         self._next_line = time.monotonic() + _LINE_EVERY_S
@@ -42,10 +42,12 @@ class ProgressBar(Observer):
             case Began():
                 self._begin(event)
             case Learned():
-                self._loss = _loss_of(event.figures)
+                # The figure that is called a loss, the critic's if there are several.
+                names = [name for name in ("loss", "critic_loss", "value_loss") if name in event.figures]
+                self._loss = f", loss {event.figures[names[0]]:.3g}" if names else ""
             case Evaluated():
                 self._evaluation = _describe_evaluation(event)
-                if self._live is None:
+                if not self._live.is_started:
                     self._console.print(self._evaluation, markup=False)
             case Progress():
                 self._show(event)
@@ -56,53 +58,40 @@ class ProgressBar(Observer):
         self._num_phases = len(event.phases)
         if self._has_head:
             how = "goes on" if event.transitions else "begins"
-            name, plan = escape(event.run_name), escape(event.plan)
-            is_log = not self._console.is_terminal
-            self._console.print(f"[bold]{name}[/bold] {how}: {event.agent}, {plan}", soft_wrap=is_log)
+            head = f"[bold]{escape(event.run_name)}[/bold] {how}: {event.agent}, {escape(event.plan)}"
+            self._console.print(head, soft_wrap=not self._console.is_terminal)
             if event.folder is not None:
                 self._console.print(f"[dim]{escape(str(event.folder))}[/dim]", soft_wrap=True)
         if self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
 
     def _show(self, event: Progress) -> None:
-        if self._began_at_share is None:
-            self._began_at_share = event.run_share
-        line = ", ".join([self._head(event), *self._figures(event)])
-        if self._live is not None:
+        line = self._describe(event)
+        if self._live.is_started:
             bar = Bar(total=1.0, completed=event.run_share, width=40)
             self._live.update(Group(bar, Text(line), Text(self._evaluation, style="dim")))
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
             self._console.print(line, markup=False)
 
-    def _head(self, event: Progress) -> str:
-        """Return the share that is done, the time it took and, once it can be told, the time that is left."""
-        done = event.run_share - (self._began_at_share or 0.0)
+    def _describe(self, event: Progress) -> str:
+        """Return the share that is done, the time it took and, once it can be told, the time that is left; figures."""
+        if self._began_at_share is None:
+            self._began_at_share = event.run_share
+        done = event.run_share - self._began_at_share
         left = f", {_duration(event.elapsed_s * (1.0 - event.run_share) / done)} left" if done > 0.002 else ""
-        return f"{event.run_share:.0%} in {_duration(event.elapsed_s)}{left}"
-
-    def _figures(self, event: Progress) -> list[str]:
         number = f" {event.phase + 1}/{self._num_phases}" if self._num_phases > 1 else ""
-        figures = [f"phase {event.phase_name}{number}", f"transitions {event.transitions:,}"]
-        figures += [f"steps/s {event.steps_per_s:,.0f}", f"episodes {event.episodes:,}"]
-        if "return" in event.latest:
-            figures.append(f"return {event.latest['return']:.2f}")
-        if "win_rate" in event.latest:
-            figures.append(f"won {event.latest['win_rate']:.0%}")
-        return figures + ([f"loss {self._loss}"] if self._loss else [])
+        shown = {"return": "return {:.2f}", "win_rate": "won {:.0%}"}
+        means = "".join(f", {form.format(event.latest[name])}" for name, form in shown.items() if name in event.latest)
+        return (
+            f"{event.run_share:.0%} in {_duration(event.elapsed_s)}{left}, phase {event.phase_name}{number}, "
+            f"transitions {event.transitions:,}, steps/s {event.steps_per_s:,.0f}, episodes {event.episodes:,}"
+            f"{means}{self._loss}"
+        )
 
     def close(self) -> None:
         """Take the bar away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-def _loss_of(figures: Mapping[str, float]) -> str:
-    """Return the figure that is called a loss, the critic's if there are several."""
-    names = [name for name in ("loss", "critic_loss", "value_loss") if name in figures]
-    return f"{figures[names[0]]:.3g}" if names else ""
+        self._live.stop()
 
 
 def _describe_evaluation(event: Evaluated) -> str:
@@ -117,6 +106,4 @@ def _describe_evaluation(event: Evaluated) -> str:
 
 
 def _duration(seconds: float) -> str:
-    minutes, whole = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
+    return str(dt.timedelta(seconds=round(seconds)))

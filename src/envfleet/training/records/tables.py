@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,40 +14,27 @@ import polars as pl
 
 from envfleet.errors import InvalidArgument
 from envfleet.files import naming
-from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Progress
-from envfleet.training.records.folder import RunFolder
+from envfleet.training.events import Began, Ended, Episodes, Evaluated, Event, Learned, Observer, Progress
+from envfleet.training.folder import RunFolder
 
+_PLACE = dict.fromkeys(("transitions", "updates", "phase"), pl.Int64)
 TABLES: dict[str, dict[str, Any]] = {
     "episodes": {
-        "episode": pl.Int64, "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "phase_name": pl.String,
-        "mode": pl.String, "opponent": pl.String, "env_index": pl.Int64, "return": pl.Float64,
-        "shaped_return": pl.Float64, "length": pl.Int64, "winner": pl.Int64, "truncated": pl.Int64,
+        "episode": pl.Int64, **_PLACE, "phase_name": pl.String, "mode": pl.String, "opponent": pl.String,
+        "env_index": pl.Int64, "return": pl.Float64, "shaped_return": pl.Float64, "length": pl.Int64,
+        "winner": pl.Int64, "truncated": pl.Int64,
     },
-    "updates": {
-        "transitions": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "figure": pl.String, "value": pl.Float64,
-    },
+    "updates": {**_PLACE, "figure": pl.String, "value": pl.Float64},
     "evaluations": {
-        "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64, "opponent": pl.String,
-        "figure": pl.String, "value": pl.Float64,
-    },
-    "speed": {
-        "elapsed_s": pl.Float64, "transitions": pl.Int64, "episodes": pl.Int64, "updates": pl.Int64, "phase": pl.Int64,
-        "steps_per_s": pl.Float64, "act_s": pl.Float64, "env_s": pl.Float64, "wait_s": pl.Float64,
-        "update_s": pl.Float64, "evaluation_s": pl.Float64,
+        **dict.fromkeys(("transitions", "episodes", "updates", "phase"), pl.Int64),
+        "opponent": pl.String, "figure": pl.String, "value": pl.Float64,
     },
 }  # fmt: skip
 """Columns of each table and their types; its file is the attribute of `RunFolder` of the same name."""
-_SPEED_EVERY_S = 2.0
-
-
-_FLUSH_EVERY_S = 1.0
-_FLUSH_BYTES = 1 << 16
 
 
 class Table:
-    """A CSV file that rows are added to, about once per second.
-
-    Where the disk is full, what could not be written waits for the next flush.
+    """A CSV file that rows are added to.
 
     Args:
         path: The file; it is made if need be, and what it holds stays until `cut`.
@@ -56,20 +42,16 @@ class Table:
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path = path
-        self._columns = tuple(columns)
-        self._file = path.open("ab", buffering=0)
-        self._waiting = bytearray()
-        self._next_flush_s = 0.0
+        self.path, self._columns = path, columns
+        self._file = path.open("ab", buffering=1 << 16)
 
     def cut(self, size_bytes: int) -> None:
-        """Forget all behind the first bytes of the file, and rows that are not written yet.
+        """Forget all behind the first bytes of the file; before the first rows are added.
 
         Raises:
             InvalidArgument: The file is shorter.
         """
-        self._waiting.clear()
-        found = os.fstat(self._file.fileno()).st_size
+        found = self.path.stat().st_size
         if found < size_bytes:
             raise InvalidArgument(
                 f"{self.path} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: put the "
@@ -83,40 +65,34 @@ class Table:
         """Add rows, each with a value per column; floats are written with six digits."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([_shown(value) for value in row] for row in rows)
-        self._waiting += text.getvalue().encode()
-        if len(self._waiting) > _FLUSH_BYTES or time.monotonic() > self._next_flush_s:
-            self._flush()
-
-    def _flush(self) -> None:
         with naming(self.path):
-            while self._waiting:
-                del self._waiting[: self._file.write(self._waiting)]
-        self._next_flush_s = time.monotonic() + _FLUSH_EVERY_S
+            self._file.write(text.getvalue().encode())
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with naming(self.path):
+            self._file.flush()
 
     def sync(self) -> int:
-        """Write what waits down to the disk.
-
-        Returns:
-            Bytes in the file.
-        """
-        self._flush()
+        """Write what waits down to the disk, and return how many bytes the file has."""
+        self.flush()
         os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
+        return self.path.stat().st_size
 
     def close(self) -> None:
         """Write what waits and let go of the file."""
-        with self._file:
-            self._flush()
+        with naming(self.path):
+            self._file.close()
 
 
 def _shown(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-class TableWriter:
-    """Writes what happens to `episodes.csv`, `updates.csv`, `evaluations.csv` and `speed.csv`.
+class TableWriter(Observer):
+    """Writes what happens to `episodes.csv`, `updates.csv` and `evaluations.csv`.
 
-    All but the last depend on the configuration alone: a run that was interrupted and resumed writes the same ones.
+    They depend on the configuration alone: a run that was interrupted and resumed writes the same ones.
 
     Args:
         folder: Of the run.
@@ -125,7 +101,6 @@ class TableWriter:
     def __init__(self, folder: RunFolder) -> None:
         self._tables = {name: Table(getattr(folder, name), [*columns]) for name, columns in TABLES.items()}
         self._sizes: Mapping[str, int] = {}
-        self._next_speed = 0.0
 
     def on_event(self, event: Event) -> None:
         """Write rows."""
@@ -142,12 +117,9 @@ class TableWriter:
                 for opponent, figures in (*event.results.items(), *event.ratings.items()):
                     row = (event.transitions, event.episodes, event.updates, event.phase, opponent)
                     self._tables["evaluations"].add((*row, name, float(value)) for name, value in figures.items())
-            case Progress() if time.monotonic() >= self._next_speed:
-                self._next_speed = time.monotonic() + _SPEED_EVERY_S
-                counts = (event.transitions, event.episodes, event.updates, event.phase)
-                self._tables["speed"].add(
-                    [(event.elapsed_s, *counts, event.steps_per_s, *dataclasses.astuple(event.times))]
-                )
+            case Progress():
+                for table in self._tables.values():
+                    table.flush()
             case Ended():
                 self.state_dict()
 
@@ -174,14 +146,12 @@ class RunHistory:
         episodes: A row per episode.
         updates: A row per figure of an update.
         evaluations: A row per figure, opponent and evaluation.
-        speed: A row every few seconds.
     """
 
     name: str
     episodes: pl.DataFrame
     updates: pl.DataFrame
     evaluations: pl.DataFrame
-    speed: pl.DataFrame
 
     @property
     def phases(self) -> list[tuple[str, int]]:
@@ -189,13 +159,10 @@ class RunHistory:
 
         That is the last of which the phases before it tell something: losses are told when a phase ends.
         """
-        told = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates, self.speed)])
-        names = self.episodes.group_by("phase", maintain_order=True).agg(pl.col("phase_name").first())
-        begun = [
-            told.filter(pl.col("phase") < phase).select(pl.col("transitions").max().fill_null(0)).item()
-            for phase in names["phase"]
-        ]
-        return list(zip(names["phase_name"].to_list(), begun, strict=True))
+        told = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates)])
+        names = self.episodes.select("phase", "phase_name").unique("phase", keep="first", maintain_order=True)
+        begun = [told.filter(pl.col("phase") < phase)["transitions"] for phase in names["phase"]]
+        return [(name, max(made, default=0)) for name, made in zip(names["phase_name"], begun, strict=True)]
 
 
 def read_history(path: str | Path) -> RunHistory:

@@ -41,7 +41,7 @@ def draw_tournament(tournament: Tournament) -> Figure:
     """Draw what `plot_tournament` saves, in the style that is entered."""
     count, longest = len(tournament.names), max(map(len, tournament.names))
     width = 3.5 + 0.25 * count + _LETTER * longest / 2
-    figure, (left, right) = new_figure(2, width=width, height=2.2 + 0.36 * count, is_fitted=True)
+    figure, (left, right) = new_figure(2, width=width, height=2.2 + 0.36 * count)
     _draw_ratings(left, tournament)
     _draw_scores(right, tournament)
     return figure

@@ -9,10 +9,11 @@ import numpy as np
 from gymnasium import spaces
 
 from envfleet.envs.games import known_game
+from envfleet.envs.hockey.entry import HockeyGame
 from envfleet.training.arena.arena import Arena
 
-GAME = known_game("hockey")
-SHAPING_TERMS = tuple(name for name, *_ in GAME.terms.values())
+HOCKEY = known_game("hockey")
+SHAPING_TERMS = tuple(name for name, *_ in HOCKEY.terms.values())
 
 
 class Rally(gymnasium.Env[Any, Any]):
@@ -49,6 +50,16 @@ class Rally(gymnasium.Env[Any, Any]):
         return {
             "winner": winner, "mode": self.mode, "script": self.player_two, "reward_two": now + 0.5, **acted, **terms,
         }  # fmt: skip
+
+
+class RallyGame(HockeyGame):
+    """What training knows of it."""
+
+    observation_space: Any = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+GAME = RallyGame()
 
 
 def record_infos(arena: Arena) -> list[dict[str, Any]]:

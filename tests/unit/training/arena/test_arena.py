@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import GAME, Rally, record_infos
+from tests.unit.training.arena.rally import GAME, Rally, RallyGame, record_infos
 
 import envfleet
 from envfleet.agents import SAC, SACConfig
@@ -18,12 +19,12 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import ReplayLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Always, Entry, Opponent
+from envfleet.training.opponents.opponents import Always, Entry
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself
 
 NUM_ENVS = 5
-WEAK, STRONG = Entry(Always(Opponent("basic_weak", 1))), Entry(Always(Opponent("basic_strong", 2)))
+WEAK, STRONG = Entry(Always("basic_weak", 1)), Entry(Always("basic_strong", 2))
 
 
 def phase_of(**more: Any) -> Phase:
@@ -91,7 +92,7 @@ def test_what_one_phase_sets_is_not_set_in_the_next() -> None:
 
 
 def test_type_none_has_an_opponent_that_does_nothing() -> None:
-    with opened((Entry(Always(Opponent("none"))),)) as arena:
+    with opened((Entry(Always("none")),)) as arena:
         infos = record_infos(arena)
         steps = list(step_through(arena, 20))
     assert {name for step in steps if step.results for name in step.results.opponents} == {"none"}
@@ -178,9 +179,12 @@ def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
         assert sequel(arena) == first
 
 
-def test_a_fleet_for_another_number_of_players_is_refused() -> None:
+def test_players_who_see_neither_arrays_nor_numbers_are_refused() -> None:
+    class Nested(RallyGame):
+        observation_space: Any = spaces.Dict(a=spaces.Discrete(2))
+
     with (
-        envfleet.make("CartPole-v1", 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
-        pytest.raises(InvalidArgument, match="not one of 2 players"),
+        envfleet.make(Rally, 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
+        pytest.raises(InvalidArgument, match=r"have the space Dict.*: let both players see and do arrays or numbers"),
     ):
-        Arena(fleet, GAME, seed=np.random.SeedSequence(0))
+        Arena(fleet, Nested(), seed=np.random.SeedSequence(0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.unit.training.arena.rally import GAME, SHAPING_TERMS, Rally, record_infos
+from tests.unit.training.arena.rally import GAME, HOCKEY, SHAPING_TERMS, Rally, record_infos
 
 import envfleet
 from envfleet.agents import PPO, SAC, PPOConfig, SACConfig, Slab, Transitions
@@ -20,7 +20,7 @@ from envfleet.envs.hockey.game import Game
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Always, Entry, Opponent
+from envfleet.training.opponents.opponents import Always, Entry
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import Snapshots, myself
 
@@ -35,7 +35,7 @@ def phase_of(**more: Any) -> Phase:
 @contextmanager
 def opened(env: Any = Rally, **more: Any) -> Iterator[Arena]:
     fleet = envfleet.make(env, NUM_ENVS, autoreset_mode="SAME_STEP", **more)
-    arena = Arena(fleet, GAME, seed=np.random.SeedSequence(1), has_both_sides=True)
+    arena = Arena(fleet, GAME if env is Rally else HOCKEY, seed=np.random.SeedSequence(1), has_both_sides=True)
     try:
         yield arena
     finally:
@@ -57,7 +57,7 @@ def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     pool.add()
     source = myself(agent)
     return (
-        Entry(Always(Opponent("basic_weak", 1))),
+        Entry(Always("basic_weak", 1)),
         Entry(Snapshots(pool, "uniform"), is_deterministic=False),
         Entry(source, is_deterministic=True),
         Entry(source, weight=2.0, is_deterministic=False, is_learner=True),
@@ -71,9 +71,9 @@ def rounds(
     observations = arena.reset(seed=3)
     for _ in range(count):
         actions = np.full((arena.num_seats, *arena.single_action_space.shape), 9.0, np.float32)
-        actions[arena.seats] = agent.act_batch(observations[arena.seats], env_indices=arena.seats)
+        actions[arena.seats] = agent.act_batch(observations, env_indices=arena.seats)
         names = arena._opponents.names(np.arange(NUM_ENVS))
-        arena.send(actions)
+        arena.send(actions[arena.seats])
         step = arena.recv()
         learner.take(step.transitions)
         observations = step.observations

@@ -10,7 +10,7 @@ import pytest
 from envfleet.envs.games import known_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import in_step
-from envfleet.training.arena.shaping import RewardShaper, Schedule
+from envfleet.training.arena.shaping import RewardShaper, weight_at
 from envfleet.training.config import Phase
 
 SHAPING = {
@@ -33,8 +33,8 @@ def rows(*numbers: int) -> Any:
 
 def test_a_schedule_holds_moves_and_holds() -> None:
     numbers = rows(0, 599, 600, 700, 1000, 5000)
-    assert np.allclose(Schedule(20.0, 1.5, 600, 400).at(numbers), np.interp(numbers, [600, 1000], [20.0, 1.5]))
-    assert Schedule(20.0, 1.5, 600, 0).at(rows(599, 600)).tolist() == [20.0, 1.5]
+    assert np.allclose(weight_at(numbers, 20.0, 1.5, 600, 400), np.interp(numbers, [600, 1000], [20.0, 1.5]))
+    assert weight_at(rows(599, 600), 20.0, 1.5, 600, 0).tolist() == [20.0, 1.5]
 
 
 def test_the_learners_reward_is_the_sum_of_its_parts() -> None:

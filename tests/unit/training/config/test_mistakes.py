@@ -19,9 +19,9 @@ from envfleet.training.config import (
 )
 
 
-def one_player(env: str, agent: str, **kwargs: Any) -> dict[str, Any]:
+def one_player(env: str, **kwargs: Any) -> dict[str, Any]:
     phase = {"name": "a", "episodes": 1, "environment": {"id": env, "kwargs": kwargs}}
-    return {"curriculum": {"phases": [phase]}, "agent": {"type": agent}}
+    return {"curriculum": {"phases": [phase]}, "agent": {"type": "DDDQN"}}
 
 
 GAMES = ("curriculum", "phases", 1)
@@ -91,15 +91,15 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         r"curriculum phase 'games' plays 'hockey' with keep_mode=False, phase 'shooting' .* expected the same in all",
     ),
     "numbered actions": (
-        lambda: one_player("Pendulum-v1", "DDDQN"),
+        lambda: one_player("Pendulum-v1"),
         r"agent.type is 'DDDQN', which chooses among numbered actions, but 'Pendulum-v1' has continuous ones, Box.*SAC",
     ),
     "numbered actions of a kernel": (
-        lambda: one_player("envfleet/Pendulum-v1", "DDDQN"),
+        lambda: one_player("envfleet/Pendulum-v1"),
         r"agent.type is 'DDDQN', .* but 'envfleet/Pendulum-v1' has continuous ones",
     ),
     "numbered actions of nothing": (
-        lambda: one_player("Pendulum-v1", "DDDQN", wind=3),
+        lambda: one_player("Pendulum-v1", wind=3),
         r"curriculum.phases\[0\].environment.id is 'Pendulum-v1', which cannot be made \(.*wind.*check its id",
     ),
     "opponent of one player": (
@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         r"training.update_per_step is an unknown key, accepted are .*: did you mean updates_per_step\?",
     ),
     "updates": (
-        lambda: changed("training", {"updates_per_step": 1, "updates_per_round": 1}),
+        lambda: changed("training", {"updates_per_step": 2, "updates_per_round": 1}),
         r"training has updates_per_step and updates_per_round, expected one of both",
     ),
     "nothing learns": (

@@ -190,5 +190,5 @@ def test_wrong_words_are_refused() -> None:
         play("weak", "strong", 1, side="top")
     with pytest.raises(InvalidArgument, match="mode='DRILL': pass one of 'NORMAL'"):
         Rink(mode="DRILL")
-    with pytest.raises(InvalidArgument, match="0 games in"):
+    with pytest.raises(InvalidArgument, match="games=0: pass a whole number of at least 1"):
         play("weak", "strong", 0)

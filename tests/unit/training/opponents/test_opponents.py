@@ -97,8 +97,8 @@ def test_snapshots_do_not_change_with_the_learner_and_are_named_and_rated() -> N
 def test_networks_that_nobody_plays_against_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     load, loaded = Snapshots.load, weakref.WeakSet[Any]()
 
-    def load_and_tell(source: Snapshots, name: str, seed: int) -> Any:
-        agent = load(source, name, seed)
+    def load_and_tell(source: Snapshots, name: str, rng: np.random.Generator) -> Any:
+        agent = load(source, name, rng)
         loaded.add(agent)
         return agent
 
@@ -155,11 +155,11 @@ def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
 def test_files_are_drawn_from_a_folder_and_the_latest_is_the_last_by_name(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         agent_of(seed=number).save(tmp_path / f"{number}.pt")
-    latest = opponents_of(Entry(Files(tmp_path, "latest", num_envs=4, device="cpu"), is_deterministic=True))
+    latest = opponents_of(Entry(Files(tmp_path, "latest", agent_of()), is_deterministic=True))
     assert latest.names(ALL) == ("3",) * 4
     assert np.allclose(latest.act(LOOK), agent_of(seed=3).act_batch(LOOK, deterministic=True), atol=1e-6)
     with pytest.raises(InvalidArgument, match="no saved agent"):
-        Files(tmp_path / "nowhere", "latest", num_envs=4, device="cpu")
+        Files(tmp_path / "nowhere", "latest", agent_of())
 
 
 def test_of_a_run_its_checkpoints_are_drawn_and_the_latest_is_not_the_best(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_of_a_run_its_checkpoints_are_drawn_and_the_latest_is_not_the_best(tmp_p
         agent_of().save(tmp_path / "checkpoints" / f"{name}.pt")
     (tmp_path / "resume.pt").write_bytes(b"all that a run needs to go on")
     for folder in (tmp_path, tmp_path / "checkpoints"):
-        latest = opponents_of(Entry(Files(folder, "latest", num_envs=4, device="cpu")))
+        latest = opponents_of(Entry(Files(folder, "latest", agent_of())))
         assert latest.names(ALL) == ("000000000100",) * 4
 
 

@@ -70,13 +70,13 @@ def test_ratings_are_saved_and_brought_back_exactly() -> None:
     pool, again = pool_of(learner, 1000, 2000), SnapshotPool(learner, 10)
     rate_learner({"basic_strong": met(1, 0, 1), "snapshot_000002000": met(1, -1, 0)}, pool, ANCHORS)
     again.load_state_dict(pool.state_dict())
-    assert again.ratings == pool.ratings
+    assert [one.rating for one in again.snapshots] == [one.rating for one in pool.snapshots]
     assert [one.name for one in again.unsure(1)] == ["snapshot_000001000"]
 
 
 def test_those_that_were_rated_by_the_fewest_games_play_and_of_equals_the_newest() -> None:
     pool = pool_of(learner_of(), 1, 2, 3, 4)
-    pool.set_ratings([Rating("snapshot_000000004", games=10)])
+    pool.snapshots[-1].rating = Rating("snapshot_000000004", games=10)
     assert [one.transitions for one in pool.unsure(2)] == [3, 2]
 
 

@@ -26,22 +26,22 @@ from tests.unit.training.records import played
 from envfleet import training
 from envfleet.agents import saving
 from envfleet.errors import InvalidArgument
+from envfleet.training import folder as folder_module
 from envfleet.training.config import read_config
 from envfleet.training.events import Episodes, Event, Learned, Progress
+from envfleet.training.folder import config_hash, reserve
 from envfleet.training.records import (
     ProgressBar,
     RunFolder,
     plot_runs,
     read_history,
 )
-from envfleet.training.records import folder as folder_module
-from envfleet.training.records.figures import draw_evaluations, draw_returns, draw_win_rates
-from envfleet.training.records.folder import config_hash, reserve
+from envfleet.training.records.figures import draw_evaluations, draw_returns
 from envfleet.training.records.tables import Table, TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
-FIGURES = ("evaluations", "losses", "returns", "speed", "win_rate")
+FIGURES = ("evaluations", "losses", "returns", "win_rate")
 
 
 def make_folder(base: Path, **rest: Any) -> RunFolder:
@@ -119,7 +119,8 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
         (folder.path / name).write_bytes(content)
         with pytest.raises(
             InvalidArgument,
-            match=rf"{name} (cannot be read \(.*: put the file back|is damaged, or of another version: begin a new)",
+            match=rf"{name} (is no JSON .*: mend it|holds a int, expected|has no options: put the file back"
+            r"|is damaged, or of another version: begin a new)",
         ):
             training.resume(folder.path, verbose=False)
 
@@ -209,7 +210,6 @@ def test_histories_hold_what_was_told(run: RunFolder) -> None:
     assert history.evaluations.filter(pl.col("opponent") == "weak", pl.col("figure") == "win_rate")[
         "value"
     ].to_list() == pytest.approx([0.333, 0.473, 0.613, 0.753, 0.893])
-    assert history.speed["steps_per_s"].min() >= 1000  # type: ignore[operator]  # of a column of floats
 
 
 def test_tensorboard_reads_the_logs(run: RunFolder) -> None:
@@ -242,17 +242,6 @@ def test_several_runs_are_drawn_into_the_same_figures(run: RunFolder, tmp_path: 
         plot_runs([run.path, other.path])
     with pytest.raises(InvalidArgument, match=r"no run to plot"):
         plot_runs([])
-
-
-def test_points_of_runs_with_other_phases_stand_by_their_names(run: RunFolder) -> None:
-    both = read_history(run.path)
-    games = dataclasses.replace(both, name="games alone", episodes=both.episodes.filter(pl.col("phase") == 1))
-    figure = draw_win_rates([both, games])
-    assert figure is not None
-    panel = figure.axes[1]
-    assert [label.get_text() for label in panel.get_xticklabels()] == list(played.PHASES)
-    won = games.episodes["winner"].to_numpy() > 0
-    np.testing.assert_allclose(np.asarray(panel.lines[-2].get_xydata()), [[1, won.mean()]])
 
 
 def test_a_phase_begins_where_the_one_before_ended_and_not_with_its_first_episode(run: RunFolder) -> None:
@@ -326,7 +315,7 @@ def test_a_table_that_is_shorter_than_the_checkpoint_says_is_refused(tmp_path: P
     table.close()
 
 
-def test_what_a_full_disk_has_no_room_for_is_written_later(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     table = Table(path, ("x", "y"))
     table.cut(0)
@@ -339,7 +328,6 @@ def test_what_a_full_disk_has_no_room_for_is_written_later(tmp_path: Path) -> No
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     table.close()
-    assert path.read_text(encoding="utf-8").splitlines()[1:] == ["a long word,another"] * 5000
 
 
 def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) -> None:
@@ -408,4 +396,4 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch: pytest.Mon
     monkeypatch.setattr("envfleet.training.records.progress._LINE_EVERY_S", 0.0)
     lines = shown(played.begin(transitions=1), *played.rounds(last=3), is_terminal=False, width=200).splitlines()
     assert lines[0].startswith("a run goes on")
-    assert lines[-1].startswith("2% in 0:00, 0:10 left, phase shooting 1/2, transitions 480, steps/s ")
+    assert lines[-1].startswith("2% in 0:00:00, 0:00:10 left, phase shooting 1/2, transitions 480, steps/s ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from gymnasium import spaces
 from matplotlib.image import imread
 from tests.unit.training.still import Still
 
-from envfleet.agents import DDDQN, PPO, ActionTable, Agent, DDDQNConfig, PPOConfig
+from envfleet.agents import PPO, PPOConfig
 from envfleet.envs.games import known_game
-from envfleet.envs.hockey import action_table
 from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.evaluation.tournament import Tournament, find_checkpoints, run_tournament
@@ -92,26 +90,6 @@ def test_agents_of_other_environments_stay_away(tmp_path: Path) -> None:
         find_checkpoints(tmp_path, known_game("hockey").observation_space)
     PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,))).save(tmp_path / "player.pt")
     assert [*find_checkpoints(tmp_path, known_game("hockey").observation_space)] == ["player"]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda seed: PPO(VIEW, spaces.Box(-1, 1, (4,)), PPOConfig(hidden=(4,)), seed=seed),
-        lambda seed: DDDQN(VIEW, ActionTable(action_table()), DDDQNConfig(hidden=(4,)), seed=seed),
-    ],
-    ids=["PPO", "DDDQN"],
-)
-def test_files_with_the_same_weights_are_one_player(make: Callable[[int], Agent[Any]], tmp_path: Path) -> None:
-    agent = make(0)
-    agent.save(tmp_path / "000000000100.pt", "weights")
-    agent.save(tmp_path / "best.pt", "learner")  # a file of other content that plays as the first does
-    make(1).save(tmp_path / "000000000200.pt")
-    found = find_checkpoints(tmp_path, known_game("hockey").observation_space)
-    assert {name: path.name for name, path in found.items()} == {
-        "000000000100 = best": "000000000100.pt",
-        "000000000200": "000000000200.pt",
-    }
 
 
 def test_what_is_no_tournament_is_refused(tmp_path: Path) -> None:

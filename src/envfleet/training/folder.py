@@ -17,8 +17,11 @@ from typing import Any, Self
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
 from envfleet.machine import cpu_model, version_of, whole_cores
-from envfleet.training.config import RunConfig, parse_config
+from envfleet.training.config import RunConfig, read_config
+from envfleet.training.config.reading import read_json
 
+RESUME_FILE = "resume.pt"
+"""What a run needs to go on; no agent, though its suffix is that of one."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
 _PACKAGES = ("envfleet", "box2d", "gymnasium", "numba", "numpy", "openskill", "polars", "scipy", "torch")
 
@@ -37,7 +40,6 @@ class RunFolder:
         episodes: A row per episode.
         updates: Losses and other figures.
         evaluations: A row per evaluation and opponent.
-        speed: Steps per second, and where time went.
         plots: Folder of figures.
         checkpoints: Folder of saved agents.
         tensorboard: Folder that `tensorboard --logdir` takes.
@@ -47,7 +49,7 @@ class RunFolder:
         self.path, self.name = path, path.name
         self.config, self.environment = path / "config.json", path / "environment.json"
         self.episodes, self.updates = path / "episodes.csv", path / "updates.csv"
-        self.evaluations, self.speed = path / "evaluations.csv", path / "speed.csv"
+        self.evaluations = path / "evaluations.csv"
         self.plots, self.checkpoints, self.tensorboard = path / "plots", path / "checkpoints", path / "tensorboard"
 
     @classmethod
@@ -104,20 +106,37 @@ class RunFolder:
         """Return the configuration that the run began with.
 
         Raises:
-            InvalidArgument: The file was changed to something that cannot be.
+            InvalidArgument: The file is gone, or was changed to something that cannot be.
         """
-        return parse_config(_read_json(self.config), str(self.config))
+        return read_config(self.config)
 
     def read_options(self) -> dict[str, Any]:
         """Return what else the run was told when it began.
 
         Raises:
-            InvalidArgument: The file is not there any more, or was changed to something that cannot be.
+            InvalidArgument: The file is gone, or was changed to something that cannot be.
         """
-        options = _read_json(self.environment).get("options")
-        if not isinstance(options, dict):
-            raise InvalidArgument(f"{self.environment} has no options: put the file back that belongs to the run")
-        return options
+        advice = "put the file back that belongs to the run"
+        try:
+            return dict(read_json(self.environment, advice)["options"])
+        except (KeyError, TypeError) as error:
+            raise InvalidArgument(f"{self.environment} has no options: {advice}") from error
+
+
+def agents_in(folder: Path) -> dict[str, Path]:
+    """Find the files of saved agents in a folder, at any depth.
+
+    Returns:
+        The files by name, the path within the folder as far as it tells them apart; in order of their own names,
+        numbers after words, so that the latest is the last.
+    """
+    found = (path for path in folder.rglob("[!.]*.pt") if path.name != RESUME_FILE)
+    ordered = sorted(found, key=lambda path: (path.stem.isdigit(), path.name, path))
+    return {"/".join(_parts(path.relative_to(folder))): path for path in ordered}
+
+
+def _parts(path: Path) -> list[str]:
+    return [part for part in path.with_suffix("").parts if part != "checkpoints"]
 
 
 @contextlib.contextmanager
@@ -143,17 +162,9 @@ def reserve(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{path} cannot be read ({error}): put the file back that belongs to the run") from error
-
-
 def config_hash(config: RunConfig) -> str:
-    """Eight hex digits that differ if anything in two configurations does."""
-    content = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:8]
+    """Return eight hex digits that differ if anything in two configurations does."""
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:8]
 
 
 def _make_named(base: Path, name: str) -> Path:
@@ -163,7 +174,7 @@ def _make_named(base: Path, name: str) -> Path:
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        way_on = f", or go on with that run (--resume {path})" if (path / "resume.pt").is_file() else ""
+        way_on = f", or go on with that run (--resume {path})" if (path / RESUME_FILE).is_file() else ""
         raise InvalidArgument(f"{path} exists already: take another name{way_on}") from None
     return path
 
