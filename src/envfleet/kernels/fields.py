@@ -7,10 +7,11 @@ float), and narrow their precision.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -197,17 +198,29 @@ def describe_loss(name: str, field: Any, kind: str, given: str) -> str | None:
     )
 
 
-def describe_typed_loss(types: Any, as_dtype: Any, record: Any, name: str, value: Any) -> str | None:
-    """Say the same of an assignment in compiled code.
+@contextlib.contextmanager
+def refusing_losses(context: Any, types: Any, as_dtype: Any, typing_error: Any) -> Iterator[None]:
+    """Have a compiler refuse assignments of which a field would lose a part.
 
     Args:
+        context: The compiler's typing context, which asks for the type of every assignment to a field.
         types: The compiler's types.
         as_dtype: Turns such a type into a dtype.
-        record: Type of what is assigned to.
-        name: Of the field.
-        value: Type of what is assigned.
+        typing_error: What the compiler raises.
     """
-    value = types.unliteral(value.type if isinstance(value, types.Optional) else value)
-    if not isinstance(record, types.Record) or not isinstance(value, (types.Boolean, types.Number)):
-        return None
-    return describe_loss(name, as_dtype(record.typeof(name)), as_dtype(value).kind, f"a number of type {value}")
+    resolve = type(context).resolve_setattr
+
+    def resolve_assignment(record: Any, name: str, value: Any) -> Any:
+        given = types.unliteral(value.type if isinstance(value, types.Optional) else value)
+        if isinstance(record, types.Record) and isinstance(given, (types.Boolean, types.Number)):
+            field = as_dtype(record.typeof(name))
+            loss = describe_loss(name, field, as_dtype(given).kind, f"a number of type {given}")
+            if loss:
+                raise typing_error(loss)
+        return resolve(context, record, name, value)
+
+    context.resolve_setattr = resolve_assignment
+    try:
+        yield
+    finally:
+        del context.resolve_setattr

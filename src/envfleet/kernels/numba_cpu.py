@@ -16,17 +16,13 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from envfleet.errors import KernelIndexError
 from envfleet.kernels.explaining import describe_line
-from envfleet.kernels.fields import describe_typed_loss
 from envfleet.kernels.jitting import FRAMEWORK, FunctionTree
 from envfleet.kernels.machine_code import DistinctArrays, Part
 from envfleet.kernels.numba_private import (
-    AnalysisPass,
     FunctionPass,
     IRProcessing,
-    NopythonTypeInference,
     RecordAttribute,
     TypingError,
-    as_dtype,
     cgutils,
     cpu_target,
     ir,
@@ -34,26 +30,6 @@ from envfleet.kernels.numba_private import (
 )
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import add_draws, make_new_record, make_row_view
-
-
-@register_pass(mutates_CFG=False, analysis_only=True)
-class RefuseLosses(AnalysisPass):
-    """Refuses assignments of which a field of a record would lose a part."""
-
-    _name = "envfleet_refuse_losses"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Look at one function, whose types are known."""
-        for block in state.func_ir.blocks.values():
-            for found in block.find_insts(ir.SetAttr):
-                record, value = state.typemap[found.target.name], state.typemap[found.value.name]
-                loss = describe_typed_loss(types, as_dtype, record, found.attr, value)
-                if loss:
-                    raise TypingError(loss, found.loc)
-        return False
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -155,18 +131,7 @@ def _check_each(indices: Any, least: int, size: int, axis: int, place: str) -> N
         _check(index, least, size, axis, place)
 
 
-class Strict(Part):
-    """Compiles a user's function."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Return the same, with a look at assignments."""
-        (passes,) = super().define_pipelines()
-        passes.add_pass_after(RefuseLosses, NopythonTypeInference)
-        passes.finalize()
-        return [passes]
-
-
-class Checked(Strict):
+class Checked(Part):
     """Compiles a user's function to one that checks its indices."""
 
     def define_pipelines(self) -> list[Any]:
@@ -221,7 +186,7 @@ def _jit(**flags: Any) -> Callable[[Any], Any]:
     return make
 
 
-make_function = FunctionTree(_jit(**FLAGS | {"pipeline_class": Strict}), _jit(**INNER | {"pipeline_class": Strict}))
+make_function = FunctionTree(_jit(**FLAGS), _jit(**INNER))
 """Makes a user's function, and all that it calls, compilable."""
 
 # Numba's own check names neither line nor numbers, but sees what ours may leave out.

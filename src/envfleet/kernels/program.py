@@ -152,17 +152,14 @@ def ready_code(
     from envfleet.kernels.machine_code import compile_machine_code, load_machine_code
 
     path = Path(str(module.__file__)).with_suffix(".code")
-    data = read_code(path)
-    if data is None:
-        with alone(path, f"{spec.name} for {target}"):
-            data = read_code(path)
-            if data is None:
-                with compiling(spec, target):
-                    vars(module).update(make_names())
-                    code = compile_machine_code(module, samples)
-                if code.data is not None:
-                    write_code(path, code.data)
-                return code
+    with alone(path, f"{spec.name} for {target}"):
+        data = read_code(path)
+        if data is None:
+            with compiling(spec, target):
+                vars(module).update(make_names())
+                data, is_lasting = compile_machine_code(module, samples)
+            if is_lasting:
+                write_code(path, data)
     return load_machine_code(module, data)
 
 

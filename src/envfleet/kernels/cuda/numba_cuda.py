@@ -18,7 +18,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
-from envfleet.kernels.fields import describe_typed_loss
+from envfleet.kernels.fields import refusing_losses
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import add_draws, make_array, make_new_record, make_row_view
@@ -150,25 +150,15 @@ def translating() -> Iterator[None]:
     """Wrap compilation: products and sums are not contracted, and assignments lose nothing.
 
     The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
-    it and no pass of one's own, but both go through functions that can be stood in for.
+    it, but all code goes through a function that can be stood in for.
     """
 
     def compile_uncontracted(ir: Any, **options: Any) -> Any:
         return _compile_ir(ir, **options, fma=0)
 
-    context = cuda_target.typing_context
-    resolve = type(context).resolve_setattr
-
-    def resolve_assignment(record: Any, name: str, value: Any) -> Any:
-        loss = describe_typed_loss(types, as_dtype, record, name, value)
-        if loss:
-            raise TypingError(loss)
-        return resolve(context, record, name, value)
-
-    with _compiling:
-        nvvm.compile_ir, context.resolve_setattr = compile_uncontracted, resolve_assignment
+    with _compiling, refusing_losses(cuda_target.typing_context, types, as_dtype, TypingError):
+        nvvm.compile_ir = compile_uncontracted
         try:
             yield
         finally:
             nvvm.compile_ir = _compile_ir
-            del context.resolve_setattr
