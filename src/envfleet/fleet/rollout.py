@@ -235,7 +235,7 @@ def _chooser(
         if not is_batched(policy):
             raise InvalidArgument(
                 f"the policy {getattr(policy, '__name__', policy)!r} takes more than a batch of observations: "
-                "functions of one row are compiled into kernels only; pass a callable policy(observations) -> actions"
+                "pass a callable policy(observations) -> actions"
             )
         return lambda t, observations: policy(observations)
     if hasattr(policy, "weights"):  # an MLP

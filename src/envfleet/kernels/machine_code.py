@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
@@ -34,12 +34,8 @@ from envfleet.kernels.numba_private import (
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
-class _Nowhere:
-    """Stands in for the code generator where a part has no machine code that an environment could be given to."""
-
-    @staticmethod
-    def set_env(name: str, environment: Any) -> None:
-        """Do nothing."""
+_NOWHERE = SimpleNamespace(set_env=lambda name, environment: None)
+"""Stands in for the code generator where a part has no machine code that an environment could be given to."""
 
 
 class PartLibrary(JITCodeLibrary):
@@ -51,7 +47,7 @@ class PartLibrary(JITCodeLibrary):
     @property
     def codegen(self) -> Any:
         """For numba, which asks for it only to set environments."""
-        return _Nowhere
+        return _NOWHERE
 
     def finalize(self) -> None:
         """Take nothing in."""

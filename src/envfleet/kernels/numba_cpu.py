@@ -5,12 +5,12 @@ Imported with the first kernel that is compiled.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numba.extending
-import numpy as np
 from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
@@ -79,56 +79,34 @@ def check_index(array: Any, index: Any, place: str) -> None:
 
 @overload(check_index)
 def _check_index(array, index, place):  # type: ignore[no-untyped-def]  # numba compares what is annotated
-    if isinstance(array, types.UniTuple) and isinstance(index, types.Integer):
-        return lambda array, index, place: _check(index, -len(array), len(array), 0, place)
-    if isinstance(array, types.NumpyFlatType) and isinstance(index, types.Integer):
-        return lambda array, index, place: _check(index, 0, len(array), 0, place)  # numba does not count from its end
-    check = _nothing
-    if isinstance(array, types.Array):
+    lines = ["def check(array, index, place):", "    pass"]
+    if isinstance(array, (types.UniTuple, types.NumpyFlatType)) and isinstance(index, types.Integer):
+        # Numba does not count from the end of a flat array.
+        least = "-len(array)" if isinstance(array, types.UniTuple) else "0"
+        lines.append(f"    check_one(index, {least}, len(array), 0, place)")
+    elif isinstance(array, types.Array):
         parts = index if isinstance(index, types.BaseTuple) else (index,)
         axis, num_axes = 0, sum(not isinstance(part, (types.NoneType, types.EllipsisType)) for part in parts)
         for number, part in enumerate(parts):
-            check = _one_more(check, part, number if isinstance(index, types.BaseTuple) else None, axis)
+            given = f"index[{number}]" if isinstance(index, types.BaseTuple) else "index"
+            check = f"-array.shape[{axis}], array.shape[{axis}], {axis}, place)"
+            if isinstance(part, types.Integer):
+                lines.append(f"    check_one({given}, {check}")
+            elif isinstance(part, types.Array) and isinstance(part.dtype, types.Integer):
+                lines.append(f"    for one in {given}.flat: check_one(one, {check}")
             if isinstance(part, types.EllipsisType):
                 axis += array.ndim - num_axes
             elif not isinstance(part, types.NoneType):
                 axis += 1
-    return lambda array, index, place: check(array, index, place)  # noqa: PLW0108  # numba asks for a new function
-
-
-def _one_more(check: Any, part: Any, number: int | None, axis: int) -> Any:
-    """`check`, then a part of the index, its only one if `number` is `None`, along an axis."""
-    if isinstance(part, types.Integer):
-        look = _check
-    elif isinstance(part, types.Array) and isinstance(part.dtype, types.Integer):
-        look = _check_each
-    else:
-        return check
-
-    @register_jitable
-    def check_one_more(array: Any, index: Any, place: str) -> None:
-        check(array, index, place)
-        size = array.shape[axis]
-        look(index if number is None else index[number], -size, size, axis, place)
-
-    return check_one_more
-
-
-@register_jitable
-def _nothing(array: Any, index: Any, place: str) -> None:
-    pass
+    names: dict[str, Any] = {"check_one": _check}
+    exec("\n".join(lines), names)  # noqa: S102  # our own
+    return names["check"]
 
 
 @register_jitable
 def _check(index: int, least: int, size: int, axis: int, place: str) -> None:
     if index < least or index >= size:
         raise KernelIndexError(place, index, axis, size)
-
-
-@register_jitable
-def _check_each(indices: Any, least: int, size: int, axis: int, place: str) -> None:
-    for index in indices.flat:
-        _check(index, least, size, axis, place)
 
 
 class Checked(Part):
@@ -208,15 +186,8 @@ def _put_methods_first() -> None:
 _put_methods_first()
 
 
-def new_record(dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: see `make_new_record`."""
-    record = numba.from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
-    return make_new_record(intrinsic, cgutils.alloca_once, record)
-
-
-def row_view(shape: tuple[int, ...]) -> Any:
-    """Return an intrinsic `(flat, index)`: see `make_row_view`."""
-    return make_row_view(intrinsic, types, shape)
+new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, numba.from_dtype)
+row_view = functools.partial(make_row_view, intrinsic, types)
 
 
 @intrinsic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
 import threading
 import warnings
 from collections.abc import Iterator
@@ -35,10 +35,9 @@ make_function = FunctionTree(cuda.jit(device=True))
 add_draws(extending, types, from_dtype(RNG_DTYPE), make_function)
 
 
-def new_record(dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: see `make_new_record`."""
-    record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
-    return make_new_record(intrinsic, cgutils.alloca_once, record, _RECORD_ALIGNMENT)
+new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT)
+row_view = functools.partial(make_row_view, intrinsic, types)
+interleaved_row_view = functools.partial(make_row_view, intrinsic, types, is_interleaved=True)
 
 
 def array_at(dtype: np.dtype[Any]) -> Any:
@@ -60,37 +59,6 @@ def array_at(dtype: np.dtype[Any]) -> Any:
         return result(types.int64, types.int64), generate
 
     return view
-
-
-def row_view(shape: tuple[int, ...]) -> Any:
-    """Return an intrinsic `(flat, index)`: see `make_row_view`."""
-    return make_row_view(intrinsic, types, shape)
-
-
-def interleaved_row_view(shape: tuple[int, ...]) -> Any:
-    """Return the same for interleaved rows."""
-    return make_row_view(intrinsic, types, shape, is_interleaved=True)
-
-
-def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: an array of the thread's own, for the compiler to turn into registers."""
-    result = types.Array(from_dtype(dtype), len(shape), "C")
-    strides = [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-    @intrinsic
-    def allocate(_context: Any) -> Any:
-        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-            def constant(value: int) -> Any:
-                return context.get_constant(types.intp, value)
-
-            kind = context.get_data_type(result.dtype)
-            memory = cgutils.alloca_once(builder, kind, size=constant(math.prod(shape)))
-            lengths, steps = [constant(length) for length in shape], [constant(stride) for stride in strides]
-            return make_array(context, builder, result, memory, lengths, steps, constant(dtype.itemsize))
-
-        return result(), generate
-
-    return allocate
 
 
 def row_copy(length: int, *, is_read: bool) -> Any:
