@@ -107,11 +107,10 @@ class Docking(Kernel):
 
 
 # --8<-- [start:pilot]
-def pilot(observation, out, rng):
+def pilot(observations):
     """Head for the port, the slower the nearer; no one taught it to save fuel."""
-    for axis in range(2):
-        wanted_speed = min(max(-20.0 * observation[axis], -3.0), 3.0)  # m/s
-        out[axis] = min(max(2.0 * (wanted_speed - 10.0 * observation[axis + 2]), -1.0), 1.0)
+    wanted_speed = np.clip(-20.0 * observations[:, :2], -3.0, 3.0)  # m/s
+    return np.clip(2.0 * (wanted_speed - 10.0 * observations[:, 2:4]), -1.0, 1.0)
 
 
 # --8<-- [end:pilot]

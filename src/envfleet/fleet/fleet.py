@@ -205,7 +205,7 @@ class Fleet(VectorEnv[Any, Any, Any]):
 
         Args:
             policy: `"random"`, actions `(T, N, …)`, or a callable that takes a batch of observations and returns
-                actions. A kernel also takes a function of one row and a network (`envfleet.kernels.MLP`), compiled.
+                actions. A kernel also takes a network (`envfleet.kernels.MLP`), which is compiled.
             num_steps: T.
             seed: Of what the policy draws; `None` draws one.
             out: An earlier rollout of the same form, whose arrays are used again.

@@ -235,8 +235,8 @@ def _chooser(
         if not is_batched(policy):
             name = getattr(policy, "__name__", type(policy).__name__)
             raise InvalidArgument(
-                f"the policy {name!r} takes no batch of observations: networks and functions of one row are compiled "
-                "into kernels only; pass a callable policy(observations) -> actions"
+                f"the policy {name!r} takes no batch of observations alone (networks are compiled into kernels only): "
+                "pass a callable policy(observations) -> actions"
             )
         return lambda t, observations: policy(observations)
     given = layout.apart(policy)

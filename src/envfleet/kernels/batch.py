@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
@@ -18,35 +17,24 @@ from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compile_kernel
-from envfleet.kernels.source import MODES
 from envfleet.kernels.threads import Crew, count_threads
 from envfleet.options import Options
-
-if TYPE_CHECKING:
-    from envfleet.kernels.cuda.batch import CudaBatch, DeviceEnded
-
-NO_LIMIT = np.iinfo(np.int64).max
 
 
 class Ended(NamedTuple):
     """The episodes that ended in one step; every array has one entry per such episode, by ascending row.
 
     Attributes:
-        words: Records of `ENDED_DTYPE` as 64-bit words, `(episodes, 5)`, which copies faster.
+        episodes: Records of `ENDED_DTYPE`.
         now: When the step was taken, in nanoseconds.
         observations: The last ones, which a reset replaced (`SAME_STEP`); else `None`.
         infos: Likewise, by name.
     """
 
-    words: NDArray[np.int64]
+    episodes: NDArray[Any]
     now: int
     observations: NDArray[Any] | None
     infos: dict[str, NDArray[Any]]
-
-    @property
-    def episodes(self) -> NDArray[Any]:
-        """Records of `ENDED_DTYPE`, `(episodes,)`."""
-        return self.words.view(ENDED_DTYPE)[:, 0]
 
 
 class CpuBatch(BatchBase):
@@ -73,18 +61,14 @@ class CpuBatch(BatchBase):
     def __init__(
         self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
     ) -> None:
-        super().__init__(spec, num_envs, params)
+        super().__init__(spec, num_envs, options, params, limit)
         plan = self._plan
-        self._is_same_step = options.autoreset_mode is AutoresetMode.SAME_STEP
         self._copy, self._debug = options.copy, options.debug
-        self._gathers_ended = options.record_episodes or (options.final_infos and self._is_same_step)
         self._kept = Block(plan.kept, num_envs)
         for name, value in spec.state.defaults.items():
             self.write(name, value)
         self._ended = np.zeros((num_envs, ENDED_DTYPE.itemsize // 8), np.int64)
         self._finals = Block(plan.finals, num_envs if self._is_same_step else 1)
-        self._head = np.zeros(FIRST_ADDRESS, np.int64)
-        self._head[[NUM_ROWS, LIMIT, MODE]] = num_envs, limit or NO_LIMIT, MODES[options.autoreset_mode]
         self._action_dtype, self._action_shape = spec.action.dtype, (num_envs, *spec.action.shape)
         self.num_threads = count_threads(num_envs, options.workers)
         self.crew = Crew(self.num_threads, num_envs)
@@ -99,7 +83,7 @@ class CpuBatch(BatchBase):
         program = compile_kernel(spec, has_own_params, debug=self._debug)
         held = self._kept.arrays | block.arrays | {"ended": self._ended} | self._finals.arrays
         table = np.zeros(FIRST_ADDRESS + len(plan.all), np.int64)
-        table[:FIRST_ADDRESS] = self._head
+        table[[NUM_ROWS, LIMIT, MODE]] = self.num_envs, self._limit, self._mode
         for place, buffer in enumerate(plan.all, FIRST_ADDRESS):
             if buffer.name in held:
                 table[place] = held[buffer.name].ctypes.data
@@ -179,11 +163,11 @@ class CpuBatch(BatchBase):
         if self.num_threads == 1:
             count = self.program.step(table, actions)
             if count < 0:
-                refuse_action(self.spec, actions, -1 - count)
+                refuse_action(self.spec.action_space, actions, (self.num_envs,), -1 - count)
             return arrays, self._gather([(0, count)], now) if count and self._gathers_ended else None
         wrong = self.program.check(actions)
         if wrong < 0:
-            refuse_action(self.spec, actions, -1 - wrong)
+            refuse_action(self.spec.action_space, actions, (self.num_envs,), -1 - wrong)
         step_range = self.program.step_range
         counts = self.crew.run(lambda start, stop: step_range(table, actions, start, stop))
         places = [(start, count) for (start, _), count in zip(self.crew.spans, counts, strict=True)]
@@ -206,7 +190,7 @@ class CpuBatch(BatchBase):
         actions = convert_actions(self.spec, actions, (len(rows),))
         wrong = self.program.check(actions)
         if wrong < 0:
-            refuse_action(self.spec, actions, -1 - wrong)
+            refuse_action(self.spec.action_space, actions, (len(rows),), -1 - wrong)
         whole = np.zeros(self._action_shape, self._action_dtype)
         whole[rows] = actions
         table, arrays = self._pool.take()
@@ -225,13 +209,12 @@ class CpuBatch(BatchBase):
 
     def _gather(self, places: list[tuple[int, int]], now: int) -> Ended:
         """Gather the episodes that ended; `places` are where slices of rows begin, and how many each wrote there."""
-        words = np.concatenate([self._ended[start : start + count] for start, count in places])
-        if not self._is_same_step:
-            return Ended(words, now, None, {})
-        rows = words[:, 0]
-        finals = self._finals.arrays
-        infos = {name: finals[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
-        return Ended(words, now, self.final_observations[rows], infos)
+        words = np.concatenate([self._ended[start : start + count] for start, count in places])  # which copies fast
+        episodes, rows = words.view(ENDED_DTYPE)[:, 0], words[:, 0]
+        if not self._has_final_infos:
+            return Ended(episodes, now, None, {})
+        infos = {name: self._finals.arrays[f"final_i_{name}"][rows] for name in self.spec.kernel.info_fields}
+        return Ended(episodes, now, self.final_observations[rows], infos)
 
     # ------------------------------------------------------------------ what is kept
 
@@ -247,30 +230,18 @@ class CpuBatch(BatchBase):
     def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
         self._kept.arrays[name][slice(None) if rows is None else rows] = values
 
-    def _copy_kept(self) -> Mapping[str, NDArray[Any]]:
-        copy = Block(self._plan.kept, self.num_envs)
-        copy.memory[...] = self._kept.memory
-        return copy.arrays
-
     def close(self) -> None:
         """End the threads."""
         self.crew.close()
 
 
-KernelBatch: TypeAlias = "CpuBatch | CudaBatch"
-"""Kernel environments, stepped together.
-
-Arrays that `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos: NumPy's on
-the CPU, else `DeviceArray`s. All others are on the host.
-"""
-EndedInStep: TypeAlias = "Ended | DeviceEnded"
-"""The episodes that ended in one step."""
-
-
 def make_batch(
     spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None
-) -> KernelBatch:
+) -> BatchBase:
     """Make the batch of a fleet.
+
+    Arrays that its `reset`, `observe` and `step` return are observations, rewards, terminated, truncated, and infos:
+    NumPy's on the CPU, else `DeviceArray`s. All others are on the host.
 
     Args:
         spec: The kernel.
@@ -280,7 +251,7 @@ def make_batch(
         limit: Steps after which an episode is truncated; `None` for never.
 
     Raises:
-        InvalidArgument: A device that there is not, or threads or checks for CUDA.
+        InvalidArgument: Options that the device does not have.
         KernelError: The kernel cannot be compiled.
         OutOfMemory: There is not enough of it.
     """
@@ -288,8 +259,6 @@ def make_batch(
         raise InvalidArgument(f"stream={options.stream} with device='cpu', which has none: add device='cuda'")
     if options.device == "cpu":
         return CpuBatch(spec, num_envs, options, params, limit)
-    if options.device != "cuda":
-        raise InvalidArgument(f"device={options.device!r}: pass one of 'cpu', 'cuda'")
     if options.workers is not None:
         raise InvalidArgument(
             f"workers={options.workers} with device='cuda': leave it out, every sub-environment has a thread"

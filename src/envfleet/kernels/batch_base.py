@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,8 +15,12 @@ from envfleet.errors import InvalidArgument, KernelError
 from envfleet.kernels.buffers import BufferPlan
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.plain import PlainRecord
-from envfleet.kernels.requests import merge_params
+from envfleet.kernels.requests import check_params
 from envfleet.kernels.rng import RNG_DTYPE
+from envfleet.kernels.source import MODES, SAME_STEP
+from envfleet.options import Options
+
+_NO_LIMIT = np.iinfo(np.int64).max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +52,32 @@ class BatchBase(abc.ABC):
     Args:
         spec: The kernel.
         num_envs: How many sub-environments.
+        options: Of the fleet; they decide whether a step returns the episodes that ended in it.
         params: Values by name, each for all or `(num_envs, …)`.
+        limit: Steps after which an episode is truncated; `None` for never.
 
     Raises:
         InvalidArgument: A parameter that does not exist, or values of a wrong shape or type.
     """
 
+    device: str
+    """`"cpu"` or `"cuda"`."""
+
+    num_threads: int
+    """Threads of the CPU that step it."""
+
     _has_own_params: bool
     """Whether the present code is for parameters that may differ between sub-environments."""
 
-    def __init__(self, spec: KernelSpec, num_envs: int, params: Mapping[str, Any]) -> None:
+    def __init__(
+        self, spec: KernelSpec, num_envs: int, options: Options, params: Mapping[str, Any], limit: int | None = None
+    ) -> None:
         self.spec, self.num_envs, self._plan = spec, num_envs, BufferPlan(spec)
-        self._params = merge_params(spec, num_envs, {}, {**spec.params.defaults, **params})
+        self._limit, self._mode = limit or _NO_LIMIT, MODES[options.autoreset_mode]
+        self._is_same_step = self._mode == SAME_STEP
+        self._has_final_infos = options.final_infos and self._is_same_step
+        self._gathers_ended = options.record_episodes or self._has_final_infos
+        self._params = check_params(spec, num_envs, {**spec.params.defaults, **params})
 
     @abc.abstractmethod
     def kept(self, name: str) -> NDArray[Any]:
@@ -67,10 +86,6 @@ class BatchBase(abc.ABC):
     @abc.abstractmethod
     def _keep(self, name: str, values: Any, rows: NDArray[np.int64] | None = None) -> None:
         """Set an array of what is kept, in some rows or in all."""
-
-    @abc.abstractmethod
-    def _copy_kept(self) -> Mapping[str, NDArray[Any]]:
-        """Return a copy of all arrays of what is kept, by name."""
 
     @abc.abstractmethod
     def _build(self) -> None:
@@ -148,7 +163,13 @@ class BatchBase(abc.ABC):
             values: By name, each for all of `rows` or one per row.
             rows: Which; `None` for all.
         """
-        before, self._params = self._params, merge_params(self.spec, self.num_envs, self._params, values, rows)
+        before = self._params
+        changed = check_params(self.spec, self.num_envs if rows is None else len(rows), values)
+        for name, given in changed.items() if rows is not None else ():
+            whole = np.broadcast_to(before[name], (self.num_envs, *before[name].shape[1:])).copy()
+            whole[rows] = given
+            changed[name] = whole
+        self._params = {**before, **changed}
         if self._has_own_params == self._needs_own_params():
             self._write_params(values)
             return
@@ -166,10 +187,8 @@ class BatchBase(abc.ABC):
 
     def save(self, rows: NDArray[np.int64] | None = None) -> BatchState:
         """Copy everything of some rows, or of all."""
-        if rows is None:
-            return BatchState(self._copy_kept(), self.params)
-        params = {name: values[rows] if len(values) > 1 else values.copy() for name, values in self._params.items()}
-        return BatchState({one.name: self.kept(one.name)[rows] for one in self._plan.kept}, params)
+        state = BatchState({one.name: self.kept(one.name) for one in self._plan.kept}, self._params)
+        return copy.deepcopy(state) if rows is None else state[rows]
 
     def load(self, state: BatchState, rows: NDArray[np.int64] | None = None) -> None:
         """Bring saved rows back, to the same places or others; they may come from another device.
@@ -178,25 +197,17 @@ class BatchBase(abc.ABC):
             InvalidArgument: They are of another kernel.
         """
         own, saved = ({name: each.shape[1:] for name, each in one.items()} for one in (self._params, state.params))
-        if own != saved or self._forms_of(state.arrays) != {
-            one.name: (one.dtype, one.shape) for one in self._plan.kept
-        }:
+        forms = {name: (array.dtype, array.shape[1:]) for name, array in state.arrays.items()}
+        if own != saved or forms != {one.name: (one.dtype, one.shape) for one in self._plan.kept}:
             names, expected = (", ".join(one) or "none" for one in (saved, own))
             raise InvalidArgument(
                 f"the saved state has other fields than {self.spec.name}: its parameters are {names}, expected "
                 f"{expected}; pass one of the same kernel"
             )
-        self._load(state.arrays, rows)
+        for name, values in state.arrays.items():
+            self._keep(name, values, rows)
         if any(not np.array_equal(self._params[name], values) for name, values in state.params.items()):
             self.set_params(dict(state.params), rows)
-
-    def _forms_of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Return dtype and shape of a row of each array."""
-        return {name: (one.dtype, one.shape[1:]) for name, one in arrays.items()}
-
-    def _load(self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64] | None) -> None:
-        for name, values in arrays.items():
-            self._keep(name, values, rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a batch of kernel environments holds addresses of its memory: pickle what save() returns")

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import OutOfMemory
-from envfleet.kernels.fields import Fields
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.rng import RNG_DTYPE
 
@@ -54,19 +53,16 @@ class RecordBuffers:
         variable: Name of the record in compiled code.
         prefix: Of the buffers' names.
         dtype: Of the record.
-        is_split: One array per field, rather than an array of records.
     """
 
     variable: str
     prefix: str
     dtype: np.dtype[Any]
-    is_split: bool
 
-    @staticmethod
-    def of(fields: Fields, variable: str, prefix: str) -> RecordBuffers:
-        """Return the buffers of a kernel's state or parameters."""
-        is_split = all(fields.dtype[name].subdtype is None for name in fields.names)
-        return RecordBuffers(variable, prefix, fields.dtype, is_split)
+    @property
+    def is_split(self) -> bool:
+        """Whether there is one array per field, rather than an array of records."""
+        return all(self.dtype[name].subdtype is None for name in self.fields)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -102,9 +98,9 @@ class BufferPlan:
 
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
-        self.state = RecordBuffers.of(spec.state, "state", "s")
-        self.rng = RecordBuffers("rng", "g", RNG_DTYPE, is_split=True)
-        self.params = RecordBuffers.of(spec.params, "params", "p")
+        self.state = RecordBuffers("state", "s", spec.state.dtype)
+        self.rng = RecordBuffers("rng", "g", RNG_DTYPE)
+        self.params = RecordBuffers("params", "p", spec.params.dtype)
         self.episode = (
             Buffer("awaiting", np.dtype(np.uint8)),
             Buffer("elapsed", np.dtype(np.int64)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 import time
 from collections.abc import Sequence
 from copy import deepcopy
@@ -14,18 +13,24 @@ from numpy.typing import NDArray
 
 from envfleet.errors import CallPending, Failure, InvalidArgument, KernelIndexError, ResetNeeded
 from envfleet.fleet import engine as seam
-from envfleet.fleet.checks import Seeds
 from envfleet.fleet.episodes import EpisodeStatus
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.infos import take_infos
 from envfleet.fleet.lifecycle import Lifecycle, refuse_ended
-from envfleet.fleet.rollout import Rollout, check_rollout, is_batched, map_arrays, step_rollout
+from envfleet.fleet.rollout import Rollout, check_rollout, map_arrays, step_rollout
 from envfleet.fleet.stats import FleetStats, Plan
 from envfleet.kernels.batch import make_batch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.infos import KernelInfos
 from envfleet.kernels.kernel import Kernel, KernelSpec, choose_kernel, read_kernel
-from envfleet.kernels.requests import check_render_mode, read_first_seed, read_limit, read_params, read_seeds
+from envfleet.kernels.requests import (
+    check_render_mode,
+    convert_values,
+    read_first_seed,
+    read_limit,
+    read_params,
+    read_seeds,
+)
 from envfleet.kernels.rng import to_generator
 from envfleet.kernels.rollouts.policies import MLP
 from envfleet.kernels.rollouts.rollout import run_rollout
@@ -62,12 +67,11 @@ class KernelEngine(seam.Engine):
         render_mode: str | None = None,
         **params: Any,
     ) -> None:
-        self._batch: Any = None
         check_render_mode(render_mode)
-        self._kernel, self.copy = spec, options.copy
+        self._kernel, self._num_envs, self.copy = spec, num_envs, options.copy
         self._unpack, self._has_parts = spec.observation.unpack, bool(spec.observation.parts)
         self._first_seed = read_first_seed(options.seed, num_envs)
-        self._batch = make_batch(spec, num_envs, options, params, read_limit(max_episode_steps))
+        self._batch: Any = make_batch(spec, num_envs, options, params, read_limit(max_episode_steps))
         threads = self._batch.num_threads
         crew = f"{threads} thread{'s' if threads > 1 else ''} on the CPU"
         crew = "one thread per sub-environment on the CUDA device" if options.device == "cuda" else crew
@@ -97,7 +101,7 @@ class KernelEngine(seam.Engine):
         self._observations: Any = None
         self._result: Any = None
         self._sent: seam.Batch | None = None
-        self._steps = self._partial_steps = self._step_ns = 0
+        self._steps = self._step_ns = 0
 
     @property
     def params(self) -> dict[str, NDArray[Any]]:
@@ -112,7 +116,7 @@ class KernelEngine(seam.Engine):
             refuse_ended(batch.kept("awaiting"))
         start_ns = time.perf_counter_ns()
         arrays, ended = batch.step(actions, start_ns)
-        self._steps += 1
+        self._steps += self._num_envs
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = arrays[0]
         infos = {} if ended is None and not self._has_infos else self._infos.step(arrays, ended)
@@ -140,13 +144,13 @@ class KernelEngine(seam.Engine):
         if self._sent is not None:
             raise CallPending("send() while what was sent before is not received: a kernel steps at once, recv() first")
         if request.rows is None:
-            return seam.Batch(*self.step(request.actions), np.arange(self.traits.num_envs))
+            return seam.Batch(*self.step(request.actions), np.arange(self._num_envs))
         batch, rows = self._batch, request.rows
         if self._is_disabled and batch.count_awaiting():
             refuse_ended(batch.kept("awaiting") != 0, rows)
         start_ns = time.perf_counter_ns()
         arrays, ended = batch.step_rows(rows, request.actions, start_ns)
-        self._partial_steps += len(rows)
+        self._steps += len(rows)
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = self._observations.copy()
         self._observations[rows] = arrays[0][rows]
@@ -161,40 +165,30 @@ class KernelEngine(seam.Engine):
             return result
         sent: Any = self._sent
         if rows is not None and not np.array_equal(rows, sent.env_indices):
-            order = np.argsort(sent.env_indices)
-            if not np.array_equal(np.sort(rows), sent.env_indices[order]):
+            if len(rows) < len(sent.env_indices):
                 raise InvalidArgument(
                     "recv(env_indices=…) of some of what was sent: a kernel steps at once, receive all"
                 )
-            places = order[np.argsort(np.argsort(rows))]
-            rewards, terminated, truncated = (array[places] for array in sent[1:4])
-            observations = map_arrays(sent.observations, lambda array: array[places])
-            sent = seam.Batch(observations, rewards, terminated, truncated, take_infos(sent.infos, places), rows)
+            order = np.argsort(sent.env_indices)
+            places = order[np.searchsorted(sent.env_indices, rows, sorter=order)]
+            parts = (map_arrays(part, lambda array: array[places]) for part in sent[:4])
+            sent = seam.Batch._make([*parts, take_infos(sent.infos, places), rows])
         self._sent = None
         return sent
 
     def _reset(self, request: seam.Reset) -> dict[str, Any]:
-        num_envs, rows = self.traits.num_envs, request.rows
-        params = read_params(request.options)
-        every = np.arange(num_envs) if rows is None else rows
-        values, is_seeded = self._read_seeds(request.seeds, every)
+        rows, params = request.rows, read_params(request.options)
+        every = np.arange(self._num_envs) if rows is None else rows
+        values, is_seeded = read_seeds(request.seeds, every, self._num_envs)
         if params:
             self._batch.set_params(params, rows)
         if self._seeds is None:
-            self._seeds = np.uint64(self._first_seed) + np.arange(num_envs, dtype=np.uint64)
+            self._seeds = np.uint64(self._first_seed) + np.arange(self._num_envs, dtype=np.uint64)
             values, is_seeded = np.where(is_seeded, values, self._seeds[every]), np.ones(len(every), np.bool_)
         self._seeds[every[is_seeded]] = values[is_seeded]
         arrays = self._batch.reset(every, values, is_seeded)
         self._observations = arrays[0]
         return self._infos.reset(arrays, rows)
-
-    def _read_seeds(self, seeds: Seeds, rows: seam.Rows) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        if isinstance(seeds, int):
-            values, is_seeded = read_seeds(seeds, self.traits.num_envs)
-            return values[rows], is_seeded[rows]
-        if seeds is None:
-            return np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.bool_)
-        return read_seeds(seeds, len(rows))
 
     def observe(self, rows: seam.Rows | None = None, *, final: bool = False) -> Any:
         """Return the last observations; the last ones of ended episodes are a view."""
@@ -211,19 +205,18 @@ class KernelEngine(seam.Engine):
             return self._render()
         if name == "np_random":
             return [to_generator(record) for record in self._batch.rng_records()]
-        num_envs = self.traits.num_envs
         if name == "np_random_seed":
-            return [None] * num_envs if self._seeds is None else list(self._seeds.tolist())
+            return [None] * self._num_envs if self._seeds is None else list(self._seeds.tolist())
         if name in self._kernel.params.names:
             values = self._batch.params[name]
-            return _to_values(np.broadcast_to(values, (num_envs, *values.shape[1:])))
+            return _to_values(np.broadcast_to(values, (self._num_envs, *values.shape[1:])))
         if name in self._kernel.state.names:
             return _to_values(self._batch.field(name))
         value = getattr(self._kernel.kernel, name, None)
         if value is None or callable(value):
             known = ", ".join((*self._kernel.params.names, *self._kernel.state.names))
             raise AttributeError(f"{self._kernel.name} has no attribute {name!r}: it has {known}")
-        return (value,) * num_envs
+        return (value,) * self._num_envs
 
     def _set_attr(self, name: str, values: Any) -> None:
         if name in self._kernel.params.names:
@@ -233,34 +226,22 @@ class KernelEngine(seam.Engine):
             self._kernel.params.check_name(name)
         if self._seeds is None:
             raise ResetNeeded(f"set_attr({name!r}) before the first reset, which sets it: call reset() first")
-        field, num_envs = self._kernel.state.dtype[name], self.traits.num_envs
-        try:
-            given = np.asarray(values)
-            with np.errstate(invalid="ignore"):
-                each = np.broadcast_to(given.astype(field.base), (num_envs, *field.shape))
-            if field.base.kind in "iub" and not np.array_equal(each, np.broadcast_to(given, each.shape)):
-                raise ValueError("a part of a number would be lost")
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgument(
-                f"set_attr({name!r}, {reprlib.repr(values)}): {name} is {field.base} of shape {field.shape}; pass one "
-                f"value for all sub-environments, or a list or array of one for each of the {num_envs}"
-            ) from error
-        self._batch.write(name, each)
+        self._batch.write(name, convert_values(self._kernel.state.dtype[name], self._num_envs, name, values))
 
     def _render(self) -> Sequence[Any]:
         if self.traits.render_mode is None:
             return ()
-        return [self._batch.render(row) for row in range(self.traits.num_envs)]
+        return [self._batch.render(row) for row in range(self._num_envs)]
 
     def _load(self, request: seam.SetState) -> None:
         states, rows = request.states, request.rows
-        count = self.traits.num_envs if rows is None else len(rows)
+        count = self._num_envs if rows is None else len(rows)
         if not isinstance(states, BatchState) or states.num_rows != count:
             found = f"{states.num_rows} sub-environments" if isinstance(states, BatchState) else type(states).__name__
             raise InvalidArgument(f"set_state needs a state of {count} sub-environments from get_state, got {found}")
         self._batch.load(states, rows)
         if self._seeds is None:
-            self._seeds = np.zeros(self.traits.num_envs, np.uint64)
+            self._seeds = np.zeros(self._num_envs, np.uint64)
         self._observations = self._batch.observe()[0]
 
     # -------------------------------------------------------------------------------------------------- the rest
@@ -269,22 +250,21 @@ class KernelEngine(seam.Engine):
         """Step `num_steps` times in one compiled call, unless the policy is a callable for batches."""
         mode = self.traits.autoreset_mode
         check_rollout(mode, num_steps, out)
-        if is_batched(policy) or (self._kernel.action.parts and not callable(policy) and not isinstance(policy, MLP)):
+        if callable(policy) or (self._kernel.action.parts and not isinstance(policy, MLP)):
             return step_rollout(self, policy, num_steps, seed, out)
         if self.traits.device != "cpu":
             raise InvalidArgument(f"rollout runs on the CPU, this fleet on {self.traits.device!r}: call step in a loop")
         start_ns = time.perf_counter_ns()
         rollout = run_rollout(self._batch, policy, num_steps, autoreset_mode=mode, seed=seed, out=out)
-        self._steps += num_steps
+        self._steps += num_steps * self._num_envs
         self._step_ns += time.perf_counter_ns() - start_ns
         self._observations = rollout.memory.outputs[0][-1]
         return rollout
 
     def episodes(self) -> EpisodeStatus:
         """Return where every episode stands."""
-        batch, num_envs = self._batch, self.traits.num_envs
-        counts = batch.kept("episodes")
-        ids = np.where(counts > 0, (counts - 1) * num_envs + np.arange(num_envs), -1)
+        batch, counts = self._batch, self._batch.kept("episodes")
+        ids = np.where(counts > 0, (counts - 1) * self._num_envs + np.arange(self._num_envs), -1)
         return EpisodeStatus(
             ids, batch.kept("returns").copy(), batch.kept("elapsed").copy(), batch.kept("awaiting") != 0
         )
@@ -305,13 +285,12 @@ class KernelEngine(seam.Engine):
 
     def look(self, *, stacks: bool = False) -> FleetStats:
         """Return statistics."""
-        steps, step_s = self._steps * self.traits.num_envs + self._partial_steps, self._step_ns / 1e9
+        steps, step_s = self._steps, self._step_ns / 1e9
         return FleetStats(steps, steps / step_s if step_s else 0.0, step_s, 0.0, 0.0, step_s, 0, ())
 
     def close(self, timeout_s: float) -> list[Failure]:
         """Release threads and memory."""
-        if self._batch is not None:
-            self._batch.close()
+        self._batch.close()
         return []
 
 
@@ -332,9 +311,8 @@ def make_engine(
         max_episode_steps: The time limit.
         **kwargs: `env_spec`, `render_mode`, and parameters of the kernel.
     """
-    given = {name: kwargs.pop(name) for name in ("env_spec", "render_mode") if name in kwargs}
-    chosen, params = choose_kernel(kernel, kwargs)
-    return KernelEngine(read_kernel(chosen), num_envs, options, max_episode_steps, **given, **params)
+    chosen, others = choose_kernel(kernel, kwargs)
+    return KernelEngine(read_kernel(chosen), num_envs, options, max_episode_steps, **others)
 
 
 def make_vector(

@@ -12,11 +12,12 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 
+from envfleet.fleet.checks import check_whole
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.batch_base import BatchState
 from envfleet.kernels.host_actions import batch_of_one
 from envfleet.kernels.kernel import Kernel, choose_kernel, read_kernel
-from envfleet.kernels.requests import check_render_mode, read_params, read_seeds
+from envfleet.kernels.requests import LARGEST_SEED, check_render_mode, read_params
 from envfleet.kernels.rng import from_generator, to_generator
 from envfleet.options import Options
 
@@ -42,6 +43,7 @@ class KernelEnv(gym.Env[Any, Any]):
     ) -> None:
         chosen, params = choose_kernel(kernel, params)
         self._kernel = spec = read_kernel(chosen)
+        self._fields = frozenset({*spec.params.names, *spec.state.names})
         check_render_mode(render_mode)
         self.render_mode = render_mode
         self.metadata = {**type(self).metadata, "render_fps": spec.kernel.render_fps}
@@ -64,10 +66,9 @@ class KernelEnv(gym.Env[Any, Any]):
             self._batch.set_params(params)
         if seed is None and self._np_random_seed is None:
             seed = np_random()[1] % 2**63
-        seeds, is_seeded = read_seeds([seed], 1)
-        if is_seeded[0]:
-            self._np_random_seed = int(seeds[0])
-        arrays = self._batch.reset(_ROW, seeds, is_seeded)
+        if seed is not None:
+            self._np_random_seed = check_whole("seed", seed, 0, LARGEST_SEED, most_name="2**64 - 1")
+        arrays = self._batch.reset(_ROW, np.array([seed or 0], np.uint64), np.array([seed is not None]))
         return self._kernel.observation.unpack(arrays[0][0]), self._infos(arrays)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -127,26 +128,23 @@ class KernelEnv(gym.Env[Any, Any]):
 
     def has_wrapper_attr(self, name: str) -> bool:
         """Return whether there is such a parameter, field of the state, or attribute."""
-        return self._has_field(name) or super().has_wrapper_attr(name)
+        return name in self._fields or super().has_wrapper_attr(name)
 
     def get_wrapper_attr(self, name: str) -> Any:
         """Return a parameter, a field of the state, or an attribute."""
         if name in self._kernel.params.names:
             return self._batch.params[name][0]
-        return self._batch.field(name)[0] if self._has_field(name) else super().get_wrapper_attr(name)
+        return self._batch.field(name)[0] if name in self._fields else super().get_wrapper_attr(name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set a parameter, a field of the state, or an attribute."""
         if name in self._kernel.params.names:
             self._batch.set_params({name: value})
-        elif self._has_field(name):
+        elif name in self._fields:
             self._batch.field(name)[0] = value
         else:
             return super().set_wrapper_attr(name, value, force=force)
         return True
-
-    def _has_field(self, name: str) -> bool:
-        return name in self._kernel.params.names or name in self._kernel.state.names
 
 
 def _revive(make: Callable[[], KernelEnv], state: BatchState, seed: int | None, spec: Any) -> KernelEnv:

@@ -7,10 +7,11 @@ float), and narrow their precision.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,6 @@ _NAMES = ("bool", "int", "float")
 _KEPT = ("would keep only whether it is 0", "would cut off its fraction")
 
 
-@dataclasses.dataclass(frozen=True)
-class ArrayField:
-    """A field that is an array of fixed shape; made by `array`."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
 def array(shape: int | tuple[int, ...], dtype: Any) -> Any:
     """Declare an array among the fields of a state.
 
@@ -55,7 +48,7 @@ def array(shape: int | tuple[int, ...], dtype: Any) -> Any:
         raise KernelError(f"array({shape!r}, …): the shape is an int above 0 or a tuple of such")
     if np.dtype(dtype).kind not in "biuf":
         raise KernelError(f"array({shape!r}, {dtype!r}): the dtype is one of numbers, such as np.float32")
-    return ArrayField(lengths, np.dtype(dtype))
+    return np.dtype((dtype, lengths))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +105,15 @@ def read_fields(declaration: type, owner: str, *, need_defaults: bool) -> Fields
     annotations = _annotations(declaration, owner)
     for name, value in vars(declaration).items():
         is_python = name.startswith("__")  # which puts numbers there, as `__firstlineno__`
-        is_value = isinstance(value, (bool, int, float, np.generic, np.ndarray, ArrayField))
+        is_value = isinstance(value, (bool, int, float, np.generic, np.ndarray, np.dtype))
         if is_value and not is_python and name not in annotations:
             raise KernelError(f"{owner}.{name} has no type, without which it is no field: write `{name}: float = …`")
     for name, kind in annotations.items():
         value = getattr(declaration, name, None)
-        if need_defaults and (value is None or isinstance(value, ArrayField)):
+        if need_defaults and (value is None or isinstance(value, np.dtype)):
             raise KernelError(f"{owner}.{name} has no default: write `{name}: float = 1.0`")
         dtypes[name] = _dtype_of(kind, value, f"{owner}.{name}")
-        if value is not None and not isinstance(value, ArrayField):
+        if value is not None and not isinstance(value, np.dtype):
             defaults[name] = _check_default(value, dtypes[name], f"{owner}.{name}")
     return Fields(owner, np.dtype(list(dtypes.items()), align=True), defaults)
 
@@ -158,14 +151,16 @@ def check_precision(dtype: np.dtype[Any], where: str) -> None:
 
 
 def _dtype_of(kind: Any, value: Any, where: str) -> Any:
-    if isinstance(value, (ArrayField, np.ndarray)):
-        check_precision(value.dtype, where)
-        if value.dtype == np.bool_:
+    if isinstance(value, np.ndarray):
+        value = np.dtype((value.dtype, value.shape))
+    if isinstance(value, np.dtype):
+        check_precision(value.base, where)
+        if value.base == np.bool_:
             raise KernelError(
                 f"{where} is an array of bools, which compiled code cannot keep in a record: make it np.uint8, where "
                 "True is 1 and False is 0"
             )
-        return value.dtype, value.shape
+        return value
     if kind in _PYTHON_TYPES:
         return np.dtype(_PYTHON_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, enum.IntEnum):
@@ -197,17 +192,29 @@ def describe_loss(name: str, field: Any, kind: str, given: str) -> str | None:
     )
 
 
-def describe_typed_loss(types: Any, as_dtype: Any, record: Any, name: str, value: Any) -> str | None:
-    """Say the same of an assignment in compiled code.
+@contextlib.contextmanager
+def refusing_losses(context: Any, types: Any, as_dtype: Any, typing_error: Any) -> Iterator[None]:
+    """Have a compiler refuse assignments of which a field would lose a part.
 
     Args:
+        context: The compiler's typing context, which asks for the type of every assignment to a field.
         types: The compiler's types.
         as_dtype: Turns such a type into a dtype.
-        record: Type of what is assigned to.
-        name: Of the field.
-        value: Type of what is assigned.
+        typing_error: What the compiler raises.
     """
-    value = types.unliteral(value.type if isinstance(value, types.Optional) else value)
-    if not isinstance(record, types.Record) or not isinstance(value, (types.Boolean, types.Number)):
-        return None
-    return describe_loss(name, as_dtype(record.typeof(name)), as_dtype(value).kind, f"a number of type {value}")
+    resolve = type(context).resolve_setattr
+
+    def resolve_assignment(record: Any, name: str, value: Any) -> Any:
+        given = types.unliteral(value.type if isinstance(value, types.Optional) else value)
+        if isinstance(record, types.Record) and isinstance(given, (types.Boolean, types.Number)):
+            field = as_dtype(record.typeof(name))
+            loss = describe_loss(name, field, as_dtype(given).kind, f"a number of type {given}")
+            if loss:
+                raise typing_error(loss)
+        return resolve(context, record, name, value)
+
+    context.resolve_setattr = resolve_assignment
+    try:
+        yield
+    finally:
+        del context.resolve_setattr

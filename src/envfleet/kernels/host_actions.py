@@ -68,7 +68,7 @@ def _convert(form: ArraySpec, space: Any, actions: Any, leading: tuple[int, ...]
     converted = np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED"])
     if dtype.kind in "iu" and not np.array_equal(converted, array):  # what wraps around may look right
         differs = (converted != array).reshape(int(np.prod(leading)), -1).any(axis=1)
-        _refuse(space, array, leading, int(np.argmax(differs)))
+        refuse_action(space, array, leading, int(np.argmax(differs)))
     return converted
 
 
@@ -87,21 +87,18 @@ def as_array(actions: Any) -> NDArray[Any]:
         ) from error
 
 
-def refuse_action(spec: KernelSpec, actions: NDArray[Any], place: int) -> NoReturn:
+def refuse_action(space: Any, actions: NDArray[Any], leading: tuple[int, ...], place: int) -> NoReturn:
     """Say which action is not in the space.
 
     Args:
-        spec: The kernel.
-        actions: All of them, `(num_envs, …)` or `(num_steps, num_envs, …)`.
+        space: Of one action.
+        actions: All of them.
+        leading: `(num_envs,)`, or `(num_steps, num_envs)`.
         place: Which, counted over the leading dimensions.
 
     Raises:
         InvalidArgument: Always.
     """
-    _refuse(spec.action_space, actions, actions.shape[: actions.ndim - len(spec.action.shape)], place)
-
-
-def _refuse(space: Any, actions: NDArray[Any], leading: tuple[int, ...], place: int) -> NoReturn:
     *steps, row = (int(index) for index in np.unravel_index(place, leading))
     when = f"at step {steps[0]} " if steps else ""
     raise InvalidArgument(

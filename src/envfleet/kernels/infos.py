@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.fleet.episodes import EndedEpisodes
-from envfleet.kernels.batch import EndedInStep
+from envfleet.kernels.batch import Ended
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.options import Options
 
@@ -22,12 +22,12 @@ class KernelInfos:
     Args:
         spec: The kernel.
         num_envs: How many sub-environments.
-        options: Of the fleet; `record_episodes` and `final_infos` decide what there is.
+        options: Of the fleet.
     """
 
     def __init__(self, spec: KernelSpec, num_envs: int, options: Options) -> None:
         self._names, self._num_envs = tuple(spec.kernel.info_fields), num_envs
-        self._records, self._has_finals = options.record_episodes, options.final_infos
+        self._records = options.record_episodes
         self._unpack = spec.observation.unpack
         self._all = np.ones(num_envs, np.bool_)
         self._all.flags.writeable = False
@@ -41,18 +41,16 @@ class KernelInfos:
             infos[f"_{name}"] = np.ones(size, np.bool_)
         return infos
 
-    def step(self, arrays: tuple[Any, ...], ended: EndedInStep | None) -> dict[str, Any]:
-        """Return the infos of a step; `ended` are the episodes that ended, if it is not known that none did."""
+    def step(self, arrays: tuple[Any, ...], ended: Ended | None) -> dict[str, Any]:
+        """Return the infos of a step; `ended` are the episodes that ended in it, if any did and they are gathered."""
         infos: dict[str, Any] = {}
         for name, column in zip(self._names, arrays[_FIRST_INFO:], strict=True):
             infos[name], infos[f"_{name}"] = column, self._all
-        if ended is None or not (self._records or (self._has_finals and ended.observations is not None)):
+        if ended is None:
             return infos
         episodes = ended.episodes
         rows = episodes["row"]
-        if len(rows) == 0:
-            return infos
-        if self._has_finals and ended.observations is not None:
+        if ended.observations is not None:
             infos |= self._finals(rows, ended.observations, ended.infos)
         if self._records:
             seconds = (ended.now - episodes["begun"]) // 1000 / 1e6

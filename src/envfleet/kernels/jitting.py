@@ -40,8 +40,7 @@ class FunctionTree:
     def __init__(self, jit: Jit, jit_outlined: Jit | None = None) -> None:
         self._jit = jit
         self._jit_outlined = jit_outlined or jit
-        self._made: dict[tuple[int, str, str], Any] = {}
-        self._kept: list[Any] = []  # so that no id is used twice
+        self._made: dict[tuple[Any, str, str], Any] = {}
 
     def __call__(self, function: Any, records: str = "") -> Any:
         """Make one function; the same function is made once, and anew when what it refers to has changed.
@@ -53,15 +52,14 @@ class FunctionTree:
         """
         function = getattr(function, "py_func", function)
         records = "" if function.__module__.startswith(FRAMEWORK) else records
-        key = (id(function), fingerprint([function]), records)
+        key = (function, fingerprint([function]), records)
         if key not in self._made:
-            self._kept.append(function)
-            self._make(function, key)
+            self._make(*key)
         return self._made[key]
 
-    def _make(self, function: types.FunctionType, key: tuple[int, str, str]) -> None:
+    def _make(self, function: types.FunctionType, key: str, records: str) -> None:
         """Make the same code with globals, closure and defaults that hold compilable functions."""
-        records, code = key[2], function.__code__
+        code = function.__code__
         defaults = self._replace(function.__defaults__, records)
         names, cells = dict(function.__globals__), {name: types.CellType() for name in code.co_freevars}
         copy = types.FunctionType(code, names, function.__name__, defaults, tuple(cells.values()))
@@ -70,7 +68,7 @@ class FunctionTree:
         }
         copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
         # It is kept before what it refers to is made, which may be itself.
-        self._made[key] = (self._jit_outlined if OUTLINED in vars(function) else self._jit)(copy)
+        self._made[function, key, records] = (self._jit_outlined if OUTLINED in vars(function) else self._jit)(copy)
         for name, value in self._make_references(function, records).items():
             if name in cells:
                 cells[name].cell_contents = value

@@ -7,19 +7,24 @@ a few functions that are called from outside.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-import types as python_types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numba
+from numba import types
 
+from envfleet.kernels.fields import refusing_losses
 from envfleet.kernels.numba_private import (
     CompilerBase,
     DefaultPassBuilder,
     Environment,
     JITCodeLibrary,
+    TypingError,
+    as_dtype,
     cpu_target,
     global_compiler_lock,
     lookup_environment,
@@ -29,12 +34,8 @@ from envfleet.kernels.numba_private import (
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
-class _Nowhere:
-    """Stands in for the code generator where a part has no machine code that an environment could be given to."""
-
-    @staticmethod
-    def set_env(name: str, environment: Any) -> None:
-        """Do nothing."""
+_NOWHERE = SimpleNamespace(set_env=lambda name, environment: None)
+"""Stands in for the code generator where a part has no machine code that an environment could be given to."""
 
 
 class PartLibrary(JITCodeLibrary):
@@ -46,7 +47,7 @@ class PartLibrary(JITCodeLibrary):
     @property
     def codegen(self) -> Any:
         """For numba, which asks for it only to set environments."""
-        return _Nowhere
+        return _NOWHERE
 
     def finalize(self) -> None:
         """Take nothing in."""
@@ -94,8 +95,8 @@ def _link(module: Any, libraries: Iterable[Any], linked: set[Any]) -> None:
 class ProgramLibrary(JITCodeLibrary):
     """Machine code of a few functions, with a copy of everything that they call."""
 
-    def link(self, parts: Sequence[PartLibrary], exported: set[str]) -> None:
-        """Take in some parts and generate code.
+    def link(self, parts: Sequence[PartLibrary], exported: set[str]) -> bytes:
+        """Take in some parts, optimise them as a whole, and return the code of the processor.
 
         Args:
             parts: With all that they call.
@@ -111,7 +112,9 @@ class ProgramLibrary(JITCodeLibrary):
                 function.linkage = "internal"  # names are unique within a process, but other programs come from files
         self._optimize_final_module()
         self._final_module.verify()
-        self._finalize_final_module()
+        self._finalize_dynamic_globals()
+        code: bytes = self._codegen._tm.emit_object(self._final_module)
+        return code
 
 
 class Part(CompilerBase):
@@ -141,36 +144,42 @@ class MachineCode(NamedTuple):
     Attributes:
         functions: For Python, by name.
         addresses: For compiled code, which calls them with `call_at`.
-        data: All of it, for `load_machine_code`; `None` if it is of use to this process alone.
     """
 
     functions: dict[str, Callable[..., Any]]
     addresses: dict[str, int]
-    data: bytes | None
 
 
-def compile_machine_code(module: python_types.ModuleType, samples: Mapping[str, tuple[Any, ...]]) -> MachineCode:
-    """Compile some functions.
+@contextlib.contextmanager
+def translating() -> Iterator[None]:
+    """Wrap compilation: no other thread compiles, and assignments lose nothing."""
+    with global_compiler_lock, refusing_losses(cpu_target.typing_context, types, as_dtype, TypingError):
+        yield
+
+
+def compile_machine_code(module: ModuleType, samples: Mapping[str, tuple[Any, ...]]) -> tuple[bytes, bool]:
+    """Compile some functions for `load_machine_code`.
 
     Args:
         module: Has them, made by `numba.njit(**ENTRY)`.
         samples: Arguments such as each takes, by its name.
+
+    Returns:
+        The machine code, and whether it is of use to other processes.
     """
-    with global_compiler_lock:
+    with translating():
         found = {name: _compile_part(vars(module)[name], arguments) for name, arguments in samples.items()}
         symbols = {
             name: (one.fndesc.llvm_func_name, one.fndesc.llvm_cpython_wrapper_name) for name, one in found.items()
         }
         library = ProgramLibrary(cpu_target.target_context.codegen(), module.__name__)
-        library.enable_object_caching()
-        library.link([one.library for one in found.values()], {name for pair in symbols.values() for name in pair})
+        exported = {name for pair in symbols.values() for name in pair}
+        code = library.link([one.library for one in found.values()], exported)
         names = [one.name for one in library._final_module.global_variables if one.name.startswith(_ENVIRONMENT)]
         environments = {name: lookup_environment(name) for name in names}
         constants = {name: list(one.consts) for name, one in environments.items() if one is not None}
-        data = pickle.dumps((library._get_compiled_object(), symbols, constants))
         # Of global arrays that are large, or not contiguous, numba compiles the addresses in.
-        kept = None if library.has_dynamic_globals else data
-        return _make_ready(module, library, symbols, environments, kept)
+        return pickle.dumps((code, symbols, constants)), not library._dynamic_globals
 
 
 def _compile_part(function: Any, arguments: tuple[Any, ...]) -> Any:
@@ -180,8 +189,8 @@ def _compile_part(function: Any, arguments: tuple[Any, ...]) -> Any:
     return function.overloads[kinds]
 
 
-def load_machine_code(module: python_types.ModuleType, data: bytes) -> MachineCode:
-    """Make ready what was compiled before, perhaps by another process."""
+def load_machine_code(module: ModuleType, data: bytes) -> MachineCode:
+    """Make ready what was compiled, perhaps by another process."""
     code, symbols, constants = pickle.loads(data)
     with global_compiler_lock:
         cpu_target.target_context.refresh()  # installs what machine code may call
@@ -191,31 +200,17 @@ def load_machine_code(module: python_types.ModuleType, data: bytes) -> MachineCo
         library._set_compiled_object(code)
         library._finalize_final_module()
         codegen._engine._defined_symbols.update(name for pair in symbols.values() for name in pair)
-        environments = {}
-        for name, values in constants.items():
-            environments[name] = Environment(vars(module))
-            environments[name].consts[:] = values
-        return _make_ready(module, library, symbols, environments, data)
-
-
-def _make_ready(
-    module: python_types.ModuleType,
-    library: ProgramLibrary,
-    symbols: Mapping[str, tuple[str, str]],
-    environments: Mapping[str, Any],
-    data: bytes | None,
-) -> MachineCode:
-    codegen = cpu_target.target_context.codegen()
-    for name, environment in environments.items():
-        if environment is not None:
+        environments = {name: Environment(vars(module)) for name in constants}
+        for name, environment in environments.items():
+            environment.consts[:] = constants[name]
             codegen.set_env(name, environment)
-    kept = (library, environments)  # as long as a function is
-    functions, addresses = {}, {}
-    for name, (symbol, wrapper) in symbols.items():
-        pointer = library.get_pointer_to_function(wrapper)
-        addresses[name] = library.get_pointer_to_function(symbol)
-        functions[name] = make_function(module, name, "", pointer, Environment(vars(module)), kept)
-    return MachineCode(functions, addresses, data)
+        kept = (library, environments)  # as long as a function is
+        functions, addresses = {}, {}
+        for name, (symbol, wrapper) in symbols.items():
+            pointer = library.get_pointer_to_function(wrapper)
+            addresses[name] = library.get_pointer_to_function(symbol)
+            functions[name] = make_function(module, name, "", pointer, Environment(vars(module)), kept)
+        return MachineCode(functions, addresses)
 
 
 def describe_machine() -> str:

@@ -5,28 +5,24 @@ Imported with the first kernel that is compiled.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numba.extending
-import numpy as np
 from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
 from envfleet.errors import KernelIndexError
 from envfleet.kernels.explaining import describe_line
-from envfleet.kernels.fields import describe_typed_loss
 from envfleet.kernels.jitting import FRAMEWORK, FunctionTree
 from envfleet.kernels.machine_code import DistinctArrays, Part
 from envfleet.kernels.numba_private import (
-    AnalysisPass,
     FunctionPass,
     IRProcessing,
-    NopythonTypeInference,
     RecordAttribute,
     TypingError,
-    as_dtype,
     cgutils,
     cpu_target,
     ir,
@@ -34,26 +30,6 @@ from envfleet.kernels.numba_private import (
 )
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import add_draws, make_new_record, make_row_view
-
-
-@register_pass(mutates_CFG=False, analysis_only=True)
-class RefuseLosses(AnalysisPass):
-    """Refuses assignments of which a field of a record would lose a part."""
-
-    _name = "envfleet_refuse_losses"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Look at one function, whose types are known."""
-        for block in state.func_ir.blocks.values():
-            for found in block.find_insts(ir.SetAttr):
-                record, value = state.typemap[found.target.name], state.typemap[found.value.name]
-                loss = describe_typed_loss(types, as_dtype, record, found.attr, value)
-                if loss:
-                    raise TypingError(loss, found.loc)
-        return False
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -103,44 +79,28 @@ def check_index(array: Any, index: Any, place: str) -> None:
 
 @overload(check_index)
 def _check_index(array, index, place):  # type: ignore[no-untyped-def]  # numba compares what is annotated
-    if isinstance(array, types.UniTuple) and isinstance(index, types.Integer):
-        return lambda array, index, place: _check(index, -len(array), len(array), 0, place)
-    if isinstance(array, types.NumpyFlatType) and isinstance(index, types.Integer):
-        return lambda array, index, place: _check(index, 0, len(array), 0, place)  # numba does not count from its end
-    check = _nothing
-    if isinstance(array, types.Array):
+    lines = ["def check(array, index, place):", "    pass"]
+    if isinstance(array, (types.UniTuple, types.NumpyFlatType)) and isinstance(index, types.Integer):
+        # Numba does not count from the end of a flat array.
+        least = "-len(array)" if isinstance(array, types.UniTuple) else "0"
+        lines.append(f"    check_one(index, {least}, len(array), 0, place)")
+    elif isinstance(array, types.Array):
         parts = index if isinstance(index, types.BaseTuple) else (index,)
         axis, num_axes = 0, sum(not isinstance(part, (types.NoneType, types.EllipsisType)) for part in parts)
         for number, part in enumerate(parts):
-            check = _one_more(check, part, number if isinstance(index, types.BaseTuple) else None, axis)
+            given = f"index[{number}]" if isinstance(index, types.BaseTuple) else "index"
+            check = f"-array.shape[{axis}], array.shape[{axis}], {axis}, place)"
+            if isinstance(part, types.Integer):
+                lines.append(f"    check_one({given}, {check}")
+            elif isinstance(part, types.Array) and isinstance(part.dtype, types.Integer):
+                lines.append(f"    for one in {given}.flat: check_one(one, {check}")
             if isinstance(part, types.EllipsisType):
                 axis += array.ndim - num_axes
             elif not isinstance(part, types.NoneType):
                 axis += 1
-    return lambda array, index, place: check(array, index, place)  # noqa: PLW0108  # numba asks for a new function
-
-
-def _one_more(check: Any, part: Any, number: int | None, axis: int) -> Any:
-    """`check`, then a part of the index, its only one if `number` is `None`, along an axis."""
-    if isinstance(part, types.Integer):
-        look = _check
-    elif isinstance(part, types.Array) and isinstance(part.dtype, types.Integer):
-        look = _check_each
-    else:
-        return check
-
-    @register_jitable
-    def check_one_more(array: Any, index: Any, place: str) -> None:
-        check(array, index, place)
-        size = array.shape[axis]
-        look(index if number is None else index[number], -size, size, axis, place)
-
-    return check_one_more
-
-
-@register_jitable
-def _nothing(array: Any, index: Any, place: str) -> None:
-    pass
+    names: dict[str, Any] = {"check_one": _check}
+    exec("\n".join(lines), names)  # noqa: S102  # our own
+    return names["check"]
 
 
 @register_jitable
@@ -149,24 +109,7 @@ def _check(index: int, least: int, size: int, axis: int, place: str) -> None:
         raise KernelIndexError(place, index, axis, size)
 
 
-@register_jitable
-def _check_each(indices: Any, least: int, size: int, axis: int, place: str) -> None:
-    for index in indices.flat:
-        _check(index, least, size, axis, place)
-
-
-class Strict(Part):
-    """Compiles a user's function."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Return the same, with a look at assignments."""
-        (passes,) = super().define_pipelines()
-        passes.add_pass_after(RefuseLosses, NopythonTypeInference)
-        passes.finalize()
-        return [passes]
-
-
-class Checked(Strict):
+class Checked(Part):
     """Compiles a user's function to one that checks its indices."""
 
     def define_pipelines(self) -> list[Any]:
@@ -221,7 +164,7 @@ def _jit(**flags: Any) -> Callable[[Any], Any]:
     return make
 
 
-make_function = FunctionTree(_jit(**FLAGS | {"pipeline_class": Strict}), _jit(**INNER | {"pipeline_class": Strict}))
+make_function = FunctionTree(_jit(**FLAGS), _jit(**INNER))
 """Makes a user's function, and all that it calls, compilable."""
 
 # Numba's own check names neither line nor numbers, but sees what ours may leave out.
@@ -243,15 +186,8 @@ def _put_methods_first() -> None:
 _put_methods_first()
 
 
-def new_record(dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: see `make_new_record`."""
-    record = numba.from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
-    return make_new_record(intrinsic, cgutils.alloca_once, record)
-
-
-def row_view(shape: tuple[int, ...]) -> Any:
-    """Return an intrinsic `(flat, index)`: see `make_row_view`."""
-    return make_row_view(intrinsic, types, shape)
+new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, numba.from_dtype)
+row_view = functools.partial(make_row_view, intrinsic, types)
 
 
 @intrinsic

@@ -8,11 +8,10 @@ from numba.core import cgutils, ir
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, run_frontend
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_machinery import AnalysisPass, FunctionPass, register_pass
+from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.environment import Environment, lookup_environment
 from numba.core.errors import NumbaError, TypingError, UnsupportedBytecodeError
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import NopythonTypeInference
 from numba.core.typing.arraydecl import RecordAttribute
 from numba.core.untyped_passes import IRProcessing
 from numba.np.numpy_support import as_dtype

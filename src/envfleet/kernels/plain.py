@@ -161,12 +161,18 @@ class PlainEnv:
         Raises:
             KernelError: It does not; names the first that it leaves out.
         """
-        once, again = self._observe_over(0), self._observe_over(1)
-        parts, function = self.spec.observation.parts, f"{self.spec.name}.observe"
-        if not parts:
-            check_written(once, again, function, "out", "observation_space")
-        for (key, _), name in zip(parts, once.dtype.names or (), strict=bool(parts)):
-            check_written(once[name], again[name], function, f"out[{key!r}]", "observation_space")
+        once, again = (self.spec.observation.unpack(self._observe_over(fill)) for fill in (0, 1))
+        keys = [key for key, _ in self.spec.observation.parts]
+        arrays = [(f"out[{key!r}]", once[key], again[key]) for key in keys] if keys else [("out", once, again)]
+        for out, one, other in arrays:
+            missing = np.argwhere((one != other) & ((one == one) | (other == other)))  # noqa: PLR0124  # NaN is written
+            if len(missing):
+                place = f"{out}[{', '.join(str(int(index)) for index in missing[0])}]"
+                raise KernelError(
+                    f"{self.spec.name}.observe leaves {len(missing)} of {one.size} elements of `{out}` unwritten, the "
+                    f"first is {place}, or it reads them: `{out}` has the shape {one.shape} of observation_space and "
+                    "holds anything at first, so write every element"
+                )
 
     def _observe_over(self, fill: int) -> Any:
         out: Any = np.full(self.spec.observation.shape, fill, self.spec.observation.dtype)
@@ -174,29 +180,6 @@ class PlainEnv:
         observe: Callable[..., Any] = self.spec.observe
         _expect_nothing(self.spec, "observe", observe(self.state, out), "it writes the elements of `out`")
         return out
-
-
-def check_written(once: NDArray[Any], again: NDArray[Any], function: str, out: str, space: str) -> None:
-    """Check that a function writes every element of an array.
-
-    Args:
-        once: What it wrote.
-        again: What it wrote over something else.
-        function: Its name.
-        out: Name of the array in it.
-        space: What the array is an element of.
-
-    Raises:
-        KernelError: It does not; names the first that it leaves out.
-    """
-    missing = np.argwhere((once != again) & ((once == once) | (again == again)))  # noqa: PLR0124  # NaN is written
-    if len(missing):
-        place = f"{out}[{', '.join(str(int(index)) for index in missing[0])}]"
-        raise KernelError(
-            f"{function} leaves {len(missing)} of {once.size} elements of `{out}` unwritten, the first is {place}, or "
-            f"it reads them: `{out}` has the shape {once.shape} of {space} and holds anything at first, so write every "
-            "element"
-        )
 
 
 def _plain_action(form: ArraySpec, action: Any) -> Any:

@@ -41,7 +41,6 @@ class Program:
 
     Attributes:
         plan: The kernel's buffers.
-        debug: Whether the kernel's functions check their indices.
         addresses: Of the machine code, by name, for compiled code that calls it.
         step: `step(table, actions) -> count`: check the actions and step all rows; the number of episodes that ended,
             or `-1 - row` of an action that cannot be, in which case nothing was stepped.
@@ -53,7 +52,6 @@ class Program:
     """
 
     plan: BufferPlan
-    debug: bool
     addresses: dict[str, int]
     step: Callable[..., int]
     step_range: Callable[..., int]
@@ -108,7 +106,8 @@ def check_functions(spec: KernelSpec) -> bool:
 @functools.lru_cache(maxsize=64)
 def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: str) -> Program:
     truncates = check_functions(spec)
-    from envfleet.kernels import machine_code, numba_cpu
+    from envfleet.kernels import numba_cpu
+    from envfleet.kernels.machine_code import describe_machine
 
     plan = BufferPlan(spec)
     text = CpuTarget(Source(plan, has_own_params=has_own_params, truncates=truncates)).text()
@@ -122,10 +121,10 @@ def _compile(spec: KernelSpec, has_own_params: bool, debug: bool, _fingerprint: 
         "reset": (table, rows, rows.astype(np.uint64), rows.astype(np.bool_)),
         "observe": (table, 0, 0),
     }
-    module = load_module(spec, text, "loops", machine_code.describe_machine(), debug=debug)
     target = "the CPU, checking indices" if debug else "the CPU"
+    module = load_module(spec, text, "loops", describe_machine(), debug=debug)
     code = ready_code(spec, module, samples, lambda: loop_names(plan, numba_cpu, make_function), target)
-    return Program(plan, debug, code.addresses, **code.functions)
+    return Program(plan, code.addresses, **code.functions)
 
 
 def ready_code(
@@ -152,17 +151,14 @@ def ready_code(
     from envfleet.kernels.machine_code import compile_machine_code, load_machine_code
 
     path = Path(str(module.__file__)).with_suffix(".code")
-    data = read_code(path)
-    if data is None:
-        with alone(path, f"{spec.name} for {target}"):
-            data = read_code(path)
-            if data is None:
-                with compiling(spec, target):
-                    vars(module).update(make_names())
-                    code = compile_machine_code(module, samples)
-                if code.data is not None:
-                    write_code(path, code.data)
-                return code
+    with alone(path, f"{spec.name} for {target}"):
+        data = read_code(path)
+        if data is None:
+            with compiling(spec, target):
+                vars(module).update(make_names())
+                data, is_lasting = compile_machine_code(module, samples)
+            if is_lasting:
+                write_code(path, data)
     return load_machine_code(module, data)
 
 

@@ -88,13 +88,15 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
     """
     digest = hashlib.sha256()
 
-    def feed(label: bytes, num_parts: int = 0) -> None:
-        digest.update(f"{len(label)} {num_parts} ".encode() + label)
+    def feed(text: bytes) -> None:
+        digest.update(f"{len(text)} ".encode() + text)
 
-    for path, value, number, num_parts in _walk(functions):
-        feed(_label(path, value) if number is None else f"as {number}".encode(), num_parts)
-        if has_places and isinstance(value, types.CodeType):
-            feed(f"{value.co_filename} {value.co_firstlineno} ".encode() + value.co_linetable)
+    met: dict[Any, int] = {}
+    for function in functions:
+        for value, label in _walk(function.__name__, function, met):
+            feed(label)
+            if has_places and isinstance(value, types.CodeType):
+                feed(f"{value.co_filename} {value.co_firstlineno} ".encode() + value.co_linetable)
     for text in more:
         feed(text.encode())
     return digest.hexdigest()[:24]
@@ -102,79 +104,66 @@ def fingerprint(functions: Iterable[Any], *more: str, has_places: bool = False) 
 
 def reachable(function: Any) -> Iterator[types.FunctionType]:
     """Yield a function, and all that it comes to outside of the libraries, once each."""
-    for _, value, number, _ in _walk([function]):
-        if isinstance(value, types.FunctionType) and number is None and not is_of_library(value):
+    for value, _ in _walk(function.__name__, function, {}):
+        if isinstance(value, types.FunctionType) and not is_of_library(value):
             yield value
 
 
-def _walk(functions: Iterable[Any]) -> Iterator[tuple[str, Any, int | None, int]]:
-    """Values that functions come to, each before the values that it holds.
+def _walk(path: str, value: Any, met: dict[Any, int]) -> Iterator[tuple[Any, bytes]]:
+    """Yield a value with its label, then likewise the values that it holds.
 
-    Yields:
-        Path, value, its number if it was met before and may hold itself, and how many values it holds.
+    Args:
+        path: Of the value.
+        value: Any.
+        met: Functions that were met before, numbered; they may hold themselves, and have no value the next time.
     """
-    numbers: dict[int, int] = {}
-    waiting: list[tuple[str, Any]] = [(function.__name__, function) for function in functions][::-1]
-    while waiting:
-        path, value = waiting.pop()
-        number = numbers.get(id(value))
-        parts = [] if number is not None else list(_parts(path, value))
-        if isinstance(value, types.FunctionType):
-            numbers.setdefault(id(value), len(numbers))
-        yield path, value, number, len(parts)
-        waiting += reversed(parts)
+    if isinstance(value, types.FunctionType):
+        if value in met:
+            yield None, f"as {met[value]}".encode()
+            return
+        met[value] = len(met)
+    own, parts = _take_apart(path, value)
+    yield value, f"{type(value).__module__}.{type(value).__qualname__} {own!r} {len(parts)}".encode()
+    for part in parts:
+        yield from _walk(*part, met)
 
 
-def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Values that a value holds, each with its path."""
-    if isinstance(value, types.CodeType):
-        yield from ((path, constant) for constant in value.co_consts)
-    elif isinstance(value, tuple):
-        names = getattr(value, "_fields", None) or range(len(value))
-        yield from ((f"{path}[{name!r}]", item) for name, item in zip(names, value, strict=True))
-    elif isinstance(value, frozenset):  # that a set of constants is, in code
-        yield from ((path, item) for item in sorted(value, key=repr))
-    elif isinstance(value, types.FunctionType) and not is_of_library(value):
-        code, defaults = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        where = f"{code.co_filename}:{code.co_firstlineno}, in {value.__name__}: it uses "
-        yield path, code
-        yield from ((f"{where}a default", default) for default in defaults)
-        yield from ((where + name, held) for name, held in references(value).items())
-    else:
-        yield from ((f"{path}.{name}", getattr(value, name)) for name in _members(value))
-
-
-def _members(value: Any) -> tuple[str, ...]:
-    """Attributes that make up a value of another kind."""
-    if isinstance(value, enum.Enum):
-        return ("value",)
-    is_wrapper = hasattr(value, "__wrapped__") and not isinstance(value, type) and not is_of_library(value)
-    return ("__wrapped__",) if is_wrapper else ()
-
-
-def _label(path: str, value: Any) -> bytes:
-    """Return what a value is besides the values that it holds.
+def _take_apart(path: str, value: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    """Return what a value is besides the values that it holds, and those, each with its path.
 
     Raises:
-        KernelError: Nothing tells it from another value.
+        KernelError: Nothing tells the value from another.
     """
-    kind, data = type(value), b""
+    kind = type(value)
+    own: Any = None
+    parts: list[tuple[str, Any]] = []
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        own: Any = value.dtype, value.shape
-        data = value.tobytes()
+        own = value.dtype, value.shape, hashlib.sha256(value.tobytes()).digest()
     elif isinstance(value, types.CodeType):
         own = [getattr(value, name) for name in _OF_CODE]
+        parts = [(path, constant) for constant in value.co_consts]
     elif kind in _SCALARS or (kind.__module__.startswith(_NUMBA_TYPES) and is_of_library(value)):
         own = value
     elif is_of_library(value) and hasattr(value, "__name__"):
         own = getattr(value, "__module__", ""), value.__name__
     elif isinstance(value, types.FunctionType):
-        own = OUTLINED in vars(value), *references(value), *(value.__kwdefaults__ or ())
-    elif isinstance(value, (tuple, frozenset)) or _members(value):
-        own = getattr(value, "_fields", None) or getattr(value, "name", None)
+        code, named, keywords = value.__code__, references(value), value.__kwdefaults__ or {}
+        where = f"{code.co_filename}:{code.co_firstlineno}, in {value.__name__}: it uses "
+        own = OUTLINED in vars(value), *named, *keywords
+        parts = [(f"{where}a default", default) for default in (*(value.__defaults__ or ()), *keywords.values())]
+        parts = [(path, code), *parts, *((where + name, held) for name, held in named.items())]
+    elif isinstance(value, tuple):
+        own = getattr(value, "_fields", None) or range(len(value))
+        parts = [(f"{path}[{place!r}]", item) for place, item in zip(own, value, strict=True)]
+    elif isinstance(value, frozenset):  # that a set of constants is, in code
+        parts = [(path, item) for item in sorted(value, key=repr)]
+    elif isinstance(value, enum.Enum):
+        own, parts = value.name, [(f"{path}.value", value.value)]
+    elif hasattr(value, "__wrapped__") and not isinstance(value, type):
+        parts = [(path, value.__wrapped__)]
     else:
         raise KernelError(
             f"{path}, a {kind.__qualname__}, and compiled code can hold none: use numbers, arrays, functions, and "
             "tuples of these"
         )
-    return f"{kind.__module__}.{kind.__qualname__} {own!r} ".encode() + data
+    return own, parts

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import reprlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.fleet.checks import check_options, check_seeds, check_whole
+from envfleet.fleet.checks import Seeds, check_options, check_whole
 from envfleet.kernels.kernel import KernelSpec
 
-_TOO_LARGE = 2**64
+LARGEST_SEED = 2**64 - 1
 
 
 def read_first_seed(seed: int | None, num_envs: int) -> int:
@@ -24,7 +25,7 @@ def read_first_seed(seed: int | None, num_envs: int) -> int:
     """
     if seed is None:
         return secrets.randbits(63)
-    return check_whole("seed", seed, 0, _TOO_LARGE - num_envs, most_name="2**64 - num_envs")
+    return check_whole("seed", seed, 0, LARGEST_SEED + 1 - num_envs, most_name="2**64 - num_envs")
 
 
 def read_limit(max_episode_steps: Any) -> int | None:
@@ -48,21 +49,19 @@ def check_render_mode(render_mode: str | None) -> None:
         raise InvalidArgument(f"render_mode={render_mode!r}: kernels render as 'rgb_array', or not at all (None)")
 
 
-def read_seeds(seed: int | Sequence[int | None], num_envs: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return seeds, and which of them are given.
+def read_seeds(seeds: Seeds, rows: NDArray[np.int64], num_envs: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the seeds of the rows that are reset, and which of them have one.
 
     Raises:
-        InvalidArgument: A sequence of another length, or something that is no seed below 2**64.
+        InvalidArgument: One is not below 2**64.
     """
-    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-        return np.uint64(read_first_seed(int(seed), num_envs)) + np.arange(num_envs, dtype=np.uint64), np.ones(
-            num_envs, np.bool_
-        )
-    seeds: Any = check_seeds(seed, num_envs)
-    if any(one is not None and one >= _TOO_LARGE for one in seeds):
+    if seeds is None:
+        return np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.bool_)
+    if isinstance(seeds, int):
+        return np.uint64(read_first_seed(seeds, num_envs)) + rows.astype(np.uint64), np.ones(len(rows), np.bool_)
+    if any(one is not None and one > LARGEST_SEED for one in seeds):
         raise InvalidArgument("a seed is 2**64 or more: pass smaller ones; kernels keep seeds in 64 bits")
-    values = np.array([0 if one is None else one for one in seeds], np.uint64)
-    return values, np.array([one is not None for one in seeds])
+    return np.array([one or 0 for one in seeds], np.uint64), np.array([one is not None for one in seeds])
 
 
 def read_params(options: Any) -> Mapping[str, Any]:
@@ -98,55 +97,39 @@ def check_params(spec: KernelSpec, num_envs: int, values: Mapping[str, Any]) -> 
     if unknown:
         known = ", ".join(spec.params.names) or "none"
         raise InvalidArgument(f"{spec.name} has no parameter {unknown[0]!r}; its parameters are: {known}")
-    checked = {name: _check_param(spec, num_envs, name, value) for name, value in values.items()}
+    checked = {name: convert_values(spec.params.dtype[name], num_envs, name, value) for name, value in values.items()}
+    for name, given in checked.items():
+        if given.dtype.kind == "f" and np.isnan(given).any():
+            what = f"{name}={reprlib.repr(values[name])}"
+            raise InvalidArgument(f"{what} has a NaN, expected numbers: {spec.name} would calculate with it")
     spec.kernel.check_params(checked)
     return checked
 
 
-def merge_params(
-    spec: KernelSpec,
-    num_envs: int,
-    present: Mapping[str, NDArray[Any]],
-    values: Mapping[str, Any],
-    rows: NDArray[np.int64] | None = None,
-) -> dict[str, NDArray[Any]]:
-    """Return the present parameters with some of them changed, in some rows or for all.
+def convert_values(field: np.dtype[Any], num_envs: int, name: str, value: Any) -> NDArray[Any]:
+    """Return values of a field as a new array, `(1, …)` for all sub-environments or `(num_envs, …)`.
 
     Args:
-        spec: The kernel.
+        field: Its dtype.
         num_envs: How many sub-environments.
-        present: What `check_params` returned.
-        values: By name, each for all of `rows` or one per row.
-        rows: Which; `None` for all.
+        name: Of the field.
+        value: What is given: one value for all, or one per sub-environment.
 
     Raises:
-        InvalidArgument: As in `check_params`.
+        InvalidArgument: Values of a wrong shape or type.
     """
-    if rows is None:
-        return {**present, **check_params(spec, num_envs, values)}
-    merged = dict(present)
-    for name, changed in check_params(spec, len(rows), values).items():
-        whole = np.broadcast_to(merged[name], (num_envs, *merged[name].shape[1:])).copy()
-        whole[rows] = changed
-        merged[name] = whole
-    return merged
-
-
-def _check_param(spec: KernelSpec, num_envs: int, name: str, value: Any) -> NDArray[Any]:
-    dtype, shape = spec.params.dtype[name].base, spec.params.dtype[name].shape
+    dtype, shape, given = field.base, field.shape, f"{name}={reprlib.repr(value)}"
     try:
         array = np.asarray(value)
         converted = array.astype(dtype, casting="unsafe" if array.dtype.kind in "iub" else "same_kind")
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{name}={value!r}: pass {dtype} or an array of it") from error
-    if converted.dtype.kind == "f" and np.isnan(converted).any():
-        raise InvalidArgument(f"{name}={value!r} has a NaN, expected numbers: {spec.name} would calculate with it")
+        raise InvalidArgument(f"{given}: pass {dtype} or an array of it") from error
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
-        raise InvalidArgument(f"{name}={value!r} does not fit into {dtype}: pass a smaller number")
+        raise InvalidArgument(f"{given} does not fit into {dtype}: pass a smaller number")
     if converted.shape == shape:
         return converted.reshape(1, *shape)
     if converted.shape in ((num_envs, *shape), (1, *shape)):
-        return converted.copy()
+        return converted
     raise InvalidArgument(
         f"{name} has shape {converted.shape}, expected {shape} for all sub-environments or {(num_envs, *shape)}: "
         "pass one value, or one per sub-environment"

@@ -289,16 +289,8 @@ def permutation_below(rng: Any, x: int) -> Any:
     return shuffled
 
 
-METHODS: Final[dict[str, Callable[..., Any]]] = {
-    "random": random,
-    "uniform": uniform,
-    "integers": integers,
-    "standard_normal": standard_normal,
-    "normal": normal,
-    "choice": choice,
-    "shuffle": shuffle,
-    "permutation": permutation,
-}
+_DRAWS = (random, uniform, integers, standard_normal, normal, choice, shuffle, permutation)
+METHODS: Final[dict[str, Callable[..., Any]]] = {draw.__name__: draw for draw in _DRAWS}
 """What a kernel may call on its `rng`, by the name `np.random.Generator` gives it."""
 
 INT_METHODS: Final[dict[str, Callable[..., Any]]] = {"choice": choice_below, "permutation": permutation_below}
@@ -324,11 +316,8 @@ def from_generator(generator: np.random.Generator) -> np.record:
             "make it by np.random.default_rng(seed) or gymnasium.utils.seeding.np_random(seed)"
         )
     state: dict[str, Any] = dict(bits.state)
-    record = np.recarray(1, dtype=RNG_DTYPE)
-    for name in ("state", "inc"):
-        hi, lo = divmod(state["state"][name], 1 << 64)
-        record[name + "_hi"], record[name + "_lo"] = hi, lo
-    record["uinteger"], record["has_uint32"] = state["uinteger"], state["has_uint32"]
+    words = (*divmod(state["state"]["state"], 1 << 64), *divmod(state["state"]["inc"], 1 << 64))
+    record = np.rec.array([(*words, state["uinteger"], state["has_uint32"])], RNG_DTYPE)
     return record[0]  # type: ignore[no-any-return]
 
 

@@ -141,7 +141,8 @@ class Source:
         out = f"{observations}[i]" if spec.observation.parts else f"observation_row({observations}, i)"
         lines = [f"observe_(state, {out})"]
         if "out" in self._copied:
-            lines = ["seen = new_out()", "observe_(state, seen)", f"write_out({observations}, i, seen)"]
+            lines = [f"seen = cuda.local.array({spec.observation.shape}, dtype_observations)"]
+            lines += ["observe_(state, seen)", f"write_out({observations}, i, seen)"]
         for name in spec.kernel.info_fields:
             shape = spec.state.dtype[name].shape
             # Element by element, as device code has no memory in which to copy arrays.

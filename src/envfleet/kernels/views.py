@@ -52,15 +52,19 @@ def make_array(
     return array._getvalue()  # noqa: SLF001  # numba's own way
 
 
-def make_new_record(intrinsic: Any, allocate_once: Any, record: Any, alignment: int | None = None) -> Any:
+def make_new_record(
+    intrinsic: Any, allocate_once: Any, from_dtype: Any, dtype: np.dtype[Any], alignment: int | None = None
+) -> Any:
     """Make an intrinsic without arguments: a record on the stack, for the compiler to turn into registers.
 
     Args:
         intrinsic: The target's decorator.
         allocate_once: The target's function for memory on the stack.
-        record: The target's type of the record.
+        from_dtype: The target's function for the type of a dtype.
+        dtype: Of the record.
         alignment: Of the memory, in bytes, if not the target's.
     """
+    record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
 
     @intrinsic  # type: ignore[untyped-decorator]  # numba's
     def allocate(_context: Any) -> Any:

@@ -301,6 +301,7 @@ def compile_step(tmp_path: Path, body: str) -> None:
 
     from envfleet.kernels import numba_cpu
     from envfleet.kernels.buffers import BufferPlan
+    from envfleet.kernels.machine_code import translating
 
     text = "class Mine(Base):\n    class State(Base.State):\n        is_on: bool\n        half: np.float32\n"
     text += f"    @staticmethod\n    def step(state, action, rng, params):\n        {body}\n        return 1.0, False\n"
@@ -309,7 +310,7 @@ def compile_step(tmp_path: Path, body: str) -> None:
     plan = BufferPlan(spec)
     records = [numba.from_dtype(record.dtype) for record in (plan.state, plan.rng, plan.params)]
     step = numba_cpu.make_function(spec.step)
-    with compiling(spec, "the CPU"):
+    with compiling(spec, "the CPU"), translating():
         step.compile((records[0], numba.int64, records[1], records[2]))
 
 

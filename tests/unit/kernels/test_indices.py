@@ -132,19 +132,14 @@ def test_negative_indices_count_from_the_end() -> None:
 
 
 def test_a_reset_or_a_rollout_is_checked_and_leaves_a_fleet_that_is_to_be_reset() -> None:
-    def act(observation: Any, rng: Any) -> int:
-        return int(TABLE[int(observation[0])]) % 2
-
     with envfleet.make(Shelf, 2, backend="kernel", debug=True) as fleet:
         assert "checks indices" in repr(fleet)
         fleet.reset(seed=0)
-        with pytest.raises(KernelIndexError, match=r"in act .*index 4 is out of bounds for axis 0 with size 4"):
-            fleet.rollout(act, 6)
-        with pytest.raises(ResetNeeded):
-            fleet.step(np.zeros(2, np.int64))
         fleet.reset(options={"params": {"form": 1, "index": -5}})
         with pytest.raises(KernelIndexError, match=r"in step .*index -5 is out of bounds for axis 1 with size 4"):
             fleet.rollout("random", 6)
+        with pytest.raises(ResetNeeded):
+            fleet.step(np.zeros(2, np.int64))
         fleet.reset()
         with pytest.raises(KernelIndexError, match=r"in reset .*index 3 is out of bounds for axis 0 with size 3"):
             fleet.reset(options={"params": {"form": 20, "row": 3}})

@@ -31,13 +31,14 @@ _PRIVATE = [
     *((codegen.JITCodeLibrary, name) for name in ("_finalize_dynamic_globals", "_get_module_for_linking", "finalize")),
     *((codegen.JITCodeLibrary, name) for name in ("_optimize_final_module", "_finalize_final_module", "codegen")),
     *((codegen.JITCodeLibrary, name) for name in ("enable_object_caching", "get_pointer_to_function")),
-    *((codegen.JITCodeLibrary, name) for name in ("_get_compiled_object", "_set_compiled_object")),
+    (codegen.JITCodeLibrary, "_set_compiled_object"),
     *((PartLibrary(_CODEGEN, "part"), name) for name in ("_final_module", "_linking_libraries", "_shared_module")),
-    *((PartLibrary(_CODEGEN, "part"), name) for name in ("_codegen", "_finalized", "name")),
+    *((PartLibrary(_CODEGEN, "part"), name) for name in ("_codegen", "_dynamic_globals", "_finalized", "name")),
     *((_CODEGEN, name) for name in ("_check_llvm_bugs", "_engine._defined_symbols", "set_env", "magic_tuple")),
+    (_CODEGEN, "_tm.emit_object"),
     *((cpu_target.target_context, name) for name in ("call_conv.call_function", "call_conv.get_function_type")),
     *((cpu_target.target_context, name) for name in ("call_conv.return_status_propagate", "cast")),
-    *((cpu_target.typing_context, name) for name in ("refresh", "_attributes")),
+    *((cpu_target.typing_context, name) for name in ("refresh", "_attributes", "resolve_setattr")),
 ]
 
 

@@ -86,22 +86,17 @@ class Buttons(Rover):
         return state.x, abs(state.x) > 4.0
 
 
-def shift(observation: Any, rng: Any) -> int:
-    return 2 if observation["place"][0] > 0.0 else observation["gear"] // 2
-
-
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_compiled_policies_read_the_parts(mode: Any) -> None:
+def test_compiled_rollouts_keep_the_parts(mode: Any) -> None:
     with envfleet.make(Buttons, 3, backend="kernel", autoreset_mode=mode) as fleet:
         fleet.reset(seed=0)
-        rollout = fleet.rollout(shift, 20)
-        places, gears = rollout.observations["place"][..., 0], rollout.observations["gear"]
-        assert rollout.actions.tolist() == np.where(places > 0.0, 2, gears // 2).tolist()
+        state = fleet.get_state()
+        rollout = fleet.rollout("random", 20, seed=4)
         assert rollout.episodes.observations["map"].shape == (len(rollout.episodes), 3, 4)
-    with envfleet.make(Rover, 2, backend="kernel") as fleet:
-        fleet.reset(seed=0)
-        with pytest.raises(KernelError, match="pass a callable"):
-            fleet.rollout(shift, 2)
+        fleet.set_state(state)
+        for t in range(20):
+            observations = fleet.step(rollout.actions[t])[0]
+            assert_equal(observations, {key: part[t + 1] for key, part in rollout.all_observations.items()})
 
 
 def test_actions_are_checked_part_by_part() -> None:

@@ -3,69 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.errors import InvalidArgument
-from envfleet.kernels.batch import NO_LIMIT
+from envfleet.kernels.batch import Ended
 from envfleet.kernels.batch_base import BatchBase
-from envfleet.kernels.buffers import ENDED_DTYPE, Buffer
 from envfleet.kernels.cuda.arrays import DeviceArray
 from envfleet.kernels.cuda.availability import Stream, cuda_target, import_cuda, require_cuda
-from envfleet.kernels.cuda.memory import Layout, Piece
+from envfleet.kernels.cuda.memory import Piece
 from envfleet.kernels.cuda.target import Layouts, compile_for_cuda
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec, choice_limits
 from envfleet.kernels.outputs import OutputPool, OutputSet
 from envfleet.kernels.program import compiling
-from envfleet.kernels.source import MODES
 from envfleet.options import Options
 
 MAX_BLOCK_THREADS = 128
-
-
-class DeviceEnded:
-    """What `Ended` tells of a step, on the device until somebody looks.
-
-    Args:
-        count: Fetches the number of episodes.
-        arrays: The step's ended episodes and, in `SAME_STEP`, final observations and infos; while they are held, no
-            other step writes them.
-        names: Of the infos.
-        now: When the step was taken, in nanoseconds.
-    """
-
-    def __init__(
-        self, count: Callable[[], int], arrays: tuple[DeviceArray, ...], names: tuple[str, ...], now: int
-    ) -> None:
-        self._count, self._arrays, self._names = count, arrays, names
-        self._episodes: NDArray[Any] | None = None
-        self.now = now
-
-    @property
-    def episodes(self) -> NDArray[Any]:
-        """Records of `ENDED_DTYPE` by ascending row, `(episodes,)`."""
-        if self._episodes is None:
-            count = self._count()
-            episodes = self._arrays[0].head(count) if count else np.zeros(0, ENDED_DTYPE)
-            self._episodes = episodes[np.argsort(episodes["row"])]
-        return self._episodes
-
-    @property
-    def observations(self) -> NDArray[Any] | None:
-        """The last ones, which a reset replaced (`SAME_STEP`), on the host; else `None`."""
-        return self._arrays[1].numpy()[self.episodes["row"]] if len(self._arrays) > 1 else None
-
-    @property
-    def infos(self) -> dict[str, NDArray[Any]]:
-        """Likewise, by name."""
-        rows = self.episodes["row"]
-        columns = zip(self._names, self._arrays[2:], strict=False)  # none but in SAME_STEP
-        return {name: array.numpy()[rows] for name, array in columns}
 
 
 class CudaBatch(BatchBase):
@@ -98,13 +55,11 @@ class CudaBatch(BatchBase):
     ) -> None:
         require_cuda()
         cuda, target = import_cuda(), cuda_target()
-        super().__init__(spec, num_envs, params)
-        self._limit, self._mode = limit or NO_LIMIT, MODES[options.autoreset_mode]
+        super().__init__(spec, num_envs, options, params, limit)
         threads = min(MAX_BLOCK_THREADS, num_envs)
         self._grid = -(-num_envs // threads), threads
         self._stream, self._clear = Stream(options.stream or 0), target.clear
-        has_finals = options.autoreset_mode is AutoresetMode.SAME_STEP
-        layouts = Layouts(self._plan, has_own_params=self._needs_own_params(), has_finals=has_finals)
+        layouts = Layouts(self._plan, has_own_params=self._needs_own_params(), has_finals=self._is_same_step)
         self._kept = Piece(self._stream, layouts.kept, num_envs)
         self._room = self._kept.room
         self._clear(self._kept.data, self._stream.of_numba)
@@ -113,7 +68,7 @@ class CudaBatch(BatchBase):
 
         def make_set() -> OutputSet:
             piece = Piece(self._stream, layouts.out, num_envs)
-            return OutputSet(piece, [piece.array(name) for name in piece])
+            return OutputSet(piece, [piece.array(name) for name in layouts.out.buffers])
 
         self._pool = OutputPool(make_set, copy=options.copy, num_sets=2 if options.copy else 1)
         self._last = self._pool.take()
@@ -122,9 +77,6 @@ class CudaBatch(BatchBase):
         self._faults_at = target.address_of(self._faults)
         self._actions_home = cuda.device_array((num_envs, *spec.action.shape), spec.action.dtype)
         self._actions_home_at = target.address_of(self._actions_home)
-        self._requests = Layout(
-            [Buffer("seeds", np.dtype("u8")), Buffer("rows", np.dtype("i8")), Buffer("flags", np.dtype("u1"))]
-        )
         self._build()
 
     def _build(self) -> None:
@@ -162,21 +114,16 @@ class CudaBatch(BatchBase):
             mean something.
         """
         self._check_faults()
-        count = len(rows)
-        piece = Piece(self._stream, self._requests, count)
-        for name, values in (("seeds", seeds), ("rows", rows), ("flags", is_seeded)):
-            piece.write(name, values)
-        addresses = {name: piece.address + piece.layout.span(name, piece.room).start for name in piece}
+        cuda, target, stream, count = import_cuda(), cuda_target(), self._stream.of_numba, len(rows)
+        sent = [cuda.to_device(values, stream=stream) for values in (rows, seeds, is_seeded.view(np.uint8))]
         out = self._pool.take()
         threads = min(MAX_BLOCK_THREADS, count)
-        launch = cuda_target().launcher(self._program.reset, -(-count // threads), threads, self._stream.of_numba)
+        launch = target.launcher(self._program.reset, -(-count // threads), threads, stream)
         launch(
             self._kept.address,
             self._params_piece.address,
             out.place.address,
-            addresses["rows"],
-            addresses["seeds"],
-            addresses["flags"],
+            *map(target.address_of, sent),
             count,
             self._room,
             time.perf_counter_ns(),
@@ -197,7 +144,7 @@ class CudaBatch(BatchBase):
     def _hand(self, out: OutputSet) -> tuple[DeviceArray, ...]:
         return tuple(out.arrays[: len(self._plan.outputs)])
 
-    def step(self, actions: Any, now: int) -> tuple[tuple[DeviceArray, ...], DeviceEnded]:
+    def step(self, actions: Any, now: int) -> tuple[tuple[DeviceArray, ...], Ended | None]:
         """Step every row once.
 
         Args:
@@ -206,7 +153,8 @@ class CudaBatch(BatchBase):
             now: `time.perf_counter_ns()`.
 
         Returns:
-            Observations, rewards, terminated, truncated and infos, and the episodes that ended.
+            Observations, rewards, terminated, truncated and infos, and the episodes that ended, if these are gathered,
+            which waits for the device.
 
         Raises:
             InvalidArgument: Actions of another shape or type, or one that is not in the action space; or an earlier
@@ -220,10 +168,7 @@ class CudaBatch(BatchBase):
         out = self._pool.take()
         self._launch_step(out, address, now, num_rows=self.num_envs)
         self._last = out
-        ended = tuple(out.arrays[len(self._plan.outputs) :])
-        return self._hand(out), DeviceEnded(
-            lambda: self._count_ended(out.place.count), ended, self.spec.kernel.info_fields, now
-        )
+        return self._hand(out), self._gather(out, now) if self._gathers_ended else None
 
     def _take_host(self, actions: Any) -> NDArray[Any]:
         """Check actions of the host."""
@@ -234,7 +179,8 @@ class CudaBatch(BatchBase):
             low, high = (bound.reshape(self.spec.action.shape) for bound in limits)
             wrong = (array < low) | (array >= high)
         if wrong.any():
-            refuse_action(self.spec, array, int(np.argmax(wrong.reshape(len(array), -1).any(axis=1))))
+            place = int(np.argmax(wrong.reshape(len(array), -1).any(axis=1)))
+            refuse_action(self.spec.action_space, array, (len(array),), place)
         return array
 
     def _take_device(self, interface: dict[str, Any]) -> int:
@@ -268,11 +214,19 @@ class CudaBatch(BatchBase):
             now,
         )
 
-    def _count_ended(self, words: Any) -> int:
-        """Count the episodes that ended in the step that wrote `words`."""
-        count = int(words.copy_to_host(stream=self._stream.of_numba).view(np.int64)[0])
+    def _gather(self, out: OutputSet, now: int) -> Ended | None:
+        """Copy the episodes that ended in a step to the host."""
+        count = int(out.place.count.copy_to_host(stream=self._stream.of_numba).view(np.int64)[0])
         self._check_faults()  # now that the step is through
-        return count
+        if count == 0:
+            return None
+        ended, *finals = out.arrays[len(self._plan.outputs) :]
+        episodes = ended.head(count)
+        episodes = episodes[np.argsort(episodes["row"])]
+        if not self._has_final_infos:
+            return Ended(episodes, now, None, {})
+        observations, *infos = (array.numpy()[episodes["row"]] for array in finals)
+        return Ended(episodes, now, observations, dict(zip(self.spec.kernel.info_fields, infos, strict=True)))
 
     def _check_faults(self) -> None:
         row = int(self._faults[0]) - 1
@@ -303,24 +257,6 @@ class CudaBatch(BatchBase):
         whole = self._kept[name]
         whole[rows] = values
         self._kept.write(name, whole)
-
-    def _copy_kept(self) -> Piece:
-        """Return a copy that stays on the device until it is looked at."""
-        self._check_faults()
-        copy = Piece(self._stream, self._kept.layout, self.num_envs)
-        copy.copy_from(self._kept)
-        return copy
-
-    def _forms_of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        if isinstance(arrays, Piece):  # of which a look would be a copy
-            return {name: (buffer.dtype, buffer.shape) for name, buffer in arrays.layout.buffers.items()}
-        return super()._forms_of(arrays)
-
-    def _load(self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64] | None) -> None:
-        if isinstance(arrays, Piece) and rows is None:
-            self._kept.copy_from(arrays)
-        else:
-            super()._load(arrays, rows)
 
     def _write_params(self, names: Iterable[str]) -> None:
         piece, params = self._params_piece, self._plan.params

@@ -7,7 +7,7 @@ touch words side by side. The elements of a record are its words. Buffers of lar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -81,8 +81,8 @@ class Layout:
         return slice(start, start + buffer.dtype.itemsize * buffer.size * room)
 
 
-class Piece(Mapping[str, NDArray[Any]]):
-    """Buffers in one piece of device memory; each look at one copies it to the host. Pickles as a dict of arrays.
+class Piece:
+    """Buffers in one piece of device memory; each look at one copies it to the host.
 
     Args:
         stream: On which it is read and written.
@@ -129,15 +129,6 @@ class Piece(Mapping[str, NDArray[Any]]):
         buffer = self.layout.buffers[name]
         return self.array(name).numpy().view(buffer.dtype).reshape(self.num_rows, *buffer.shape)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layout.buffers)
-
-    def __len__(self) -> int:
-        return len(self.layout.buffers)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
     def write(self, name: str, values: NDArray[Any]) -> None:
         """Copy a buffer from the host."""
         element = self.layout.element(name)
@@ -146,8 +137,3 @@ class Piece(Mapping[str, NDArray[Any]]):
         block[: self.num_rows] = flat.reshape(self.num_rows, -1)
         block = block if name in self.layout.packed else np.ascontiguousarray(block.T)
         self.bytes_of(name).copy_to_device(block.reshape(-1).view(np.uint8), stream=self._stream.of_numba)
-
-    def copy_from(self, other: Piece) -> None:
-        """Copy another piece of the same form, on the device."""
-        self._stream.follow(other._stream.number)  # of the same class
-        self.data.copy_to_device(other.data, stream=self._stream.of_numba)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
 import threading
 import warnings
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import intrinsic
 from numba.cuda.np.numpy_support import as_dtype, from_dtype
 
-from envfleet.kernels.fields import describe_typed_loss
+from envfleet.kernels.fields import refusing_losses
 from envfleet.kernels.jitting import FunctionTree
 from envfleet.kernels.rng import RNG_DTYPE
 from envfleet.kernels.views import add_draws, make_array, make_new_record, make_row_view
@@ -35,10 +35,9 @@ make_function = FunctionTree(cuda.jit(device=True))
 add_draws(extending, types, from_dtype(RNG_DTYPE), make_function)
 
 
-def new_record(dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: see `make_new_record`."""
-    record = from_dtype(dtype if dtype.names else np.dtype([("unused", np.uint8)]))
-    return make_new_record(intrinsic, cgutils.alloca_once, record, _RECORD_ALIGNMENT)
+new_record = functools.partial(make_new_record, intrinsic, cgutils.alloca_once, from_dtype, alignment=_RECORD_ALIGNMENT)
+row_view = functools.partial(make_row_view, intrinsic, types)
+interleaved_row_view = functools.partial(make_row_view, intrinsic, types, is_interleaved=True)
 
 
 def array_at(dtype: np.dtype[Any]) -> Any:
@@ -60,37 +59,6 @@ def array_at(dtype: np.dtype[Any]) -> Any:
         return result(types.int64, types.int64), generate
 
     return view
-
-
-def row_view(shape: tuple[int, ...]) -> Any:
-    """Return an intrinsic `(flat, index)`: see `make_row_view`."""
-    return make_row_view(intrinsic, types, shape)
-
-
-def interleaved_row_view(shape: tuple[int, ...]) -> Any:
-    """Return the same for interleaved rows."""
-    return make_row_view(intrinsic, types, shape, is_interleaved=True)
-
-
-def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return an intrinsic without arguments: an array of the thread's own, for the compiler to turn into registers."""
-    result = types.Array(from_dtype(dtype), len(shape), "C")
-    strides = [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-    @intrinsic
-    def allocate(_context: Any) -> Any:
-        def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-            def constant(value: int) -> Any:
-                return context.get_constant(types.intp, value)
-
-            kind = context.get_data_type(result.dtype)
-            memory = cgutils.alloca_once(builder, kind, size=constant(math.prod(shape)))
-            lengths, steps = [constant(length) for length in shape], [constant(stride) for stride in strides]
-            return make_array(context, builder, result, memory, lengths, steps, constant(dtype.itemsize))
-
-        return result(), generate
-
-    return allocate
 
 
 def row_copy(length: int, *, is_read: bool) -> Any:
@@ -150,25 +118,15 @@ def translating() -> Iterator[None]:
     """Wrap compilation: products and sums are not contracted, and assignments lose nothing.
 
     The CPU's compiler does not contract either, so that both give the same numbers. numba-cuda offers no option for
-    it and no pass of one's own, but both go through functions that can be stood in for.
+    it, but all code goes through a function that can be stood in for.
     """
 
     def compile_uncontracted(ir: Any, **options: Any) -> Any:
         return _compile_ir(ir, **options, fma=0)
 
-    context = cuda_target.typing_context
-    resolve = type(context).resolve_setattr
-
-    def resolve_assignment(record: Any, name: str, value: Any) -> Any:
-        loss = describe_typed_loss(types, as_dtype, record, name, value)
-        if loss:
-            raise TypingError(loss)
-        return resolve(context, record, name, value)
-
-    with _compiling:
-        nvvm.compile_ir, context.resolve_setattr = compile_uncontracted, resolve_assignment
+    with _compiling, refusing_losses(cuda_target.typing_context, types, as_dtype, TypingError):
+        nvvm.compile_ir = compile_uncontracted
         try:
             yield
         finally:
             nvvm.compile_ir = _compile_ir
-            del context.resolve_setattr

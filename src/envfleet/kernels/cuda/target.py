@@ -230,7 +230,6 @@ def _compile(spec: KernelSpec, has_own_params: bool, _fingerprint: str) -> types
         length = records.dtype.itemsize // word_of(records.dtype).itemsize
         names[f"read_{records.variable}"] = target.row_copy(length, is_read=True)
         names[f"write_{records.variable}"] = target.row_copy(length, is_read=False)
-    names["new_out"] = target.new_array(spec.observation.shape, spec.observation.dtype)
     names["write_out"] = target.row_copy(spec.observation.size, is_read=False)
     names.update({f"array_{name}": target.array_at(dtype) for name, dtype in arrays.items()})
     names["nan"] = float("nan")

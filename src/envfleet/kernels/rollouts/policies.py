@@ -1,20 +1,17 @@
-"""Policies that a fused rollout compiles: random actions, networks given as weights, a user's own function."""
+"""Policies that a fused rollout compiles: random actions, and networks given as weights."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.errors import InvalidArgument, KernelError
+from envfleet.errors import InvalidArgument
 from envfleet.kernels.kernel import KernelSpec
-from envfleet.kernels.plain import PlainEnv, check_written
 
 Activation = Literal["tanh", "relu"]
 Head = Literal["argmax", "categorical", "linear", "tanh", "gaussian", "tanh_gaussian"]
@@ -69,12 +66,7 @@ class MLP:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Width of the observation, then of every layer."""
-        return _sizes_of(self.weights)
-
-    @property
-    def critic_sizes(self) -> tuple[int, ...]:
-        """The same of the critic; empty if there is none."""
-        return () if self.critic is None else _sizes_of(self.critic)
+        return sizes_of(self.weights)
 
     @property
     def is_stochastic(self) -> bool:
@@ -104,10 +96,11 @@ class MLP:
                 f"the MLP takes {self.sizes[0]} numbers and gives {self.sizes[-1]}, expected {spec.observation.size} "
                 f"and {outputs}: the elements of one observation, and of one action or the choices there are"
             )
-        if self.critic is not None and (self.critic_sizes[0], self.critic_sizes[-1]) != (spec.observation.size, 1):
+        inputs, *_, values = (0, 0) if self.critic is None else sizes_of(self.critic)
+        if self.critic is not None and (inputs, values) != (spec.observation.size, 1):
             raise InvalidArgument(
-                f"the critic takes {self.critic_sizes[0]} numbers and gives {self.critic_sizes[-1]}, expected "
-                f"{spec.observation.size} and 1: the elements of one observation, and its value"
+                f"the critic takes {inputs} numbers and gives {values}, expected {spec.observation.size} and 1: the "
+                "elements of one observation, and its value"
             )
         if self.head in ("tanh", "tanh_gaussian") and not (isinstance(space, spaces.Box) and space.is_bounded()):
             raise InvalidArgument(f"head={self.head!r} squashes into bounds, and {space} has none: take 'linear'")
@@ -125,11 +118,7 @@ class MLP:
         """
         log_std = np.broadcast_to(self._log_std.ravel(), (self.sizes[-1],))
         part = -np.sum(log_std + 0.5 * np.log(2 * np.pi), dtype=np.float64)
-        return np.concatenate([_flatten(self.weights), np.exp(log_std), np.full(1, part, np.float32)])
-
-    def critic_inputs(self) -> NDArray[np.float32]:
-        """Return all numbers of the critic in one float32 array."""
-        return _flatten(self.critic or ())
+        return np.concatenate([flatten(self.weights), np.exp(log_std), np.full(1, part, np.float32)])
 
 
 def _read_layers(weights: Sequence[tuple[Any, Any]], whose: str = "") -> tuple[tuple[Any, Any], ...]:
@@ -149,15 +138,17 @@ def _read_layers(weights: Sequence[tuple[Any, Any]], whose: str = "") -> tuple[t
     return layers
 
 
-def _sizes_of(layers: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
+def sizes_of(layers: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
+    """Width of what the first of some layers takes, then of what each gives."""
     return (int(layers[0][0].shape[1]), *(int(w.shape[0]) for w, _ in layers))
 
 
-def _flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
-    return np.concatenate([np.zeros(0, np.float32), *(part.ravel() for layer in layers for part in layer)])
+def flatten(layers: Sequence[tuple[Any, Any]]) -> NDArray[np.float32]:
+    """Join all numbers of some layers."""
+    return np.concatenate([part.ravel() for layer in layers for part in layer])
 
 
-_OWN = "write a function act(observation, rng) instead"
+_OWN = "pass a callable policy(observations) instead"
 
 
 def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
@@ -170,10 +161,6 @@ def _as_float32(value: Any, name: str) -> NDArray[np.float32]:
     return array
 
 
-Act = Callable[..., Any]
-RolloutPolicy = MLP | Act | Literal["random"]
-
-
 def check_random(spec: KernelSpec) -> None:
     """Check that there is a uniform distribution over the actions.
 
@@ -183,47 +170,3 @@ def check_random(spec: KernelSpec) -> None:
     space = spec.action_space
     if isinstance(space, spaces.Box) and not space.is_bounded():
         raise InvalidArgument(f"random actions from {space}, which is not bounded: pass actions or a policy")
-
-
-def check_act(spec: KernelSpec, act: Act) -> None:
-    """Try a user's policy function uncompiled on one observation.
-
-    Raises:
-        KernelError: It takes other arguments, raises, leaves out a part of the action, returns something else, or
-            breaks a rule of compiled code.
-    """
-    from envfleet.kernels.rules import check_policy_rules  # needs numba
-
-    arguments = ("observation", "out", "rng") if spec.action.shape else ("observation", "rng")
-    name = getattr(act, "__name__", repr(act))
-    how = f"write `def {name}({', '.join(arguments)}):`"
-    if not inspect.isfunction(act):
-        raise InvalidArgument(f"policy={act!r}, expected a function, an MLP or 'random': pass one of them")
-    if spec.action.parts:
-        raise KernelError(
-            f"{name} is compiled, which functions that choose from {spec.action_space} cannot be: pass a callable "
-            "policy(observations) that returns the actions of all sub-environments"
-        )
-    found = tuple(inspect.signature(act).parameters)
-    if len(found) != len(arguments):
-        raise KernelError(f"{name} takes ({', '.join(found)}), expected ({', '.join(arguments)}): {how}")
-    observation = PlainEnv(spec).reset(seed=0)
-    try:
-        first, second = (_choose(spec, act, copy.deepcopy(observation), fill) for fill in (0, 1))
-    except Exception as error:
-        raise KernelError(f"the policy {name} raised {type(error).__name__}: {error}") from error
-    if spec.action.shape:
-        check_written(first, second, f"the policy {name}", "out", "action_space")
-    elif not isinstance(first, (int, np.integer, np.bool_)):
-        raise KernelError(f"the policy {name} returned {first!r}, expected an int: convert it with int(…)")
-    check_policy_rules(spec, act)
-
-
-def _choose(spec: KernelSpec, act: Act, observation: Any, fill: int) -> Any:
-    """Return the action for an observation, chosen uncompiled; in an array that is filled before."""
-    rng = np.random.default_rng(0)
-    if not spec.action.shape:
-        return act(observation, rng)
-    action = np.full(spec.action.shape, fill, spec.action.dtype)
-    act(observation, action, rng)
-    return action

@@ -16,12 +16,12 @@ from envfleet.fleet.checks import check_whole
 from envfleet.fleet.rollout import Rollout, RolloutEpisodes
 from envfleet.kernels.batch import CpuBatch
 from envfleet.kernels.buffers import ENDED_DTYPE, BufferPlan
-from envfleet.kernels.cpu_target import FIRST_ADDRESS, CpuTarget
+from envfleet.kernels.cpu_target import FIRST_ADDRESS, HEADER, CpuTarget
 from envfleet.kernels.host_actions import convert_actions, refuse_action
 from envfleet.kernels.kernel import KernelSpec
 from envfleet.kernels.program import Program, load_module, ready_code
 from envfleet.kernels.rng import RNG_DTYPE
-from envfleet.kernels.rollouts.policies import MLP, RolloutPolicy
+from envfleet.kernels.rollouts.policies import MLP, flatten, sizes_of
 from envfleet.kernels.rollouts.policy_source import GIVEN, PolicySource, policy_source, values_text
 from envfleet.kernels.source import Source
 
@@ -70,14 +70,14 @@ class Slabs:
 
 def run_rollout(
     batch: CpuBatch,
-    policy: RolloutPolicy | NDArray[Any],
+    policy: Any,
     num_steps: int,
     *,
     autoreset_mode: AutoresetMode,
     seed: int | None = None,
     out: Rollout | None = None,
 ) -> Rollout:
-    """Step a batch `num_steps` times in one compiled call; see `Fleet.rollout`."""
+    """Step a batch `num_steps` times in one compiled call, by given actions, a network or `"random"`."""
     spec, program, form = batch.spec, batch.program, (num_steps, batch.num_envs)
     word = secrets.randbits(32) if seed is None else check_whole("seed", seed, 0, 2**32 - 1, most_name="2**32 - 1")
     chooser, given = GIVEN, None
@@ -85,9 +85,9 @@ def run_rollout(
         given = convert_actions(spec, policy, form)
         wrong = program.check(given.reshape(-1, *spec.action.shape))
         if wrong < 0:
-            refuse_action(spec, given, -1 - wrong)
+            refuse_action(spec.action_space, given, form, -1 - wrong)
     else:
-        chooser = policy_source(spec, policy, debug=program.debug)
+        chooser = policy_source(spec, policy)
     if out is None:
         slabs = Slabs(program.plan, *form)
     elif isinstance(out.memory, Slabs) and (out.memory.spec, out.memory.form) == (spec, form):
@@ -105,7 +105,9 @@ def run_rollout(
     log_probs = slabs.log_probs if isinstance(policy, MLP) and policy.is_stochastic else None
     values = next_values = None
     if isinstance(policy, MLP) and policy.critic is not None:
-        values, next_values = _evaluate(batch, policy, slabs, episodes, autoreset_mode)
+        evaluate = compile_values(spec, sizes_of(policy.critic), policy.activation)
+        critic = functools.partial(evaluate, flatten(policy.critic))
+        values, next_values = _evaluate(batch, critic, slabs, episodes, autoreset_mode)
     told = spec.observation.unpack(observations)
     flags = terminated, truncated, slabs.is_reset
     return Rollout(told, actions, rewards, *flags, named, episodes, slabs, log_probs, values, next_values)
@@ -139,7 +141,7 @@ def _run(
     counts = batch.crew.run(work)
     if before is not None and min(counts) < 0:
         batch.load(before)
-        refuse_action(spec, actions, min(-1 - count for count in counts if count < 0))
+        refuse_action(spec.action_space, actions, slabs.form, min(-1 - count for count in counts if count < 0))
     return counts
 
 
@@ -167,21 +169,20 @@ def _gather(batch: CpuBatch, counts: list[int], slabs: Slabs, mode: AutoresetMod
 
 
 def _evaluate(
-    batch: CpuBatch, policy: MLP, slabs: Slabs, episodes: RolloutEpisodes, mode: AutoresetMode
+    batch: CpuBatch, critic: Callable[..., None], slabs: Slabs, episodes: RolloutEpisodes, mode: AutoresetMode
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Have the critic value all observations of a rollout, and those that its steps led to."""
-    evaluate, inputs = compile_values(batch.spec, policy.critic_sizes, policy.activation), policy.critic_inputs()
     flat, values, times = slabs.outputs[0].reshape(-1), slabs.values.reshape(-1), len(slabs.values)
 
     def work(start: int, stop: int) -> int:
-        evaluate(inputs, flat, values, start * times, stop * times)
+        critic(flat, values, start * times, stop * times)
         return 0
 
     batch.crew.run(work)
     slabs.next_values[...] = slabs.values[1:]
     if mode is AutoresetMode.SAME_STEP and len(episodes):
         last = np.empty(len(episodes), np.float32)
-        evaluate(inputs, np.ascontiguousarray(episodes.observations).reshape(-1), last, 0, len(last))
+        critic(np.ascontiguousarray(episodes.observations).reshape(-1), last, 0, len(last))
         slabs.next_values[episodes.steps, episodes.env_indices] = last
     return slabs.values[:-1], slabs.next_values
 
@@ -201,18 +202,15 @@ def compile_rollout(spec: KernelSpec, program: Program, policy: PolicySource) ->
 
     plan = program.plan
     text = CpuTarget(Source(plan), policy).text()
-    module = load_module(spec, text, "rollout", machine_code.describe_machine(), debug=program.debug)
+    module = load_module(spec, text, "rollout", machine_code.describe_machine())
 
     def make_names() -> dict[str, Any]:
-        make_function = numba_cpu.make_checked_function if program.debug else numba_cpu.make_function
+        dtypes = {f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all}
         return {
-            **{f"dtype_{buffer.name}": buffer.dtype for buffer in plan.all},
-            **({} if policy.act is None else {"act_": make_function(policy.act)}),
-            "seed_": make_function(rng.seed),
-            "observation_row": numba_cpu.row_view(spec.observation.shape),
-            "action_row": numba_cpu.row_view(spec.action.shape),
+            **dtypes,
+            "seed_": numba_cpu.make_function(rng.seed),
             "dtype_rng": RNG_DTYPE,
-            "dtype_actions": np.dtype(spec.action.dtype),
+            "dtype_actions": spec.action.dtype,
         }
 
     words = np.zeros(1, np.int64)
@@ -227,6 +225,7 @@ def compile_values(spec: KernelSpec, sizes: tuple[int, ...], activation: str) ->
     """Compile `evaluate(inputs, observations, values, start, stop)` of a critic; observations are flat."""
     from envfleet.kernels import machine_code
 
-    module = load_module(spec, values_text(sizes, activation), "values", machine_code.describe_machine())
+    text = HEADER.format(name=f"the values of {spec.name}") + values_text(sizes, activation)
+    module = load_module(spec, text, "values", machine_code.describe_machine())
     arrays = np.zeros(1, np.float32), np.zeros(1, spec.observation.dtype), np.zeros(1, np.float32)
     return ready_code(spec, module, {"evaluate": (*arrays, 0, 0)}, dict, "values").functions["evaluate"]

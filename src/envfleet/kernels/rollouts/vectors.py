@@ -63,11 +63,12 @@ def dense(inputs: int, outputs: int, place: int, activation: str) -> Any:
             data = [
                 context.make_array(t)(context, builder, a).data for t, a in zip(signature.args, arguments, strict=True)
             ]
-            tiles = _Tiles(builder, data, (inputs, outputs, place), activation)
+            form = inputs, outputs, place
             for first, count, step in _spans(outputs):
                 with _loop(builder, count // step) as j, _loop(builder, BLOCK_ROWS // (LANES * _VECTORS)) as r:
                     output = builder.add(_word(first), builder.mul(j, _word(step)))
-                    tiles.write(output, step, builder.mul(r, _word(LANES * _VECTORS)))
+                    row = builder.mul(r, _word(LANES * _VECTORS))
+                    _write_tile(builder, data, form, activation, step, output, row)
             return context.get_dummy_value()
 
         return types.void(weights, x, y), generate
@@ -84,46 +85,40 @@ def _spans(outputs: int) -> Iterator[tuple[int, int, int]]:
         yield outputs - rest, rest, rest
 
 
-class _Tiles:
-    """Writes the tiles of a layer."""
+def _write_tile(
+    builder: Any, data: Sequence[Code], form: tuple[int, int, int], activation: str, count: int, output: Code, row: Code
+) -> None:
+    """Write `count` outputs from `output` on, of `_VECTORS` vectors of rows from `row` on."""
+    (weights, x, y), (inputs, outputs, place) = data, form
+    sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(_VECTORS)] for _ in range(count)]
+    for n, vectors in enumerate(sums):
+        bias = _weight(builder, weights, builder.add(output, _word(place + inputs * outputs + n)))
+        for one in vectors:
+            builder.store(bias, one)
+    first = builder.add(_word(place), builder.mul(output, _word(inputs)))
+    at_once = 4 if inputs % 4 == 0 else 1
+    with _loop(builder, inputs // at_once) as turn:
+        for part in range(at_once):
+            k = builder.add(builder.mul(turn, _word(at_once)), _word(part))
+            start = builder.add(builder.mul(k, _word(BLOCK_ROWS)), row)
+            given = [_load(builder, x, start, v * LANES) for v in range(_VECTORS)]
+            for n, vectors in enumerate(sums):
+                weight = _weight(builder, weights, builder.add(first, builder.add(k, _word(n * inputs))))
+                for one, value in zip(vectors, given, strict=True):
+                    builder.store(_fused(builder, weight, value, builder.load(one)), one)
+    for n, vectors in enumerate(sums):
+        start = builder.add(builder.mul(builder.add(output, _word(n)), _word(BLOCK_ROWS)), row)
+        for v, one in enumerate(vectors):
+            value = _ACTIVATIONS[activation](builder, builder.load(one))
+            _store(builder, value, y, start, v * LANES)
 
-    def __init__(self, builder: Any, data: Sequence[Code], form: tuple[int, int, int], activation: str) -> None:
-        self._builder, self._activation = builder, activation
-        self._weights, self._x, self._y = data
-        self._inputs, self._outputs, self._place = form
 
-    def write(self, output: Code, count: int, row: Code) -> None:
-        """Write `count` outputs from `output` on, of `_VECTORS` vectors of rows from `row` on."""
-        builder = self._builder
-        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(_VECTORS)] for _ in range(count)]
-        for n, vectors in enumerate(sums):
-            bias = self._weight(builder.add(output, _word(self._place + self._inputs * self._outputs + n)))
-            for one in vectors:
-                builder.store(bias, one)
-        first = builder.add(_word(self._place), builder.mul(output, _word(self._inputs)))
-        at_once = 4 if self._inputs % 4 == 0 else 1
-        with _loop(builder, self._inputs // at_once) as turn:
-            for part in range(at_once):
-                k = builder.add(builder.mul(turn, _word(at_once)), _word(part))
-                start = builder.add(builder.mul(k, _word(BLOCK_ROWS)), row)
-                given = [_load(builder, self._x, start, v * LANES) for v in range(_VECTORS)]
-                for n, vectors in enumerate(sums):
-                    weight = self._weight(builder.add(first, builder.add(k, _word(n * self._inputs))))
-                    for one, value in zip(vectors, given, strict=True):
-                        builder.store(_fused(builder, weight, value, builder.load(one)), one)
-        for n, vectors in enumerate(sums):
-            start = builder.add(builder.mul(builder.add(output, _word(n)), _word(BLOCK_ROWS)), row)
-            for v, one in enumerate(vectors):
-                value = _ACTIVATIONS[self._activation](builder, builder.load(one))
-                _store(builder, value, self._y, start, v * LANES)
-
-    def _weight(self, index: Code) -> Code:
-        """Return a weight in every lane."""
-        builder = self._builder
-        number = builder.load(builder.gep(self._weights, [index]))
-        nothing = ir.Constant(_VECTOR, ir.Undefined)
-        first = builder.insert_element(nothing, number, ir.Constant(_INT, 0))
-        return builder.shuffle_vector(first, nothing, ir.Constant(_INTS, [0] * LANES))
+def _weight(builder: Any, weights: Code, index: Code) -> Code:
+    """Return a weight in every lane."""
+    number = builder.load(builder.gep(weights, [index]))
+    nothing = ir.Constant(_VECTOR, ir.Undefined)
+    first = builder.insert_element(nothing, number, ir.Constant(_INT, 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(_INTS, [0] * LANES))
 
 
 def softmax(choices: int) -> Any:

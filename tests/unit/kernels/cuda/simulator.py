@@ -103,11 +103,6 @@ def interleaved_row_view(shape: tuple[int, ...]) -> Callable[[NDArray[Any], int]
     return view
 
 
-def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray[Any]]:
-    """A function that makes arrays, of which nothing is zero."""
-    return lambda: np.full(shape, 7).astype(dtype)
-
-
 def row_copy(length: int, *, is_read: bool) -> Callable[[NDArray[Any], int, Any], None]:
     """A function `(elements, row, own)` that copies an interleaved row, or copies it back."""
     lane = interleaved_row_view((length,))

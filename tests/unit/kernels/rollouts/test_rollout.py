@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from tests.unit.kernels.samples import policy_generator
 
 import envfleet
-from envfleet.errors import InvalidArgument, KernelError, ResetNeeded
+from envfleet.errors import InvalidArgument, ResetNeeded
 from envfleet.fleet.fleet import Fleet
 from envfleet.fleet.rollout import Rollout
-from envfleet.kernels import Kernel, array
-from envfleet.kernels.kernel import read_kernel
-from envfleet.kernels.rollouts.policies import check_act
+from envfleet.kernels import MLP, Kernel, array
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -82,6 +80,17 @@ class Cells(Kernel):
         for k in range(3):
             out[0, k] = np.uint8(state.cells[0, k])
             out[1, k] = np.uint8(state.cells[1, k])
+
+
+class Pull(Drift):
+    """Two real numbers as action."""
+
+    action_space = spaces.Box(-9.0, 9.0, (2,), np.float32)  # type: ignore[assignment]
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any, params: Any) -> tuple[float, bool]:
+        state.x += action[0]
+        return state.x, False
 
 
 def make(kernel: type[Kernel], num_envs: int, mode: AutoresetMode = NEXT_STEP, workers: int = 1, **options: Any) -> Any:
@@ -199,37 +208,6 @@ def test_seeds_of_rollouts() -> None:
             fleet.rollout("random", 3, seed=-1)
 
 
-def lean(observation: Any, rng: Any) -> int:
-    if observation[0] > 50.0:
-        return 4  # which is not in the space
-    return 1 if observation[0] > rng.uniform(-1.0, 1.0) else 3
-
-
-def push(observation: Any, out: Any, rng: Any) -> None:
-    out[0] = 0.5 if observation[0, 0] > 100 else -0.5
-    out[1] = rng.random()
-
-
-def test_policy_function_is_the_same_as_in_python() -> None:
-    with make(Drift, 5, workers=2) as fleet, make(Drift, 5) as twin:
-        rollout = fleet.rollout(lean, 25, seed=4)
-        for i in range(5):
-            rng = policy_generator(4, i)
-            expected = [lean(rollout.observations[t, i], rng) for t in range(25)]
-            np.testing.assert_array_equal(rollout.actions[:, i], expected)
-        check_against_steps(rollout, twin)
-
-
-def test_policy_function_that_writes_its_action() -> None:
-    with make(Cells, 3) as fleet:
-        rollout = fleet.rollout(push, 10, seed=4)
-        for i in range(3):
-            rng, out = policy_generator(4, i), np.zeros(2, np.float32)
-            for t in range(10):
-                push(rollout.observations[t, i], out, rng)
-                np.testing.assert_array_equal(rollout.actions[t, i], out)
-
-
 def test_out_is_written_again() -> None:
     with make(Drift, 4) as fleet, make(Drift, 4) as twin:
         given = some_actions(fleet, 20)
@@ -246,36 +224,9 @@ def test_out_is_written_again() -> None:
             fleet.rollout("random", 21, out=second)
 
 
-def half(observation: Any, out: Any, rng: Any) -> None:
-    out[0] = 0.5
-
-
-def scribble(observation: Any, out: Any, rng: Any) -> None:
-    out[0] = out[1] = 0.0
-    if observation[0, 0] > 1000:
-        observation[0, 0] = 0
-
-
-def gamble(observation: Any, rng: Any) -> int:
-    return 1 if np.random.random() < 0.5 else 2  # noqa: NPY002
-
-
-@pytest.mark.parametrize(
-    ("kernel", "policy", "message"),
-    [
-        (Cells, half, r"half leaves 1 of 2 elements of `out` unwritten, the first is out\[1\]"),
-        (Cells, scribble, r"test_rollout\.py:\d+, in scribble .*writes to the observation, which the rollout keeps"),
-        (Drift, gamble, r"in gamble .*draws from numpy.random, which no seed reaches: draw from `rng`"),
-    ],
-)
-def test_policies_that_would_not_be_what_they_seem(kernel: Any, policy: Any, message: str) -> None:
-    with pytest.raises(KernelError, match=message):
-        check_act(read_kernel(kernel), policy)
-
-
 def test_mistakes_step_nothing() -> None:
-    def no_number(observation: Any, rng: Any) -> Any:
-        return "left"
+    def act(observation: Any, rng: Any) -> int:
+        return 1
 
     with make(Drift, 4, workers=2) as fleet, make(Drift, 4) as twin:
         actions = some_actions(fleet, 10)
@@ -284,16 +235,23 @@ def test_mistakes_step_nothing() -> None:
             fleet.rollout(actions, 10)
         with pytest.raises(InvalidArgument, match=r"shape \(10, 4\), expected \(9, 4\): \(T, N, …\)"):
             fleet.rollout(actions, 9)
-        with pytest.raises(KernelError, match="no_number returned 'left', expected an int"):
-            fleet.rollout(no_number, 20)
-        with pytest.raises(KernelError, match=r"push takes \(observation, out, rng\), expected \(observation, rng\)"):
-            fleet.rollout(push, 20)
+        with pytest.raises(InvalidArgument, match="the policy 'act' takes no batch of observations alone"):
+            fleet.rollout(act, 20)
+        with pytest.raises(InvalidArgument, match="policy='left': pass 'random', actions"):
+            fleet.rollout("left", 20)
         with pytest.raises(InvalidArgument, match="num_steps=0: pass a whole number of at least 1"):
             fleet.rollout("random", 0)
         check_same_state(fleet, twin)
-        fleet.set_attr("x", [0.0, 99.0, 0.0, 0.0])
-        with pytest.raises(InvalidArgument, match="the action of sub-environment 1 is 4, which is not in"):
-            fleet.rollout(lean, 20)
+
+
+def test_a_network_that_goes_astray_steps_nothing() -> None:
+    network = MLP([(np.full((2, 2), 1e30), np.zeros(2)), (np.zeros((2, 2)), np.zeros(2))], "relu", "linear")
+    with make(Pull, 4, workers=2) as fleet, make(Pull, 4) as twin:
+        for one in (fleet, twin):
+            one.set_attr("x", [0.0, 1e30, 0.0, 0.0])
+        with pytest.raises(InvalidArgument, match=r"the action of sub-environment 1 is \[nan nan\], which is not in"):
+            fleet.rollout(network, 20)
+        check_same_state(fleet, twin)
 
 
 def test_rollout_needs_a_reset_and_autoreset() -> None:
