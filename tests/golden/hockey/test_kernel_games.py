@@ -115,7 +115,7 @@ def test_nothing_of_a_game_is_left_in_the_next() -> None:
             fleet.step(np.zeros((4, 2, 4), np.float32))
         fleet.reset(seed=9)
         again = fleet.get_state()
-        assert fresh.arrays["s"].tobytes() == again.arrays["s"].tobytes()
+        np.testing.assert_array_equal(fresh.arrays["s"], again.arrays["s"])
 
 
 def test_both_games_look_alike() -> None:

@@ -78,7 +78,7 @@ class Dark(CartPoleEnv):
 def test_an_environment_without_pictures_is_named_by_its_id_and_not_filmed(tmp_path: Path) -> None:
     place, agent = f"{Path(__file__).stem}:Dark", tmp_path / "agent.pt"
     cart = CartPoleEnv()
-    PPO(cart.observation_space, cart.action_space, num_envs=1).save(agent)
+    PPO(cart.observation_space, cart.action_space, num_envs=1, seed=1).save(agent)
     assert f"{place}, 2 episodes each" in invoke("evaluate", agent, "--env", place, "--games", 2).output
     result = CliRunner().invoke(app, ["watch", str(agent), "--env", place, "--out", str(tmp_path / "film.gif")])
     assert result.exit_code == 2
