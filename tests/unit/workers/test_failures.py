@@ -12,7 +12,6 @@ import envfleet
 from envfleet.errors import SubEnvError
 from envfleet.testing import CountingEnv
 
-
 OURS = str(Path(envfleet.__file__).parent)
 
 
