@@ -8,6 +8,7 @@ import time
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar as Bar
 from rich.text import Text
 
@@ -68,7 +69,7 @@ class ProgressBar(Observer):
     def _show(self, event: Progress) -> None:
         line = self._describe(event)
         if self._live.is_started:
-            bar = Bar(total=1.0, completed=event.run_share, width=40)
+            bar = Padding(Bar(total=1.0, completed=event.run_share, width=40), 0)  # alone in its line
             self._live.update(Group(bar, Text(line), Text(self._evaluation, style="dim")))
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S

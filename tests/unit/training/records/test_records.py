@@ -346,7 +346,9 @@ def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) 
 def shown(*events: Event, is_terminal: bool, width: int = 80) -> str:
     """What the progress bar writes, without colours."""
     text = io.StringIO()
-    bar = ProgressBar(Console(file=text, force_terminal=is_terminal, no_color=True, width=width, legacy_windows=False))
+    bar = ProgressBar(
+        Console(file=text, force_terminal=is_terminal, color_system="standard", width=width, legacy_windows=False)
+    )
     tell([bar], *events)
     bar.close()
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.getvalue())
