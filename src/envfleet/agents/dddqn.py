@@ -130,13 +130,13 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _compile(self) -> Compiled:
         self._parts, self._target_parts = Flat([self._network], self._optimiser), Flat([self._target])
         self._work = workspace(self.config.batch_size, self._parts)
-        return Compiled(self._parts, self._parts.values.copy(), self._learn_compiled, self._choose_compiled)
+        return Compiled(self._parts, self._parts.values.copy(), 0, self._learn_compiled, self._choose_compiled)
 
-    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         config, parts, target = self.config, self._parts, self._target_parts
         moves = (self.num_updates + 1) % config.target_period == 0
         tau, max_norm = config.target_tau if moves else 0.0, config.max_grad_norm or 0.0
-        loss, value, errors = _learn(batch.arrays(), parts.next_step(), target.values, tau, max_norm, self._work)
+        loss, value, errors = _learn(batch, parts.next_step(), target.values, tau, max_norm, self._work)
         if isinstance(self.replay, PrioritisedReplay):
             self.replay.set_errors(batch.indices, errors)
         return {"loss": loss, "value": value}

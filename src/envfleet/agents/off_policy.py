@@ -32,13 +32,15 @@ class Compiled(NamedTuple):
     Attributes:
         actor: The network that acts.
         acting: Its parameters to act by, `(P,)`, which stay as they are while it learns, until `publish`.
-        learn: Does what `_learn` does.
+        num_noises: Arrays of standard normal noise, each like the actions of a batch, that an update needs.
+        learn: Does what `_learn` does, with a batch of arrays and these.
         choose: Does what `_choose_by_torch` does, by the parameters to act by.
     """
 
     actor: Flat
     acting: F32
-    learn: Callable[[Batch], Mapping[str, Any]]
+    num_noises: int
+    learn: Callable[..., Mapping[str, Any]]
     choose: Callable[[F32, F32, F32 | None], NDArray[Any]]
 
 
@@ -46,11 +48,11 @@ class Lesson(NamedTuple):
     """What gradient updates learn from.
 
     Attributes:
-        batches: One for each.
+        batches: One for each; where updates are compiled, arrays, each with its noise.
         learning_rate: Of all.
     """
 
-    batches: Iterable[Batch]
+    batches: Iterable[Any]
     learning_rate: float
 
 
@@ -145,8 +147,15 @@ class OffPolicyAgent(Agent[Config]):
         return lesson._replace(batches=list(lesson.batches))
 
     def _lesson(self, num_updates: int) -> Lesson:
-        batches = self.replay.batches(num_updates, self.config.batch_size)
+        batches: Iterable[Any] = self.replay.batches(num_updates, self.config.batch_size)
+        if self._compiled is not None:
+            batches = map(self._arrays, batches)
         return Lesson(batches, self.config.learning_rate_after(self.num_transitions))
+
+    def _arrays(self, batch: Batch) -> tuple[Batch, tuple[F32, ...]]:
+        """Return what compiled code learns from, so that a thread that learns need not wait for the interpreter."""
+        count = 0 if self._compiled is None else self._compiled.num_noises
+        return batch.arrays(), tuple(self.random.normal(batch.actions).numpy() for _ in range(count))
 
     def learn(self, lesson: Lesson) -> Learnt:
         """Make gradient updates; if they are compiled, what acts stays as it is until `publish`."""
@@ -155,7 +164,7 @@ class OffPolicyAgent(Agent[Config]):
                 part.learning_rate = lesson.learning_rate
         means, code = Means(), self._compiled
         for batch in lesson.batches:
-            means.add(self._learn(batch.to(self.device)) if code is None else code.learn(batch))
+            means.add(self._learn(batch.to(self.device)) if code is None else code.learn(*batch))
             self.num_updates += 1
         return Learnt(means.result(), self.num_updates, None if code is None else code.actor.values.copy())
 

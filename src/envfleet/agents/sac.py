@@ -167,13 +167,12 @@ class SAC(ContinuousAgent[SACConfig]):
         self._settings = _Settings(config.target_tau, self._target_entropy, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
         acting = self._actor_parts.values.copy()
-        return Compiled(self._actor_parts, acting, self._learn_compiled, self._choose_compiled)
+        return Compiled(self._actor_parts, acting, 2, self._learn_compiled, self._choose_compiled)
 
-    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
-        noises = self.random.normal(batch.actions).numpy(), self.random.normal(batch.actions).numpy()
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         actor, critics = self._actor_parts.next_step(), self._critic_parts.next_step()
         parts = (actor, critics, self._target_parts.values, self._temperature_parts.next_step())
-        figures = _learn(batch.arrays(), noises, *parts, self._settings, self._work)
+        figures = _learn(batch, (noises[0], noises[1]), *parts, self._settings, self._work)
         return dict(zip(_FIGURES, figures, strict=True))
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:

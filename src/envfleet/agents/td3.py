@@ -120,19 +120,18 @@ class TD3(ContinuousAgent[TD3Config]):
         self._settings = _Settings(config.target_tau, *noise, config.saturation_penalty, config.max_grad_norm or 0.0)
         self._work = workspace(config.batch_size, self._actor_parts, self._critic_parts)
         acting = self._actor_parts.values.copy()
-        return Compiled(self._actor_parts, acting, self._learn_compiled, self._choose_compiled)
+        return Compiled(self._actor_parts, acting, 1, self._learn_compiled, self._choose_compiled)
 
-    def _learn_compiled(self, batch: Batch) -> dict[str, float]:
-        sample, noise = batch.arrays(), self.random.normal(batch.actions).numpy()
+    def _learn_compiled(self, batch: Batch, noises: tuple[F32, ...]) -> dict[str, float]:
         actor, critics = self._actor_parts, self._critic_parts
         target_actor, target_critics = (part.values for part in self._target_parts)
         targets = (target_actor, target_critics, self._settings, self._work)
-        critic_loss, value = _fit_critics(sample, noise, critics.next_step(), actor.layers[0], *targets)
+        critic_loss, value = _fit_critics(batch, noises[0], critics.next_step(), actor.layers[0], *targets)
         figures = {"critic_loss": critic_loss, "value": value}
         if (self.num_updates + 1) % self.config.policy_delay:
             return figures
         critic = critics.layers[0]
-        loss = _fit_actor(sample.observations, actor.next_step(), critics.values, critic, *targets)
+        loss = _fit_actor(batch.observations, actor.next_step(), critics.values, critic, *targets)
         return {**figures, "actor_loss": loss}
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> F32:

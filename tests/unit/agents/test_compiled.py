@@ -58,7 +58,7 @@ def learn(agents: list[Any], num_updates: int, seed: int = 0) -> list[list[dict[
     for _ in range(num_updates):
         batch = draw(rng, agents[0])
         for agent, figures in zip(agents, found, strict=True):
-            lesson = Lesson([batch], agent.config.learning_rate)
+            lesson = Lesson([agent._arrays(batch) if agent.is_compiled else batch], agent.config.learning_rate)
             figures.append(agent.publish(agent.learn(lesson)))
     return found
 
@@ -140,7 +140,7 @@ def test_what_is_not_finite_is_reported() -> None:
         agent = make(kind, compiled=True)
         batch = draw(np.random.default_rng(0), agent)
         batch.rewards[3] = torch.nan
-        figures = agent._compiled.learn(batch)
+        figures = agent._compiled.learn(*agent._arrays(batch))
         assert not all(np.isfinite(value) for value in figures.values())
 
 

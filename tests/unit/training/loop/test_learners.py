@@ -131,7 +131,7 @@ def test_acting_follows_one_set_of_updates_later() -> None:
 def test_what_goes_wrong_in_the_thread_reaches_the_run() -> None:
     with trainer_of("SAC") as trainer:
         own: Any = trainer.agent
-        own._compiled = own._compiled._replace(learn=lambda batch: {"critic_loss": float("nan")})
+        own._compiled = own._compiled._replace(learn=lambda *lesson: {"critic_loss": float("nan")})
         with pytest.raises(TrainingDiverged, match="critic_loss is nan"):
             trainer.run()
     with trainer_of("SAC") as trainer:
