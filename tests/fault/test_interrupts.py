@@ -6,6 +6,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ import pytest
 from tests.conftest import SERIAL, Backend
 from tests.fault.programs import wait_gone
 
+import envfleet
 from envfleet.errors import EnvfleetError
 from envfleet.fleet.lifecycle import Lifecycle
 from envfleet.testing import CountingEnv
 
 pytestmark = pytest.mark.timeout(120)
 
-OURS = re.compile(".*/envfleet/").match
+PACKAGE = re.escape(str(Path(envfleet.__file__).parent))
+OURS = re.compile(f"{PACKAGE}/").match
 NUM_ENVS = 3
 STRIDE = 11  # 1 takes minutes
 
@@ -103,7 +106,7 @@ def test_at_any_moment(backend: Backend, call: str) -> None:
 
 
 # Descriptors belong to their objects one byte code after the system has made them: there an interrupt leaves them open.
-WITHOUT_DESCRIPTORS = re.compile(r".*/envfleet/(fleet/|make|workers/(build|engine|crew|board|serve|partial)\.py)").match
+WITHOUT_DESCRIPTORS = re.compile(rf"{PACKAGE}/(fleet/|make|workers/(build|engine|crew|board|serve|partial)\.py)").match
 
 
 def test_while_it_closes() -> None:
