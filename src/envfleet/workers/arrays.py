@@ -114,24 +114,6 @@ class Outputs:
         self.rewards[rows] = 0.0
         self.flags[:, rows] = False
 
-    def private(self) -> Outputs:
-        """Return arrays that share no cache line with another process; large observations stay where they are."""
-
-        def own(leaf: NDArray[Any]) -> NDArray[Any]:
-            return leaf if leaf[:1].nbytes >= 16 * ALIGNMENT_BYTES else leaf.copy()
-
-        observations, finals = ([own(leaf) for leaf in leaves] for leaves in (self.observations, self.finals))
-        return Outputs(observations, finals, self.rewards.copy(), self.flags.copy())
-
-    def publish(self, target: Outputs, rows: Any) -> None:
-        """Copy rows to the arrays that this was made from by `private`."""
-        for mine, theirs in ((self.observations, target.observations), (self.finals, target.finals)):
-            for leaf, other in zip(mine, theirs, strict=True):
-                if leaf is not other:
-                    other[rows] = leaf[rows]
-        target.rewards[rows] = self.rewards[rows]
-        target.flags[:, rows] = self.flags[:, rows]
-
     @functools.cached_property
     def flat(self) -> tuple[Any, Any, Any]:
         """Rewards, terminated and truncated as memoryviews, which take a scalar faster than arrays do."""

@@ -177,12 +177,11 @@ class EnvGroup:
         Args:
             spec: What decided the arrays.
             arrays: This group's rows of them.
-            is_shared: Whether others write to the same cache lines; then results are made in arrays of the group's own.
+            is_shared: Whether another process or thread reads them.
         """
         self._layout, self._action_layout = spec.observations, spec.actions
-        self._actions, self._targets = arrays.actions, arrays.outputs
-        self._outputs = [out.private() for out in arrays.outputs] if is_shared else arrays.outputs
-        self._is_shared, self.has_object_actions = is_shared, self._action_layout.num_objects > 0
+        self._actions, self._outputs = arrays.actions, arrays.outputs
+        self.has_object_actions = self._action_layout.num_objects > 0
         num_objects = self._layout.num_objects
         self._objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
         self._final_objects: list[list[Any]] = [[None] * self.num_envs for _ in range(num_objects)]
@@ -216,7 +215,7 @@ class EnvGroup:
         self._reply = None
         out, line, columns, steps = self._outputs[generation], self._line, self.columns, self._steps
         which: Any = slice(None)
-        self._last = self._targets[self._generation]
+        self._last = self._outputs[self._generation]
         if rows is None:
             if values is None:
                 values = self._action_layout.reader(self._actions, objects, self.num_envs)
@@ -239,8 +238,6 @@ class EnvGroup:
         line[TURN], line[PHASE] = self._turn, STEPPING
         self._step_rows(turns, generation)
         line[PHASE] = line[ROW] = 0
-        if self._is_shared:
-            out.publish(self._targets[generation], which)
         self._generation = generation
         self._num_steps += len(values)
         self._busy_ns += time.perf_counter_ns() - start_ns
@@ -360,8 +357,6 @@ class EnvGroup:
             self._add_info(row, info)
         self._line[PHASE] = self._line[ROW] = IDLE
         self._generation = generation
-        if self._is_shared:
-            out.publish(self._targets[generation], list(plan.rows))
         if self._objects:
             self._report_objects(plan.rows)
         return self._reply
@@ -411,7 +406,7 @@ class EnvGroup:
 
     def get_state(self, generation: int, rows: Iterable[int]) -> Reply:
         """Save sub-environments; the reply's value is one `RowState` per row."""
-        observations = self._targets[generation].observations
+        observations = self._outputs[generation].observations
 
         def save(row: int) -> RowState:
             last = self._layout.row(observations, self._objects, row)
@@ -433,8 +428,6 @@ class EnvGroup:
 
         reply = self._for_each(states, "set_state", load)
         self._generation = generation
-        if self._is_shared:
-            out.publish(self._targets[generation], list(states))
         for row in states if self._objects else ():
             reply.objects[self.plan.rows.start + row] = [leaf[row] for leaf in self._objects]
         return reply
