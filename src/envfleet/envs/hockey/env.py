@@ -209,7 +209,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         self._screen.follow(game.world)
         terminated = game.world.winner != 0 or (game.is_late and self._quirks.limit_terminates)
         info = game.inform(0)
-        return self._observe(0), reward_of(info), terminated, game.is_late and not terminated, info
+        return self._observe(0), self.get_reward(info), terminated, game.is_late and not terminated, info
 
     def obs_agent_two(self) -> NDArray[Any]:
         """Return what player two sees."""

@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -263,6 +264,16 @@ def test_another_opponent_can_be_put_in() -> None:
     env.opponent = Still()
     env.reset(seed=1)
     assert env.step(np.zeros(4))[0][6:9].tolist() == [3, 0, 0]
+
+
+def test_a_subclass_decides_the_rewards_of_both() -> None:
+    class Touching(HockeyEnv):
+        def get_reward(self, info: dict[str, Any]) -> float:
+            return 7.0 + info["winner"]
+
+    env = Touching()
+    env.reset(seed=0)
+    assert env.step(REST)[1] == env.get_reward_agent_two(env.get_info_agent_two()) == 7.0
 
 
 def test_the_public_constructor_and_spelling() -> None:
