@@ -30,12 +30,14 @@ def save_env(env: gym.Env[Any, Any]) -> EnvState:
     """Save a sub-environment: by its own `get_state`, else by pickling all of it, else by a deep copy.
 
     Raises:
-        StateUnsupported: It offers none of the three.
+        StateUnsupported: It offers none of the three, or refuses it itself.
     """
     if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
         return EnvState("own", copy.deepcopy(env.unwrapped.get_state()), [_layer(layer) for layer in _layers(env)])
     try:
         return EnvState("pickle", cloudpickle.dumps(env), [])
+    except StateUnsupported:  # of the environment itself, which says better what to do
+        raise
     except Exception as pickle_error:  # noqa: BLE001 - any type may fail in its own way
         try:
             return EnvState("copy", copy.deepcopy(env), [])
@@ -92,8 +94,7 @@ def _layer(layer: gym.Env[Any, Any]) -> dict[str, Any]:
     if isinstance(layer, gym.Wrapper):
         kept = {key: value for key, value in vars(layer).items() if key not in ("env", "spec", "_cached_spec")}
     else:
-        names = ("_np_random", "_np_random_seed")
-        kept = {key: value for key, value in vars(layer).items() if key in names}
+        kept = {key: value for key, value in vars(layer).items() if key in ("_np_random", "_np_random_seed")}
     try:
         return copy.deepcopy(kept)
     except Exception as error:

@@ -18,6 +18,7 @@ from envfleet.envs.hockey.opponents import scripted_action
 from envfleet.errors import InvalidArgument, StateUnsupported, SubEnvError
 from envfleet.kernels.kernel import read_kernel
 from envfleet.kernels.requests import check_params
+from envfleet.workers.state import save_env
 
 ID = "envfleet/Hockey-Two-Box2D-v0"
 NOTHING = np.zeros((2, 4), np.float32)
@@ -207,5 +208,6 @@ def test_wrong_calls_are_refused() -> None:
             env.step(action)
     assert env._game is not None
     env._game._events += [NOTHING.ravel()] * 100_001
-    with pytest.raises(StateUnsupported, match="reset it first"):
-        copy.deepcopy(env)
+    for copied in (copy.deepcopy, save_env):
+        with pytest.raises(StateUnsupported, match=r"^this game cannot be copied, .*: reset it first$"):
+            copied(env)
