@@ -12,7 +12,7 @@ import gymnasium as gym
 from numpy.typing import NDArray
 
 from envfleet.adapters.pettingzoo_game import Duel
-from envfleet.errors import InvalidArgument
+from envfleet.errors import EnvfleetError, InvalidArgument
 from envfleet.registry import GAMES, resolve
 from envfleet.sources import find_callable, is_kernel_class
 
@@ -167,7 +167,9 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
         kwargs: Of the callable.
 
     Raises:
-        InvalidArgument: The module cannot be imported, or a game of the callable is not for two.
+        InvalidArgument: The module cannot be imported, the callable raises or returns no environment, or its game is
+            not for two.
+        EnvfleetError: The callable raised this one.
     """
     if source in GAMES:
         return known_game(source)
@@ -181,8 +183,10 @@ def find_game(source: str, kwargs: Mapping[str, Any] | None = None) -> Game | No
         return None
     try:
         probe: Any = bound()
+    except EnvfleetError:  # it keeps its type and code
+        raise
     except Exception as error:
-        raise InvalidArgument(f"{source!r} raised {type(error).__name__}: {error}; mend it, or its kwargs") from error
+        raise InvalidArgument(f"{source!r} raised {type(error).__name__}: {error}: fix it, or its kwargs") from error
     if not hasattr(probe, "close"):
         raise InvalidArgument(
             f"{source!r} returned {probe!r}, expected a gymnasium.Env or a PettingZoo ParallelEnv: return one"

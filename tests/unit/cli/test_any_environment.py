@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from envfleet.agents import PPO
 from envfleet.cli.app import app
 from envfleet.envs.games import find_game
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, MissingDependency
 from envfleet.training import resume, train
 from envfleet.training.evaluation import evaluate
 from envfleet.training.games import Rink
@@ -126,13 +126,22 @@ def licensed() -> None:
     raise OSError("no licence")
 
 
+def simulated() -> None:
+    raise MissingDependency("this simulator needs MuJoCo: pip install mujoco")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("nothing", "returned None, expected a gymnasium.Env or"), ("licensed", "raised OSError: no licence; mend it")],
+    [("nothing", "returned None, expected a gymnasium.Env or"), ("licensed", "raised OSError: no licence: fix it, or")],
 )
 def test_what_makes_no_environment_is_named(name: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=f"'{__name__}:{name}' {words}"):
         find_game(f"{__name__}:{name}")
+
+
+def test_an_error_of_ours_keeps_its_type() -> None:
+    with pytest.raises(MissingDependency, match=r"^this simulator needs"):
+        find_game(f"{__name__}:simulated")
 
 
 def test_evaluation_of_any_game_does_not_depend_on_how_many_run_at_once() -> None:
