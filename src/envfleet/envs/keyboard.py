@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -51,36 +51,51 @@ def require_display() -> None:
 
 
 def no_window(why: object) -> InvalidArgument:
-    """Return the error that says so, and what to do."""
+    """Return the error for a window that cannot be opened."""
     return InvalidArgument(
         f"no window can be opened here ({why}): render with render_mode='rgb_array' and save the frames, as envfleet "
         "watch CHECKPOINT --out game.gif does"
     )
 
 
+def pressed_keys(keys: Iterable[int]) -> list[int]:
+    """Return those keys, given by pygame's codes, that are pressed in the window, in the given order.
+
+    Raises:
+        InvalidArgument: There is no window yet, or no display to show it on.
+    """
+    pygame = load_pygame()
+    if not pygame.display.get_init():
+        raise InvalidArgument(
+            "there is no window whose keyboard could be looked at: make the environment with render_mode='human' "
+            "and reset it first"
+        )
+    require_display()
+    pygame.event.pump()
+    pressed = pygame.key.get_pressed()
+    return [code for code in keys if pressed[code]]
+
+
 class Keyboard:
     """Acts by the keys that are pressed in a pygame window.
 
     Args:
-        env: The environment that is played in.
+        env: The environment that is played in. As in Gymnasium, its `get_keys_to_action()` returns actions by keys:
+            pygame's codes, a letter, or a tuple of those; `()` stands for no key.
         name: Of the environment, for the error.
-        actions: By keys: pygame's codes, a letter, or a tuple of those; `()` stands for no key. By default what the
-            environment's `get_keys_to_action()` returns, as that of Gymnasium's environments for people does.
 
     Raises:
         InvalidArgument: It does not say which keys mean what.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], name: str, actions: Mapping[Any, Any] | None = None) -> None:
-        if actions is None:
-            find = getattr(env.unwrapped, "get_keys_to_action", None)
-            if find is None:
-                raise InvalidArgument(
-                    f"{name} does not say which keys mean what: give its environment a method get_keys_to_action() "
-                    "that returns a dict from keys to actions"
-                )
-            actions = find()
-        self._actions = {_codes(key): action for key, action in actions.items()}
+    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+        find = getattr(env.unwrapped, "get_keys_to_action", None)
+        if find is None:
+            raise InvalidArgument(
+                f"{name} does not say which keys mean what: give its environment a method get_keys_to_action() "
+                "that returns a dict from keys to actions"
+            )
+        self._actions = {_codes(key): action for key, action in find().items()}
         self._known = frozenset[int]().union(*self._actions)
         if frozenset() not in self._actions:
             raise InvalidArgument(f"get_keys_to_action() of {name} has no action for (), which is no key: add it")
@@ -91,17 +106,7 @@ class Keyboard:
         Raises:
             InvalidArgument: There is no window yet, or no display to show it on.
         """
-        pygame = load_pygame()
-        if not pygame.display.get_init():
-            raise InvalidArgument(
-                "there is no window whose keyboard could be looked at: make the environment with render_mode='human' "
-                "and reset it first"
-            )
-        require_display()
-        pygame.event.pump()
-        pressed = pygame.key.get_pressed()
-        down = frozenset(code for code in self._known if pressed[code])
-        return self._actions.get(down, self._actions[frozenset()])
+        return self._actions.get(frozenset(pressed_keys(self._known)), self._actions[frozenset()])
 
 
 def _codes(key: Any) -> frozenset[int]:

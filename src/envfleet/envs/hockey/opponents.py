@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from envfleet.envs.hockey import constants as c
 from envfleet.envs.hockey.discrete import discrete_action
 from envfleet.envs.hockey.rules import scripted_forces, scripted_shot
-from envfleet.envs.keyboard import Keyboard, load_pygame
+from envfleet.envs.keyboard import load_pygame, pressed_keys
 from envfleet.errors import InvalidArgument
 
 
@@ -147,7 +146,7 @@ class BasicOpponent:
         return f"BasicOpponent(weak={self.weak}, keep_mode={self.keep_mode})"
 
 
-class HumanOpponent(Keyboard):
+class HumanOpponent:
     """A person at the keyboard: arrows push, W and S turn, space shoots.
 
     Of several keys that are pressed the last in the order left, up, right, down, W, S, space counts. The window of an
@@ -165,12 +164,18 @@ class HumanOpponent(Keyboard):
         if player not in (1, 2):
             raise InvalidArgument(f"player={player!r}: pass 1 (left) or 2 (right)")
         pygame = load_pygame()
-        keep_mode = bool(env.unwrapped.keep_mode)
+        self._keep_mode = bool(env.unwrapped.keep_mode)
         left, right, down, up = (1, 2, 3, 4) if player == 1 else (2, 1, 4, 3)
-        numbers = {pygame.K_LEFT: left, pygame.K_UP: up, pygame.K_RIGHT: right, pygame.K_DOWN: down}
-        numbers |= {pygame.K_w: 5, pygame.K_s: 6}
-        if keep_mode:
-            numbers[pygame.K_SPACE] = 7
-        pressed = [keys for count in range(len(numbers) + 1) for keys in itertools.combinations(numbers, count)]
-        actions = {keys: discrete_action(numbers[keys[-1]] if keys else 0, keep_mode=keep_mode) for keys in pressed}
-        super().__init__(env, "hockey", actions)
+        self._numbers = {pygame.K_LEFT: left, pygame.K_UP: up, pygame.K_RIGHT: right, pygame.K_DOWN: down}
+        self._numbers |= {pygame.K_w: 5, pygame.K_s: 6}
+        if self._keep_mode:
+            self._numbers[pygame.K_SPACE] = 7
+
+    def act(self, observation: Any) -> NDArray[np.float32]:
+        """Return the action of the key that counts, or that of no key.
+
+        Raises:
+            InvalidArgument: There is no window yet, or no display to show it on.
+        """
+        pressed = pressed_keys(self._numbers)
+        return discrete_action(self._numbers[pressed[-1]] if pressed else 0, keep_mode=self._keep_mode)

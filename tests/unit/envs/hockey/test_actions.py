@@ -124,7 +124,9 @@ def test_keys(keyboard: Any, key: str, action: list[float]) -> None:
 def test_the_last_key_in_order_counts(keyboard: Any) -> None:
     pygame, pressed = keyboard
     pressed[pygame.K_DOWN] = pressed[pygame.K_LEFT] = pressed[pygame.K_RIGHT] = True
-    assert HumanOpponent(Env()).act(np.zeros(18)).tolist() == [0, -1, 0, 0]
+    player = HumanOpponent(Env())
+    player.act(np.zeros(18))[:] = 9  # an array of its own
+    assert player.act(np.zeros(18)).tolist() == [0, -1, 0, 0]
 
 
 def test_without_a_window_there_is_no_keyboard() -> None:
