@@ -201,7 +201,7 @@ class HockeyEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
             info. One may step on after the end: the flag and the 10 are then given again in each step.
 
         Raises:
-            InvalidArgument: The action has another shape, or a number in it is none.
+            InvalidArgument: The action has another shape, or contains NaN.
         """
         game = self._game
         advice = "pass player one's action and, behind it, player two's"

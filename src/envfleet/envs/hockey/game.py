@@ -184,15 +184,15 @@ class Game:
             raise StateUnsupported(
                 f"this game cannot be copied, as it is longer than {_MAX_EVENTS:,} steps and placements: reset it first"
             )
-        make = functools.partial(Game, self.mode, self._start, self._holds, keep_mode=self.keep_mode)
-        return functools.partial(make, is_reversed=self._is_reversed, events=tuple(self._events)), ()
+        make = functools.partial(Game, keep_mode=self.keep_mode, is_reversed=self._is_reversed, events=self._events)
+        return make, (self.mode, self._start, self._holds)
 
 
 def read_actions(action: ArrayLike, shape: tuple[int, ...], advice: str) -> NDArray[np.float32]:
     """Return actions clipped to [-1, 1].
 
     Raises:
-        InvalidArgument: They have another shape, or a number in them is none.
+        InvalidArgument: They have another shape, or contain NaN.
     """
     numbers = np.clip(np.asarray(action, np.float32), -1, 1)
     if numbers.shape != shape or np.isnan(numbers).any():

@@ -70,7 +70,7 @@ class HockeyOneEnv(HockeyEnv):
             As `HockeyEnv.step`.
 
         Raises:
-            InvalidArgument: The action has another shape, or a number in it is none.
+            InvalidArgument: The action has another shape, or contains NaN.
         """
         own = read_actions(action, (self.num_actions,), "pass player one's action only, without a NaN")
         return super().step(np.concatenate([own, self.opponent.act(self.obs_agent_two())], dtype=np.float32))

@@ -3,7 +3,8 @@
 All are functions of numbers. The game on Box2D calls them as they are, and the kernel has them compiled. The public
 environment mixes float32 and float64, and agents were trained on what came of it: forces are float32, whatever is read
 from a body is float32 widened to float64, and each rounding below is part of the rules. Players are 0 (left) and 1
-(right; sees the field rotated by 180 degrees).
+(right; sees the field rotated by 180 degrees). Only `opponents.scripted_actions` repeats the scripted player's rules,
+for many rows at once; tests hold the two equal.
 """
 
 from __future__ import annotations
@@ -92,10 +93,10 @@ def push(
 
     Args:
         player: Whose.
-        x: Position of the racket (m), with `y`.
-        y: See `x`.
-        velocity_x: Its velocity (m/s), with `velocity_y`.
-        velocity_y: See `velocity_x`.
+        x: Position of the racket along x (m).
+        y: Position along y (m).
+        velocity_x: Velocity of the racket along x (m/s).
+        velocity_y: Velocity along y (m/s).
         action_x: From -1 to 1, towards the opponent if positive.
         action_y: From -1 to 1.
 
@@ -172,11 +173,11 @@ def reward_terms(
 
     Args:
         player: Whose.
-        racket_x: Position of the player's racket, with `racket_y`.
-        racket_y: See `racket_x`.
-        puck_x: Position of the puck, with `puck_y`.
-        puck_y: See `puck_x`.
-        puck_velocity_x: In world coordinates (m/s).
+        racket_x: Position of the player's racket along x (m); all numbers are in world coordinates.
+        racket_y: Position of the racket along y (m).
+        puck_x: Position of the puck along x (m).
+        puck_y: Position of the puck along y (m).
+        puck_velocity_x: Velocity of the puck along x (m/s).
         hold_steps: The player's hold counter.
         limit: The time limit (steps).
 

@@ -143,7 +143,7 @@ class HockeyTwoEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
             One may step on after the end.
 
         Raises:
-            InvalidArgument: The action has another shape, or a number in it is none.
+            InvalidArgument: The action has another shape, or contains NaN.
             gymnasium.error.ResetNeeded: No game has begun.
         """
         game = self._require_game()

@@ -1,4 +1,4 @@
-"""One game, compiled: how it begins, a step, what players see, and the scripted player; by the rules of `..rules`."""
+"""One compiled game: start, step, observations and scripted player, by the rules in `envfleet.envs.hockey.rules`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contacts of an island solved: by impulses, so that bodies neither approach nor slide without friction, and by moves.
+"""Contact solver of an island: impulses stop approach and apply friction, position corrections remove overlap.
 
 Sequential impulses with warm starting, two points of a contact solved together as a linear complementarity problem, as
 in Box2D (E. Catto, "Iterative Dynamics with Temporal Coherence" (2005); zlib licence, see NOTICE). Sweeps stop when one
@@ -228,7 +228,7 @@ def _changed(
     turn_a: np.float32,
     turn_b: np.float32,
 ) -> Speeds:
-    """Return the velocities after an impulse (N s), and what it turns each body by: one, and the other against it."""
+    """Return the velocities after an impulse (N s) and its moments about both bodies: subtracted from A, added to B."""
     a, b = state.c_a[k], state.c_b[k]
     return (
         speeds[0] - INVERSE_MASS[a] * push_x,
