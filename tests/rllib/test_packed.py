@@ -13,11 +13,13 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import FlattenObservations as RLlibFlattenObservations
 from ray.rllib.core import DEFAULT_MODULE_ID, Columns
 from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.rllib.utils.spaces.space_utils import unsquash_action
 from tests.fleets import adopted
 from tests.rllib.configs import N, config_of, echo_config
 from tests.rllib.spaces import ACTION_SPACES, Echo
@@ -222,6 +224,28 @@ def test_a_piece_that_wants_episodes_is_told_what_to_do() -> None:
     with pytest.raises(InvalidArgument, match=r"use envfleet\.rllib\.FlattenObservations"):
         algorithm.train()
     algorithm.stop()
+
+
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_a_piece_decides_actions_where_rllib_does_not(normalizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rest(ConnectorV2):
+        def __call__(self, *, batch: Any, **_: Any) -> Any:
+            return {**batch, Columns.ACTIONS_FOR_ENV: np.zeros_like(batch[Columns.ACTIONS])}
+
+    config = echo_config("box").environment(normalize_actions=normalizes)
+    config.env_runners(module_to_env_connector=lambda env, spaces: Rest())
+    runner, played = PackedEnvRunner(config=config), list[Any]()
+    step = runner.env.step
+
+    def watched_step(actions: Any) -> Any:
+        played.append(actions)
+        return step(actions)
+
+    monkeypatch.setattr(runner.env, "step", watched_step)
+    (rollout,) = runner.sample(num_timesteps=2 * N)
+    drawn, space = rollout.columns[Columns.ACTIONS], runner.env.single_action_space
+    runner.stop()
+    np.testing.assert_array_equal(played, unsquash_action(drawn, space) if normalizes else np.zeros((2, N, 2)))
 
 
 def test_a_stateful_module_is_refused() -> None:

@@ -74,8 +74,8 @@ def actions_for_env(actions: Any, space: gym.Space[Any], config: Any) -> Any:
     Args:
         actions: `(N, …)`, nested as their space is.
         space: Of one sub-environment.
-        config: An `AlgorithmConfig`, whose `normalize_actions` says that -1 and 1 mean the bounds, and `clip_actions`
-            that what is outside is else moved to them.
+        config: An `AlgorithmConfig`. With `normalize_actions`, -1 and 1 mean the bounds; otherwise, with
+            `clip_actions`, values outside are clipped to them.
     """
     if config.normalize_actions:
         return unsquash_action(actions, get_base_struct_from_space(space))

@@ -188,8 +188,9 @@ class PackedEnvRunner(SingleAgentEnvRunner):
             outputs = {Columns.ACTIONS: actions}
         else:
             outputs = self._act(recorder.num_samples, explore)
-            chosen = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])  # a piece of yours may have others
-            actions = actions_for_env(chosen, self.env.single_action_space, self.config)
+            actions = outputs.pop(Columns.ACTIONS_FOR_ENV, outputs[Columns.ACTIONS])  # a piece of yours may have others
+            if self.config.normalize_actions or self.config.clip_actions:  # as in RLlib, which overwrites them then
+                actions = actions_for_env(outputs[Columns.ACTIONS], self.env.single_action_space, self.config)
         recorder.begin({Columns.OBS: self._seen, **outputs})
         is_sample = ~self._episodes.ended & (quotas > 0)
         with self._times.measuring((ENV_STEP_TIMER,)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,18 +66,18 @@ def record(algorithm: Algorithm, env: str, file: Path, *, seed: int) -> None:
     """
     with gym.make(env, render_mode="rgb_array") as single:
         frames = _frames(single, _best_actions(algorithm, single.action_space), seed)
-        fps = single.metadata.get("render_fps") or 30
-        save_film(file, itertools.islice(frames, 0, _FILMED_STEPS, 2), fps=fps / 2)
+        save_film(file, frames, fps=(single.metadata.get("render_fps") or 30) / 2)
 
 
 def _frames(env: gym.Env[Any, Any], act: Act, seed: int) -> Iterator[NDArray[np.uint8]]:
     observation, _ = env.reset(seed=seed)
-    is_ended = False
-    while not is_ended:
-        frame: Any = env.render()
-        yield frame
+    for step in range(_FILMED_STEPS):
+        if step % 2 == 0:
+            frame: Any = env.render()
+            yield frame
         observation, _, terminated, truncated, _ = env.step(act(observation[None])[0])
-        is_ended = bool(terminated or truncated)
+        if terminated or truncated:
+            return
 
 
 def _best_actions(algorithm: Algorithm, action_space: gym.Space[Any]) -> Act:
