@@ -104,20 +104,29 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
 
     def has_wrapper_attr(self, name: str) -> bool:
         """Return whether the environment, a wrapper of it or this adapter has an attribute."""
-        return hasattr(self.old, name) or hasattr(self, name)
+        return hasattr(self._layer_with(name), name) or hasattr(self, name)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Get an attribute of the environment, whose wrappers forward what they have not."""
-        return getattr(self.old if hasattr(self.old, name) else self, name)
+        """Get an attribute of the environment, a wrapper of it or this adapter."""
+        layer = self._layer_with(name)
+        return getattr(layer if hasattr(layer, name) else self, name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set an attribute on the outermost layer that has it; a new one on the environment itself if `force`."""
-        layer = self.old
-        while name not in vars(layer) and "env" in vars(layer):
-            layer = layer.env
+        layer = self._layer_with(name)
         if force or hasattr(layer, name):
             setattr(layer, name, value)
         return hasattr(layer, name)
+
+    def _layer_with(self, name: str) -> Any:
+        """Return the outermost layer that has an attribute itself, or the environment: wrappers forward no `_name`."""
+        layer = self.old
+        while not hasattr(type(layer), name):
+            own = getattr(layer, "__dict__", {})  # which classes written in C have not
+            if name in own or not hasattr(own.get("env"), "step"):
+                break
+            layer = own["env"]
+        return layer
 
     def __repr__(self) -> str:
         return f"OldGymEnv({self.old!r})"

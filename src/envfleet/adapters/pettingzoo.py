@@ -107,7 +107,12 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
         mask = np.ones(self.num_envs, np.bool_)
         if options is not None and "reset_mask" in options:
             mask = np.asarray(options["reset_mask"])
-            by_game = self._by_game(mask, "reset_mask")
+            if mask.shape != (self.num_envs,):
+                raise InvalidArgument(
+                    f"reset_mask has shape {mask.shape}, expected {self.num_envs} rows: {self.num_games} games × "
+                    f"{len(self.agent_names)} agents"
+                )
+            by_game = mask.reshape(self.num_games, -1)
             if (by_game.any(axis=1) != by_game.all(axis=1)).any():
                 raise InvalidArgument("reset_mask parts the agents of a game: the rows of a game are reset together")
             options = {**options, "reset_mask": by_game[:, 0]}
@@ -151,18 +156,11 @@ class AgentFleet(VectorEnv[Any, Any, Any]):
 
     # ------------------------------------------------------------------ games and rows
 
-    def _by_game(self, values: NDArray[Any], what: str) -> NDArray[Any]:
-        if values.ndim == 0 or len(values) != self.num_envs:
-            raise InvalidArgument(
-                f"{what} has shape {values.shape}, expected {self.num_envs} rows: {self.num_games} games × "
-                f"{len(self.agent_names)} agents"
-            )
-        return values.reshape(self.num_games, len(self.agent_names), *values.shape[1:])
-
     def _to_games(self, actions: Any) -> Any:
         """Reshape every array: (N * A, …) -> (N, A, …)."""
-        leaves = self._actions.apart(actions)
-        return self._actions.batch([self._by_game(np.asarray(leaf), "an array of actions") for leaf in leaves])
+        leaves, _ = self._actions.unbatch(actions, self.num_envs)
+        shape = self.num_games, len(self.agent_names)
+        return self._actions.batch([leaf.reshape(*shape, *leaf.shape[1:]) for leaf in leaves])
 
     def _by_row(self, observations: Any) -> Any:
         """Reshape every array: (N, A, …) -> (N * A, …)."""

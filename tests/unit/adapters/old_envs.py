@@ -56,12 +56,14 @@ class OldEnv:
 
 
 class OldWrapper:
-    """Forwards what it has not, as gym's wrappers did."""
+    """Forwards what it has not, save private names, as gym's wrappers did."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"accessing private attribute '{name}' is prohibited")
         return getattr(self.env, name)
 
     def shout(self) -> str:

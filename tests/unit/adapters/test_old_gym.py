@@ -72,6 +72,44 @@ def test_attributes_of_all_layers() -> None:
         env.get_wrapper_attr("whisper")
 
 
+class Scale(OldWrapper):
+    """Has an attribute of its class, a property and a private attribute."""
+
+    scale = 1.0
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._limit = 30
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = limit
+
+
+@pytest.mark.parametrize(("name", "default"), [("scale", 1.0), ("limit", 30), ("_limit", 30)])
+def test_attributes_of_an_inner_wrapper(name: str, default: float) -> None:
+    env = OldGymEnv(OldWrapper(Scale(OldEnv(length=3))))
+    assert env.has_wrapper_attr(name)
+    assert env.get_wrapper_attr(name) == default
+    assert env.set_wrapper_attr(name, 3, force=False)
+    assert env.get_wrapper_attr(name) == getattr(env.old.env, name) == 3
+    assert name not in vars(env.old)
+    assert name not in vars(env.old.env.env)
+
+
+def test_an_attribute_called_env_need_not_be_one() -> None:
+    old = OldEnv(length=3)
+    old.env = "Pong"  # type: ignore[attr-defined]
+    env = OldGymEnv(old)
+    assert not env.has_wrapper_attr("upper")
+    assert env.set_wrapper_attr("new", 1)
+    assert env.get_wrapper_attr("new") == 1
+
+
 def test_rendering() -> None:
     assert OldGymEnv(OldEnv(length=1)).render() == "frame as rgb_array"
 

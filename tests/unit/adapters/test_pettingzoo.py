@@ -165,6 +165,8 @@ def test_spaces_may_be_dicts_and_masks_go_by_games() -> None:
         with pytest.raises(InvalidArgument, match="reset together"):
             fleet.reset(options={"reset_mask": np.arange(6) < 2})
         with pytest.raises(InvalidArgument, match="2 games × 3 agents"):
+            fleet.reset(options={"reset_mask": np.ones(5, np.bool_)})
+        with pytest.raises(InvalidArgument, match=r"shape \(5,\), expected \(6,\)"):
             fleet.step(np.zeros(5, np.int64))
         assert fleet.render() == ("{'red': 0, 'green': 0, 'blue': 0}",) * 2
 
@@ -225,6 +227,18 @@ def test_stable_baselines_learns_from_all_agents() -> None:
     assert model.num_timesteps == 192
     assert model.ep_info_buffer
     env.close()
+
+
+class Pairs(Race):
+    def action_space(self, agent: str) -> Any:
+        return spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2)))
+
+
+def test_actions_of_another_structure_are_refused() -> None:
+    with AgentFleet.make(Pairs, 2, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match="expected a tuple of 2 parts"):
+            fleet.step((np.zeros(6, np.int64),) * 3)
 
 
 class Unlike(Race):
