@@ -67,7 +67,7 @@ def load_source(folder_name: str, name: str, text: str) -> types.ModuleType:
 
 
 def read_code(path: Path) -> bytes | None:
-    """Read machine code that `write_code` has kept; `None`, with a note, if the file is damaged."""
+    """Read machine code that `write_code` has kept; `None`, with a note, if the file is damaged, which removes it."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -76,6 +76,8 @@ def read_code(path: Path) -> bytes | None:
     if hashlib.sha256(data).digest() == digest:
         return data
     sys.stderr.write(f"envfleet: the compiled code in {path} is damaged; it is compiled anew\n")
+    with contextlib.suppress(OSError):  # whoever reads it next need not say so again
+        path.unlink()
     return None
 
 

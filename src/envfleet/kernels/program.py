@@ -151,14 +151,16 @@ def ready_code(
     from envfleet.kernels.machine_code import compile_machine_code, load_machine_code
 
     path = Path(str(module.__file__)).with_suffix(".code")
-    with alone(path, f"{spec.name} for {target}"):
-        data = read_code(path)
-        if data is None:
-            with compiling(spec, target):
-                vars(module).update(make_names())
-                data, is_lasting = compile_machine_code(module, samples)
-            if is_lasting:
-                write_code(path, data)
+    data = read_code(path)
+    if data is None:
+        with alone(path, f"{spec.name} for {target}"):
+            data = read_code(path)  # which another process may have written meanwhile
+            if data is None:
+                with compiling(spec, target):
+                    vars(module).update(make_names())
+                    data, is_lasting = compile_machine_code(module, samples)
+                if is_lasting:
+                    write_code(path, data)
     return load_machine_code(module, data)
 
 

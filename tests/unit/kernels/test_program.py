@@ -95,6 +95,9 @@ def test_kernels_without_a_file_compile_once_for_all_processes(tmp_path: Path) -
     notes = " ".join(note for _, note in results)
     assert notes.count("envfleet: compiling Little for the CPU (once, then cached) ...") == 1
     assert notes.count("waiting for another process, which compiles Little for the CPU ...") == 1
+    (lock,) = tmp_path.glob("Little-*/loops.lock")
+    lock.unlink()
+    lock.mkdir()  # loading must work where the lock cannot be opened, as in the cache of another user
     script = tmp_path / "main.py"
     script.write_text(f"exec(compile({KERNEL!r}, '<cell 1>', 'exec'), {{'__name__': 'cell'}})")
     found, note = finish(start(tmp_path, str(script)))
@@ -134,7 +137,7 @@ def test_who_finds_damaged_files_or_a_lock_of_a_process_that_died_compiles_anew(
     used_before = "import numba; numba.njit(lambda x: x + 1)(1)\n"
     found, note = finish(start(tmp_path, "-c", used_before + KERNEL))
     assert found == expected()
-    assert "is damaged" in note
+    assert note.count("is damaged") == 1
     assert "compiling Little" in note
     assert source.read_text() == text
     assert finish(start(tmp_path, "-c", KERNEL)) == (expected(), "")
