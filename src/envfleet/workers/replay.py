@@ -153,13 +153,14 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
         return failure, None
     folder = Path(os.environ.get("ENVFLEET_REPLAY_DIR") or tempfile.gettempdir())
     try:
-        handle, name = tempfile.mkstemp(prefix=f"{_PREFIX}env{failure.env_index}-", suffix=".pkl", dir=folder)
-        path = Path(name)
+        handle, name = tempfile.mkstemp(prefix=f"{_PREFIX}env{failure.env_index}-", suffix=".part", dir=folder)
+        unfinished = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(failure.replay)
+            path = unfinished.replace(unfinished.with_suffix(".pkl"))
         except BaseException:
-            path.unlink()
+            unfinished.unlink(missing_ok=True)
             raise
         _drop_old(folder, path)
     except OSError as error:
@@ -169,9 +170,9 @@ def write_replay(failure: Failure) -> tuple[Failure, str | None]:
 
 
 def _drop_old(folder: Path, newest: Path) -> None:
-    """Remove all but the newest replay files of this user."""
+    """Remove all but the newest replay files of this user, and unfinished ones as old."""
     user, mine = newest.stat().st_uid, []
-    for path in set(folder.glob(f"{_PREFIX}*.pkl")) - {newest}:
+    for path in set(folder.glob(f"{_PREFIX}*.p*")) - {newest}:
         with contextlib.suppress(FileNotFoundError):  # another process may tidy up as well
             found = path.stat()
             if found.st_uid == user:

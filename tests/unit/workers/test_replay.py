@@ -135,6 +135,7 @@ def test_a_system_without_user_numbers_keeps_files_too(tmp_path: Path, monkeypat
 def test_an_interrupt_while_writing_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(handle: int, mode: str) -> Any:
         os.close(handle)
+        assert not list(tmp_path.glob("*.pkl"))  # as it would stay if the process were killed now
         raise KeyboardInterrupt
 
     monkeypatch.setenv("ENVFLEET_REPLAY_DIR", str(tmp_path))
