@@ -231,14 +231,19 @@ def _chooser(
         space = batch_space(layout.space, num_envs)
         space.seed(seed)
         return lambda t, observations: space.sample()
-    if callable(policy) or hasattr(policy, "weights"):  # an MLP has
+    if callable(policy):
         if not is_batched(policy):
             name = getattr(policy, "__name__", type(policy).__name__)
             raise InvalidArgument(
-                f"the policy {name!r} takes no batch of observations alone (networks are compiled into kernels only): "
-                "pass a callable policy(observations) -> actions"
+                f"the policy {name!r} takes more than a batch of observations: pass a callable policy(observations) -> "
+                "actions"
             )
         return lambda t, observations: policy(observations)
+    if not hasattr(policy, "__getitem__"):
+        raise InvalidArgument(
+            f"policy is of type {type(policy).__name__}: pass 'random', actions (T, N, …), or a callable; only kernels "
+            "take an MLP"
+        )
     given = layout.apart(policy)
     for leaf, array in zip(layout.leaves, given, strict=True):
         expected = (num_steps, num_envs, *leaf.shape)
@@ -248,9 +253,7 @@ def _chooser(
 
 
 def is_batched(policy: Any) -> bool:
-    """Return whether a policy is a callable that takes a batch of observations, and nothing else."""
-    if not callable(policy):
-        return False
+    """Return whether a callable takes a batch of observations, and nothing else."""
     try:
         found = inspect.signature(policy).parameters.values()
     except (TypeError, ValueError):  # some callables written in C do not tell

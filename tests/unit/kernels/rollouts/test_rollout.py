@@ -235,13 +235,22 @@ def test_mistakes_step_nothing() -> None:
             fleet.rollout(actions, 10)
         with pytest.raises(InvalidArgument, match=r"shape \(10, 4\), expected \(9, 4\): \(T, N, …\)"):
             fleet.rollout(actions, 9)
-        with pytest.raises(InvalidArgument, match="the policy 'act' takes no batch of observations alone"):
+        with pytest.raises(InvalidArgument, match="the policy 'act' takes more than a batch of observations: pass"):
             fleet.rollout(act, 20)
         with pytest.raises(InvalidArgument, match="policy='left': pass 'random', actions"):
             fleet.rollout("left", 20)
         with pytest.raises(InvalidArgument, match="num_steps=0: pass a whole number of at least 1"):
             fleet.rollout("random", 0)
         check_same_state(fleet, twin)
+
+
+@pytest.mark.parametrize("policy", [MLP([(np.zeros((2, 4)), np.zeros(2))]), None])
+def test_what_is_no_policy_outside_kernels(policy: Any) -> None:
+    words = f"policy is of type {type(policy).__name__}: pass 'random', actions .*; only kernels take an MLP"
+    with envfleet.make("CartPole-v1", 2, backend="serial") as fleet:
+        fleet.reset(seed=0)
+        with pytest.raises(InvalidArgument, match=words):
+            fleet.rollout(policy, 3)
 
 
 def test_a_network_that_goes_astray_steps_nothing() -> None:
