@@ -30,6 +30,9 @@ SLOW_STEP_S = 0.1
 """A step of the whole fleet in one thread that takes longer than this goes to processes untried: a trial would keep the
 caller waiting, and what processes cost is small beside it."""
 
+FIRST_STEP_S = 3 * SLOW_STEP_S
+"""A first step may load or compile something: unless it takes longer than this, the steps after it are measured."""
+
 MARGIN = 1.1
 """By how much processes must win, since they also cost memory and start-up."""
 
@@ -52,11 +55,10 @@ def refuse_meaningless(options: Options, name: str) -> None:
         if option in COMMON or option in backend.options or (option == "workers" and value == 1):
             continue
         users = [repr(one.name) for one in BACKENDS.values() if option in one.options]
-        advice = f"pass backend={' or '.join(users)} or leave it out" if len(users) < 3 else "leave it out"
-        raise InvalidArgument(
-            f"{option}={value!r} means nothing with backend={backend.name!r}, which steps sub-environments "
-            f"{backend.steps}: {advice}"
-        )
+        advice = f"pass backend={' or '.join(users)}, or leave it out" if len(users) < 3 else "leave it out"
+        where = f"with backend={backend.name!r}, which steps sub-environments {backend.steps}"
+        where = "here" if options.backend == "auto" else where  # which the user did not name
+        raise InvalidArgument(f"{option}={value!r} means nothing {where}: {advice}")
 
 
 def choose_engine(blueprint: Blueprint) -> Engine:
@@ -97,7 +99,7 @@ def _reason_against_trials(blueprint: Blueprint) -> str | None:
 def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tuple[str, str]:
     """Return the backend to use, and why; write into `rates` what was measured, in sub-environment steps per second."""
     num_envs, serial_s = serial.num_envs, _begin(serial)
-    if serial_s <= SLOW_STEP_S:  # worth the time to measure it better
+    if serial_s <= FIRST_STEP_S:
         serial_s = _step_s(serial)
     rates["serial"] = num_envs / serial_s
     if serial_s > SLOW_STEP_S:

@@ -57,6 +57,8 @@ class Blueprint:
             InvalidArgument: The source is nothing that a sub-environment can be built from.
         """
         source, names, kwargs = self.source, tuple(self.options.shared or ()), dict(self.env_kwargs)
+        for name in kwargs.keys() & set(names):
+            raise InvalidArgument(f"{name} is passed twice, by itself and in shared: leave one of them out")
         if isinstance(source, (str, EnvSpec)):
             spec = find_spec(source)
             check_keywords(spec, kwargs)
@@ -71,7 +73,7 @@ class Blueprint:
         if kwargs:
             name = min(kwargs)
             raise InvalidArgument(
-                f"{name}={kwargs[name]!r} is no option of make(), and arguments of a callable are bound with "
+                f"unknown option {name}={kwargs[name]!r} of make(); bind arguments of a callable with "
                 f"functools.partial: {advise(name, _OPTIONS)}"
             )
         functions: list[Any] = list(source) if isinstance(source, Sequence) else [source] * self.num_envs

@@ -54,11 +54,19 @@ def test_auto_takes_processes_that_are_clearly_faster(
 def test_auto_does_not_wait_for_slow_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of 64 steps of 100 ms in one thread, several times over, would take a minute."""
     monkeypatch.setattr(choice, "SLOW_STEP_S", 0.0)
+    monkeypatch.setattr(choice, "FIRST_STEP_S", 0.0)
     monkeypatch.setattr(choice, "_step_s", None)
     with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
         assert fleet.plan.backend == "process"
         assert re.search(r"one step of all takes .* s in one thread, too long to try both", fleet.plan.reason)
         assert [name for name, _ in fleet.plan.trials] == ["serial"]
+
+
+def test_auto_forgives_a_first_step_that_loads_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_begin", lambda fleet: 2 * choice.SLOW_STEP_S)
+    monkeypatch.setattr(choice, "_step_s", lambda fleet: 1e-6)
+    with envfleet.make(CountingEnv, num_envs=2, workers=2) as fleet:
+        assert fleet.plan.backend == "serial"
 
 
 class Fussy(CountingEnv):

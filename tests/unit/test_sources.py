@@ -65,6 +65,11 @@ def test_shared_data_is_one_read_only_array(backend: Any) -> None:
         assert fleet.get_attr("is_writeable") == (False, False)
 
 
+def test_data_that_is_also_a_keyword_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="goal_velocity is passed twice, by itself and in shared"):
+        envfleet.make("MountainCar-v0", 2, backend="serial", goal_velocity=1, shared={"goal_velocity": np.zeros(3)})
+
+
 def test_shared_data_nobody_takes_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"shared data \['prices'\] is taken by no callable"):
         envfleet.make(CountingEnv, num_envs=1, backend="serial", shared={"prices": np.zeros(3)})
@@ -89,7 +94,7 @@ def test_what_is_no_environment_is_explained(source: Any, words: str) -> None:
 
 
 def test_keyword_arguments_need_an_id() -> None:
-    with pytest.raises(InvalidArgument, match="lenght=3 is no option of make"):
+    with pytest.raises(InvalidArgument, match=r"unknown option lenght=3 of make\(\); bind arguments"):
         envfleet.make(CountingEnv, 2, lenght=3)
 
 
@@ -144,9 +149,9 @@ def test_arguments_are_checked_before_anything_starts(options: dict, words: str)
     [
         ("serial", {"workers": 2}, "which steps sub-environments in this process, one after another: leave it out"),
         ("serial", {"envs_per_worker": 2}, "leave it out"),
-        ("serial", {"recycle_episodes": 3}, "pass backend='process' or leave it out"),
-        ("thread", {"ray_options": {}}, "pass backend='ray' or leave it out"),
-        ("ray", {"recycle_episodes": 3}, "pass backend='process' or leave it out"),
+        ("serial", {"recycle_episodes": 3}, "pass backend='process', or leave it out"),
+        ("thread", {"ray_options": {}}, "pass backend='ray', or leave it out"),
+        ("ray", {"recycle_episodes": 3}, "pass backend='process', or leave it out"),
         ("kernel", {"max_restarts": 3}, "in code compiled from a few lines of Python, on CPU or GPU: leave it out"),
         ("kernel", {"observation_mode": "different"}, "leave it out"),
         ("kernel", {"start_timeout_s": 3}, "leave it out"),
@@ -193,7 +198,7 @@ def test_what_is_no_kernel_is_told_the_kernel_of_that_name(source: Any, advice: 
 
 
 def test_a_device_is_for_kernels() -> None:
-    with pytest.raises(InvalidArgument, match=r"device='cuda' means nothing .*: pass backend='kernel' or leave it out"):
+    with pytest.raises(InvalidArgument, match="device='cuda' means nothing here: pass backend='kernel', or leave"):
         envfleet.make("CartPole-v1", 4, device="cuda")
 
 
