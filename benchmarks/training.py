@@ -3,11 +3,11 @@
     python benchmarks/training.py OUT                      # the configurations sac and dddqn: about four minutes
     python benchmarks/training.py OUT --updates 0.0625 --hidden 256 256 --batch-size 256
     git worktree add ../first 4775889
-    python benchmarks/training.py OUT --first ../first   # then the same with the first edition
+    python benchmarks/training.py OUT --first ../first   # beside the first edition, in alternating turns
 
 Writes OUT/training.json and OUT/training.png. Every cell is the trainer that `envfleet train` runs, with the agent of a
 configuration, for a fixed time after its warm-up, with the same gradient updates per transition whatever `num_envs` is;
-"acting" makes none. Torch has one thread.
+"acting" makes none. A cell is measured in three turns, of which the median counts. Torch has one thread.
 
 `bound` is the ratio if everything but gradient updates cost nothing: they are the update time of a cell less that of
 its acting one, and more sub-environments do not change them. `alone` is the ratio if stepping cost nothing, for it goes
@@ -41,6 +41,7 @@ except ImportError:  # the first edition, which is given files
 NUM_ENVS = (1, 2, 4, 8, 16)
 PROMISE = {1: 1.0, 4: 1.4, 8: 2.4}
 WARM_UP = 500  # transitions
+TURNS = 3
 PARTS = ("env", "act", "update", "wait")
 
 
@@ -156,7 +157,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=8.0, help="per cell")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per turn of a cell")
     parser.add_argument("--updates", type=float, help="gradient updates per transition, not the configuration's")
     parser.add_argument("--hidden", type=int, nargs="+", help="likewise")
     parser.add_argument("--batch-size", type=int, help="likewise")
@@ -165,16 +166,25 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, nargs="+", default=list(NUM_ENVS), help="besides 1")
     parser.add_argument("--workers", type=int, help="processes of several sub-environments; measured if not given")
     parser.add_argument("--first", type=Path, help="folder of a checkout of the first edition, commit 4775889")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.configs = [str(find_config(source).resolve()) for source in args.configs]
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    cells = [
-        measure(source, updates, num_envs, args)
+    if args.serve:
+        for line in sys.stdin:
+            source, updates, num_envs = json.loads(line)
+            print(json.dumps(dataclasses.asdict(measure(source, updates, num_envs, args))), flush=True)
+        return
+    wanted = [
+        (source, updates, num_envs)
         for source in args.configs
         for updates in (args.updates, 0.0)
         for num_envs in sorted({1, *args.num_envs})  # ratios are to one
     ]
+    with contextlib.nullcontext(None) if args.first is None else start_first(args) as first:
+        turns = [take_turns(cell, first, args) for cell in wanted]
+    cells = [ours for ours, _ in turns]
     show(cells)
     content: dict[str, Any] = {
         "configs": [json.loads(find_config(source).read_text(encoding="utf-8")) for source in args.configs],
@@ -187,25 +197,43 @@ def main() -> None:
     }
     (args.out / "training.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     draw(cells, args.out / "training.png")
-    if args.first is not None:
-        compare(cells, args)
+    for ours, theirs in turns:
+        if theirs is not None:
+            ratio = ours.steps_per_s / theirs.steps_per_s
+            print(f"{ours.agent:6} {ours.updates:>8g} {ours.num_envs:>5} {ratio:.2f} times the first edition")
 
 
-def compare(cells: list[Cell], args: argparse.Namespace) -> None:
-    """Measure the same cells with the first edition, and print how many times as fast ours are."""
-    given = {name: value for name, value in vars(args).items() if name not in ("out", "first") and value is not None}
+def start_first(args: argparse.Namespace) -> subprocess.Popen[str]:
+    """Start this file with the first edition: it measures a cell for each line that it is given."""
+    given = {name: value for name, value in vars(args).items() if name not in ("out", "first", "serve")}
     options = [
         part
         for name, value in given.items()
+        if value is not None
         for part in (f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value]))
     ]
     paths = os.pathsep.join(str(args.first.resolve() / part) for part in ("src", "compat/src"))
-    command = [sys.executable, __file__, str(args.out / "first"), *options]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
-    content = json.loads((args.out / "first" / "training.json").read_text(encoding="utf-8"))
-    for cell, first in zip(cells, content["cells"], strict=True):
-        ratio = cell.steps_per_s / first["steps_per_s"]
-        print(f"{cell.agent:6} {cell.updates:>8g} {cell.num_envs:>5} {ratio:.2f} times the first edition")
+    command = [sys.executable, __file__, str(args.out), "--serve", *options]
+    env = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+
+def take_turns(
+    wanted: tuple[str, float | None, int], first: subprocess.Popen[str] | None, args: argparse.Namespace
+) -> tuple[Cell, Cell | None]:
+    """Measure a cell, and the same with the first edition, several times; the medians."""
+    ours, theirs = [], []
+    for _ in range(TURNS):
+        ours.append(measure(*wanted, args))
+        if first is not None and first.stdin is not None and first.stdout is not None:
+            print(json.dumps(wanted), file=first.stdin, flush=True)
+            theirs.append(Cell(**json.loads(first.stdout.readline())))
+    return middle(ours), middle(theirs) if theirs else None
+
+
+def middle(cells: list[Cell]) -> Cell:
+    """The cell with the median speed."""
+    return sorted(cells, key=lambda cell: cell.steps_per_s)[len(cells) // 2]
 
 
 if __name__ == "__main__":
