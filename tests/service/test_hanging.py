@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +45,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, fired: Path) -> Iterator[t
         gym.register(HANGING, faulty, disable_env_checker=True, kwargs=kwargs)
         gym.register(FAILING, faulty, disable_env_checker=True, kwargs={"fault": "raise", "when": "constructor"})
         offers = tuple(make_offer(name, step_timeout_s=LIMIT_S) for name in (HANGING, FAILING))
-        offers += (make_offer(USUAL),)
+        offers += (make_offer(USUAL).model_copy(update={"readable": ("unheard_of", "np_random")}),)
         with serve_here(make_settings(tmp_path_factory.mktemp("service"), offers=offers)) as both:
             yield both
 
@@ -103,6 +104,23 @@ def test_what_fails_once_is_brought_back_to_where_it_stood(
         for seq, each in enumerate(("reset", "step", call)):
             expected = here.call(user, other, seq, **events[each])
     np.testing.assert_array_equal(found["observations"], expected["observations"])
+
+
+@pytest.mark.parametrize("name", ["unheard_of", "np_random"])  # the environment raises; a value that cannot be sent
+def test_an_attribute_that_cannot_be_read_does_not_cost_the_fleet(ann: Caller, service: Service, name: str) -> None:
+    fleet = ann.create(USUAL, 2)
+    ann.call(f"/fleets/{fleet}/reset", seq=0)
+    hosted = service.fleets.held(fleet)
+    assert hosted is not None
+    for _ in range(2):
+        answer = ann.get(f"/fleets/{fleet}/attributes/{name}")
+        assert (answer.status_code, answer.json()["code"]) == (500, "env_failed")
+        assert service.fleets.held(fleet) is hosted
+    os.kill(hosted.fleet.stats().workers[0].pid, signal.SIGKILL)
+    assert "the process of the environment ended" in ann.get(f"/fleets/{fleet}/attributes/{name}").json()["detail"]
+    assert service.fleets.held(fleet) is None
+    assert ann.call(f"/fleets/{fleet}/step", seq=1, actions=[0, 1])["seq"] == 2
+    ann.call(f"/fleets/{fleet}/close")
 
 
 def test_a_fleet_whose_environment_fails_to_close_is_closed(

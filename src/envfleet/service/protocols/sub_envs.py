@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from envfleet.errors import InvalidArgument, ResetNeeded
+from envfleet.errors import InvalidArgument, ResetNeeded, SubEnvError, WireError
 from envfleet.remote.codec import pack
 from envfleet.service.hosting.hosted import HostedFleet
 from envfleet.service.protocols.requests import BinaryRoute, caller, reply_with
@@ -40,7 +40,8 @@ async def _look(fleet: str, request: Request, verb: str, look: Any) -> Response:
             except (InvalidArgument, ResetNeeded):
                 raise
             except Exception as error:
-                service.fleets.drop(hosted)
+                if not isinstance(error, (SubEnvError, WireError)):  # after these a fleet goes on
+                    service.fleets.drop(hosted)
                 raise failed(error) from error
 
     return reply_with(await service.run(identity, verb, work))
