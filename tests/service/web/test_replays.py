@@ -28,6 +28,16 @@ def episodes_of(service: Service, fleet: str) -> list[dict[str, Any]]:
     return [episode for episode in service.scores.episodes(user_id, limit=1000) if episode["fleet_id"] == fleet]
 
 
+def play(service: Service, caller: Caller) -> dict[str, Any]:
+    """An episode of CartPole, one step long."""
+    fleet = caller.create("CartPole-v1", num_envs=1)
+    caller.call(f"/fleets/{fleet}/reset", seq=0)
+    caller.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([1]))
+    caller.call(f"/fleets/{fleet}/close")
+    (episode,) = episodes_of(service, fleet)
+    return episode
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("env", [TURBOFAN, "CartPole-v1", "envfleet/CartPole-v1"])
 def test_a_replay_is_what_the_participant_saw(service: Service, ann: Caller, env: str, mode: str) -> None:
@@ -112,11 +122,7 @@ def test_what_is_no_longer_kept_cannot_be_replayed(service: Service, ann: Caller
 def test_an_environment_that_cannot_be_made_again_is_told_as_such(
     service: Service, ann: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = ann.create("CartPole-v1", num_envs=1)
-    ann.call(f"/fleets/{fleet}/reset", seq=0)
-    ann.call(f"/fleets/{fleet}/step", seq=1, actions=np.array([1]))
-    ann.call(f"/fleets/{fleet}/close")
-    (episode,) = episodes_of(service, fleet)
+    episode = play(service, ann)
 
     def fail(*_: Any) -> Any:
         raise OSError("there is no licence")
@@ -129,6 +135,31 @@ def test_an_environment_that_cannot_be_made_again_is_told_as_such(
         page = visit.get(f"/episodes/{episode['id']}")
     assert page.status_code == 200
     assert "It cannot be shown: CartPole-v1 cannot be made" in page.text
+
+
+def test_an_episode_of_another_version_is_told_as_such(
+    service: Service, ann: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episode = play(service, ann)
+    monkeypatch.setattr("envfleet.service.offers.Offer.version", lambda _: "another")
+    with pytest.raises(Closed, match="this service has another: its episodes cannot be replayed"):
+        Replays(service.store, service.fleets).make(episode)
+
+
+def test_an_episode_is_made_again_once(service: Service, ann: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.service.web.replay._MOST_KNOWN", 2)
+    replays, episodes = Replays(service.store, service.fleets), [play(service, ann) for _ in range(3)]
+    build, made = service.fleets.build_single, []
+
+    def count(fleet_id: str) -> Any:
+        made.append(fleet_id)
+        return build(fleet_id)
+
+    monkeypatch.setattr(service.fleets, "build_single", count)
+    first, second, third = episodes
+    for episode in (first, first, second, first, third, third, second, first):
+        assert replays.make(episode).rewards.tolist() == [1.0]
+    assert made == [episode["fleet_id"] for episode in (*episodes, first)]  # the third took the place of the first
 
 
 # ---------------------------------------------------------------------- charts

@@ -119,7 +119,7 @@ class Fleets:
         row = self._store.load_fleet(fleet_id)
         if row is None:
             raise Closed("the events of this episode are no longer kept")
-        config = self._memory.read_config(row)
+        config = self._memory.read_config(row, "its episodes cannot be replayed")
         single = config.model_copy(update={"num_envs": 1})
         return self._memory.build(fleet_id, row["user_id"], single), config.num_envs
 
@@ -269,7 +269,7 @@ class Fleets:
             with self.use(user_id, fleet_id) as hosted:
                 if unused_since is not None and hosted.touched_at > unused_since:
                     return
-                self._memory.follow(hosted)
+                self._memory.follow(hosted)  # on SQLite, too, where `use` does not catch up
                 episodes = [{**episode, **hosted.owner} for episode in hosted.abandon(now)]
                 seq = hosted.seq
                 self._memory.drop(hosted)

@@ -93,8 +93,12 @@ class Memory:
         hosted.is_behind, hosted.touched_at = True, row["touched_at"]
         return self.put(hosted)
 
-    def read_config(self, row: Mapping[str, Any]) -> FleetConfig:
+    def read_config(self, row: Mapping[str, Any], advice: str = "close it and create a new one") -> FleetConfig:
         """Return what it takes to build a stored fleet again.
+
+        Args:
+            row: The stored fleet.
+            advice: How the message ends if it ran another version.
 
         Raises:
             Closed: It ran another version of its environment.
@@ -103,9 +107,7 @@ class Memory:
         config = FleetConfig.model_validate(row["config"])
         version = find_offer(self._settings.offers, config.env).version()
         if version != config.version:
-            raise Closed(
-                f"fleet {row['id']!r} ran {config.version}, this service has {version}: close it and create a new one"
-            )
+            raise Closed(f"fleet {row['id']!r} ran {config.version}, this service has {version}: {advice}")
         return config
 
     def build(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from envfleet.service.hosting.hosted import CLOSE
 from envfleet.service.refusals import Closed
 
 _MOST_EVENTS = 20_000
+_MOST_KNOWN = 32
 
 
 class Replay(NamedTuple):
@@ -37,7 +39,7 @@ class Replay(NamedTuple):
 
 
 class Replays:
-    """Makes replays.
+    """Makes replays, and keeps the last ones: an episode that has ended never changes.
 
     Args:
         store: The database.
@@ -46,6 +48,7 @@ class Replays:
 
     def __init__(self, store: Store, fleets: Fleets) -> None:
         self._engine, self._fleets = store.engine, fleets
+        self._known: OrderedDict[int, Replay] = OrderedDict()
 
     def make(self, episode: Mapping[str, Any], timeout_s: float = 10.0) -> Replay:
         """Make an episode again.
@@ -60,6 +63,8 @@ class Replays:
             EnvFailed: The environment cannot be made, or fails.
             Busy: There is no room for a worker process.
         """
+        if (known := self._known.get(episode["id"])) is not None:
+            return known
         deadline = time.monotonic() + timeout_s
         hosted, num_envs = self._fleets.build_single(episode["fleet_id"])
         try:
@@ -82,7 +87,10 @@ class Replays:
                 if event["do"] == "step" and seq > episode["first_seq"]:
                     rewards.append(float(reply["rewards"][0]))
                     _note(log, event, reply)
-            return Replay(np.array(rewards), log, hosting.unit)
+            self._known[episode["id"]] = replay = Replay(np.array(rewards), log, hosting.unit)
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+            return replay
         finally:
             hosted.close()
 
