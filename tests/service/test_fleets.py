@@ -377,6 +377,7 @@ def test_an_entry_that_is_refused_does_not_take_others_with_it(tmp_path: Path) -
         here.journal._commit_all(entries)  # as one, when they wait at the same time
         results = [future.exception() for _, future in entries]
         assert [type(each) for each in results] == [type(None), Conflict, OverflowError, type(None)]
+        assert getattr(results[1], "retry_after_s", None) == 1.0
         assert here.count(Event) == 2
 
 

@@ -179,7 +179,7 @@ def test_who_closes_a_fleet_that_cannot_be_closed_is_told(tmp_path: Path, monkey
         fleet = here.create(user, num_envs=2)
         here.reset(user, fleet, seeds=3)
         monkeypatch.setattr(other.store, "count_events", lambda _: 0)  # as if there were always another call since
-        with pytest.raises(Busy, match="is being used"):
+        with pytest.raises(Busy, match="another call or process uses the fleet"):
             other.fleets.close_fleet(user.user_id, fleet)
         assert not here.store.is_closed(fleet)
 

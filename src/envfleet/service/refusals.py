@@ -133,7 +133,7 @@ class Answer(NamedTuple):
 
 
 def answer_to(error: Exception) -> Answer:
-    """Return what is answered when a call ends in an error; what the caller must not know goes to the log."""
+    """Return the HTTP answer to an error; log what the caller must not see."""
     if isinstance(error, RequestValidationError):
         return Answer(422, "invalid_argument", describe(error.errors()))
     if isinstance(error, HTTPException):

@@ -125,7 +125,7 @@ class Journal:
             try:
                 self._write([entry])
             except sa.exc.IntegrityError:
-                result.set_exception(Conflict("the fleet is being used by another call or process: try again"))
+                result.set_exception(Conflict("another call or process uses the fleet: try again", retry_after_s=1.0))
             except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 result.set_exception(error)
             else:
@@ -190,7 +190,7 @@ class Journal:
 
 
 class _Prepared:
-    """A statement as the driver takes it: a reply waits for it, and SQLAlchemy takes longer to prepare it every time.
+    """A statement compiled once for the driver: replies wait for commits, and compiling it for each takes longer.
 
     Args:
         statement: An insert of whole rows; columns of JSON are given as text.

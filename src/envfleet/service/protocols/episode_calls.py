@@ -271,7 +271,7 @@ def _require(result: Result) -> Reply:
 
 
 def _refused(asked: StepEpisode, error: Exception) -> Reply:
-    """Return what stands for a step that was not made: the end of the episode, as clients know nothing else."""
+    """Return the result of a step that was refused: the episode ends, as clients expect nothing else."""
     flags = {"terminated": True, "truncated": False}
     info = {"message": str(error), "error": str(error), **flags, "episode_id": asked.episode_id}
     return {"observation": [], "reward": 0.0, **flags, "info": info}

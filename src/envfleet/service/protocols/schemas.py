@@ -83,7 +83,7 @@ class CreateToken(Schema):
 
 
 class EpisodeConfig(Schema):
-    """Of one episode; what else clients send means something to them only."""
+    """Options of one episode; other fields that clients send are ignored."""
 
     env_type: str | None = None
     max_steps_per_episode: Annotated[int, Field(ge=1, lt=2**31)] = 1000
