@@ -7,6 +7,7 @@ prepared the way agents usually see them.
 
 from __future__ import annotations
 
+import abc
 import time
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 
-class _CountingEnv(gymnasium.Env[Any, Any]):
+class _CountingEnv(gymnasium.Env[Any, Any], abc.ABC):
     """Two actions and one counter, which every observation is a function of."""
 
     def __init__(self, observation_space: spaces.Space[Any]) -> None:
@@ -33,8 +34,8 @@ class _CountingEnv(gymnasium.Env[Any, Any]):
         self._count += 1 + int(action)
         return self._observe(), float(action), False, False, self._info()
 
-    def _observe(self) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _observe(self) -> Any: ...
 
     def _info(self) -> dict[str, Any]:
         return {}

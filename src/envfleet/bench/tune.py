@@ -87,7 +87,7 @@ def search_space(cores: int, num_envs: int | None = None, backends: Sequence[str
     }
 
     def by_prospect(candidate: Candidate) -> tuple[bool, bool, float, Candidate]:
-        """What is usually good comes first, since the time may not suffice for all."""
+        """Return a sort key that puts usually fast candidates first, as time may not suffice for all."""
         is_unusual = candidate.backend != "serial" and candidate.workers != cores
         distance = abs(math.log2(candidate.num_envs / (8 * cores)))
         return is_unusual, candidate.backend == "thread", distance, candidate

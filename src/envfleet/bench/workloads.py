@@ -55,7 +55,8 @@ class Workload:
         """
         kwargs = "".join(f", {name}={value!r}" for name, value in self.env_kwargs.items())
         if kwargs and self.spec.entry_point == self.source:  # make() passes no arguments on to a callable
-            return f"envfleet.make(functools.partial({self.source.rpartition(':')[2]}{kwargs}), {arguments})"
+            module, path = self.source.partition(":")[0], self.source.replace(":", ".")
+            return f"import functools, {module}; envfleet.make(functools.partial({path}{kwargs}), {arguments})"
         return f"envfleet.make({json.dumps(self.source)}, {arguments}{kwargs})"
 
     def build(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:

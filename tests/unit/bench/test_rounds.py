@@ -37,7 +37,7 @@ def test_a_measured_contender_has_all_its_figures():
     assert entry.memory_bytes is not None
 
 
-def test_the_report_so_far_is_told_after_every_run():
+def test_the_report_so_far_is_passed_on_after_every_run():
     cases = [Case(NULL, size, None, [FakeContender("fine")]) for size in (2, 3)]
     reports: list[Report] = []
     report = run_cases(cases, SECONDS, 1, ignore, reports.append)
@@ -55,6 +55,6 @@ def test_progress_rises_over_all_cases():
     assert "gymnasium" in report.machine.versions
 
 
-def test_an_environment_that_cannot_be_built_is_told_before_anything_is_measured():
+def test_an_environment_that_cannot_be_built_is_reported_before_anything_is_measured():
     with pytest.raises(ChildFailed, match="planted in the constructor"):
         require_buildable(resolve("tests.unit.bench.fakes:broken"))

@@ -88,7 +88,8 @@ def test_a_callable():
 
 def test_a_class_with_arguments():
     line = resolve("envfleet.bench.environments:SpinEnv", {"step_us": 5}).make_line("num_envs=2")
-    assert line == "envfleet.make(functools.partial(SpinEnv, step_us=5), num_envs=2)"
+    call = "envfleet.make(functools.partial(envfleet.bench.environments.SpinEnv, step_us=5), num_envs=2)"
+    assert line == f"import functools, envfleet.bench.environments; {call}"
 
 
 def test_arguments_that_the_environment_does_not_take():
