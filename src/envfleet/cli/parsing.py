@@ -74,11 +74,11 @@ def refuse_given(options: Mapping[str, Any], why: str) -> None:
 
     Args:
         options: Values by name; `None` for what is not given.
-        why: What the message says of those that are given.
+        why: Why they mean nothing; the message begins with it.
 
     Raises:
         InvalidArgument: One is given.
     """
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise InvalidArgument(f"{', '.join(given)} {why}: leave it out")
+        raise InvalidArgument(f"{why}: leave out {', '.join(given)}")

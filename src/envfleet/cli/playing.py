@@ -221,7 +221,7 @@ def _find_place(player: str | None, env: str | None, env_args: list[str]) -> tup
     """Find what a player plays: what is asked for, else what its run was trained on, else the first known game.
 
     Returns:
-        It, as a configuration has it, and the game for two that it is, if it is one.
+        Its environment in the form of a configuration, and the two-player game it belongs to, or `None`.
 
     Raises:
         InvalidArgument: There is no such environment, or runs in a folder were trained on different ones.
@@ -257,7 +257,7 @@ def _configs_of(path: Path) -> list[Path]:
 
 def _refuse_for_one(place: Environment, options: dict[str, Any]) -> None:
     """Refuse options that mean something in games for two only."""
-    refuse_given(options, f"for {place.id!r}, which is for one player")
+    refuse_given(options, f"{place.id!r} is for one player")
 
 
 def _rink(place: Environment, game: Game, mode: str | None) -> Rink:

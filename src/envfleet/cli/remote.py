@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 
 from envfleet.cli.console import make_console, make_table, require
-from envfleet.errors import ServiceRefused, WireError
+from envfleet.errors import EnvfleetError, ServiceRefused, WireError
 
 if TYPE_CHECKING:
     from envfleet.remote.service_link import ServiceLink
@@ -62,7 +61,9 @@ def _dashboard(link: ServiceLink) -> RenderableType:
             _fleets(link, fleets),
             *(part for board in shown or ["[dim]No ranked episodes yet.[/dim]"] for part in ("", board)),
         )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except EnvfleetError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise WireError(f"{link.url} answered something else than expected: {type(error).__name__}: {error}") from error
 
 

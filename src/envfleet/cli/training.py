@@ -76,7 +76,7 @@ def train(  # noqa: PLR0913 (one parameter per option)
             "--backend": backend, "--workers": workers, "--seed": seed, "--out": out, "--name": name,
             "--on-failure": on_failure,
         }  # fmt: skip
-        refuse_given(given, "with --resume, but a run goes on with what it began with")
+        refuse_given(given, "--resume goes on with what the run began with")
         set_threads(threads)
         result = training.resume(resume, device=device, **limits)
     else:
@@ -139,7 +139,7 @@ def _configuration(config: str | None, env: str | None, agent: str | None, trans
     from envfleet.training.config import config_for, read_config, shipped_names  # before torch is imported
 
     if config is not None:
-        refuse_given({"--env": env, "--agent": agent}, f"with CONFIG {config!r}, but a configuration names both itself")
+        refuse_given({"--env": env, "--agent": agent}, f"CONFIG {config!r} names environment and agent itself")
         return read_config(config)
     if env is None:
         raise InvalidArgument(

@@ -242,7 +242,7 @@ def test_mistakes_are_named_before_the_run_begins(phase: dict[str, Any], said: s
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--env", "CartPole-v1", "--opponent", "random"), "--opponent for 'CartPole-v1', which is for one player"),
+        (("--env", "CartPole-v1", "--opponent", "random"), "'CartPole-v1' is for one player: leave out --opponent"),
         (("--env", "CartPole-v1"), "x.pt cannot be read (No such file or directory): pass the folder of a run"),
         (("--env", "remote"), '--env is "remote" without url and env'),
         (("--env", "fetch:Fetch", "--mode", "FAST"), "mode='FAST', but 'fetch:Fetch' has no modes: leave it out"),

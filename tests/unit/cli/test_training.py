@@ -170,8 +170,8 @@ def test_the_whole_configuration_is_printed(config: Path) -> None:
     ("arguments", "message"),
     [
         ((), "no CONFIG is given: pass one of curriculum_base, "),
-        (("CONFIG", "--resume", "runs/mine"), "CONFIG with --resume, but a run goes on with what it began with"),
-        (("--resume", "runs/mine", "-n", 4, "--seed", 1), "--num-envs, --seed with --resume, but a run goes on with"),
+        (("CONFIG", "--resume", "runs/mine"), "--resume goes on with what the run began with: leave out CONFIG"),
+        (("--resume", "runs/mine", "-n", 4, "--seed", 1), "what the run began with: leave out --num-envs, --seed"),
         (("--resume", "runs/none"), "runs/none is no folder of a run, there is no config.json in it"),
         (("no.json",), "no.json cannot be read (No such file or directory)"),
         (("CONFIG", "--engine", "bullet"), "engine='bullet', but 'CartPole-v1' has none to choose from: leave it out"),
@@ -192,13 +192,10 @@ def test_an_environment_is_trained_in_without_a_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pole" / "checkpoints" / "000000000064.pt").exists()
     for wrong, message in (
-        (
-            ("quickstart", "--env", "CartPole-v1"),
-            "--env with CONFIG 'quickstart', but a configuration names both itself: leave it out",
-        ),
+        (("quickstart", "--env", "CartPole-v1"), "'quickstart' names environment and agent itself: leave out --env"),
         (("--env", "CartPole-v1", "--agent", "Sac"), "agent.type is 'Sac', expected one of"),
         ((), "a JSON file, --env ID, or --resume RUN"),
-        (("--env", "CartPole-v1", "--resume", tmp_path / "pole"), "--env with --resume, but a run goes on"),
+        (("--env", "CartPole-v1", "--resume", tmp_path / "pole"), "what the run began with: leave out --env"),
     ):
         refused = invoke("train", *wrong)
         assert (refused.exit_code, message in flat(refused.stderr)) == (2, True), refused.stderr
