@@ -25,7 +25,7 @@ def differences_of(expected: Any, found: Any, where: str) -> Iterator[Finding]:
 
 
 def changes_of(before: Any, after: Any, where: str) -> Iterator[Finding]:
-    """Report every place of a value that was changed, which nobody may."""
+    """Report every place where a value that must not change was modified."""
     for mismatch in mismatches(before, after, where):
         yield mismatch.path, f"was {mismatch.expected}, became {mismatch.found}"
 
