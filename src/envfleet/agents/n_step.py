@@ -46,8 +46,8 @@ class NStep:
     def __init__(self, num_envs: int, num_steps: int, gamma: float) -> None:
         self._num_steps, self._powers = num_steps, gamma ** np.arange(num_steps + 1, dtype=np.float64)
         self._counts = np.zeros(num_envs, np.int64)
-        # Observations, actions, rewards and next observations of what has not left, `(num_steps, num_envs, …)` each;
-        # row [k, i] is the k-th oldest of sub-environment i.
+        # Observations, actions and rewards of what has not left, `(num_steps, num_envs, …)` each, where row [k, i] is the
+        # k-th oldest of sub-environment i; and the latest next observations, `(1, num_envs, …)`.
         self._kept: tuple[NDArray[Any], ...] = ()
 
     def push(self, transitions: Transitions, actions: NDArray[Any]) -> Discounted:
@@ -61,11 +61,11 @@ class NStep:
         if self._num_steps == 1:
             return Discounted(*given[:3], np.where(terminated, 0.0, self._powers[1]), given[3])
         if not self._kept:
-            form = (self._num_steps, len(self._counts))
-            self._kept = tuple(np.zeros((*form, *array.shape[1:]), array.dtype) for array in given)
+            forms = zip((*[self._num_steps] * 3, 1), given, strict=True)
+            self._kept = tuple(np.zeros((n, len(self._counts), *array.shape[1:]), array.dtype) for n, array in forms)
         counts = self._counts[rows]
         for kept, array in zip(self._kept, given, strict=True):
-            kept[counts, rows] = array
+            kept[counts if len(kept) > 1 else 0, rows] = array
         self._counts[rows] = counts + 1
         return Discounted(*_leave(rows, terminated, transitions.ended, self._counts, self._powers, self._kept))
 
@@ -84,6 +84,9 @@ class NStep:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of another."""
         self._counts, self._kept = as_array(state["counts"]), tuple(map(as_array, state["kept"]))
+        if self._kept and len(self._kept[3]) > 1:  # files of before have the next observations of all steps
+            latest = self._kept[3][self._counts - 1, np.arange(len(self._counts))]
+            self._kept = (*self._kept[:3], latest[None])
 
 
 @compiled
@@ -92,13 +95,14 @@ def _leave(
     powers: NDArray[np.float64], kept: tuple[NDArray[Any], ...],
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Take out the oldest of each row that is full, and all of those that ended, the oldest of all rows first."""
-    observations, actions, rewards, following = kept
+    rewards = kept[2]
+    observations, actions, following = _flat(kept[0]), _flat(kept[1]), _flat(kept[3])
     num_steps = len(rewards)
     leaving = np.where(ended, counts[rows], counts[rows] // num_steps)
     total, number = leaving.sum(), 0
-    left = np.empty((total, *observations.shape[2:]), observations.dtype)
-    left_actions = np.empty((total, *actions.shape[2:]), actions.dtype)
-    left_following = np.empty((total, *following.shape[2:]), following.dtype)
+    left = np.empty((total, observations.shape[2]), observations.dtype)
+    left_actions = np.empty((total, actions.shape[2]), actions.dtype)
+    left_following = np.empty((total, following.shape[2]), following.dtype)
     sums, discounts = np.zeros(total), np.empty(total)
     for age in range(num_steps):
         for place, row in enumerate(rows):
@@ -109,11 +113,20 @@ def _leave(
                 sums[number] += powers[step - age] * rewards[step, row]
             discounts[number] = 0.0 if terminated[place] else powers[count - age]
             left[number], left_actions[number] = observations[age, row], actions[age, row]
-            left_following[number] = following[count - 1, row]
+            left_following[number] = following[0, row]
             number += 1
     for place, row in enumerate(rows):
         counts[row] -= leaving[place]
         for step in range(counts[row] if leaving[place] else 0):  # what stays moves up
             observations[step, row], actions[step, row] = observations[step + 1, row], actions[step + 1, row]
-            rewards[step, row], following[step, row] = rewards[step + 1, row], following[step + 1, row]
-    return left, left_actions, sums, discounts, left_following
+            rewards[step, row] = rewards[step + 1, row]
+    return (
+        left.reshape((total, *kept[0].shape[2:])), left_actions.reshape((total, *kept[1].shape[2:])), sums, discounts,
+        left_following.reshape((total, *kept[3].shape[2:])),
+    )  # fmt: skip
+
+
+@compiled
+def _flat(held: NDArray[Any]) -> NDArray[Any]:
+    """Return an array with one dimension after its first two, whose rows are copied several times as fast."""
+    return held.reshape(held.shape[0], held.shape[1], held.size // (held.shape[0] * held.shape[1]))

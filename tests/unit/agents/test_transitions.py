@@ -183,6 +183,28 @@ def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: 
             assert discount == pytest.approx(0.0 if terminated else gamma**steps)
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (4, 2, 3)])
+def test_n_steps_of_any_shape_go_on_from_their_state(shape: tuple[int, ...]) -> None:
+    rng, rows, nobody = np.random.default_rng(0), np.arange(2), np.zeros(2, np.bool_)
+    seen = rng.integers(0, 256, (12, 2, *shape)).astype(np.uint8)
+    first, second, third = (NStep(2, 3, 0.9) for _ in range(3))
+    for step in range(11):
+        happened = Transitions(seen[step], seen[step], np.ones(2), nobody, nobody, seen[step + 1], rows)
+        left = first.push(happened, happened.actions)
+        assert np.array_equal(left.observations, seen[step - 2] if step > 1 else seen[:0, 0])
+        assert np.array_equal(left.next_observations, seen[step + 1] if step > 1 else seen[:0, 0])
+        if step == 6:
+            state = first.state_dict()
+            assert [array.shape for array in state["kept"]] == [(3, 2, *shape)] * 2 + [(3, 2), (1, 2, *shape)]
+            second.load_state_dict(state)
+            older = [*state["kept"][:3], seen[[6, 7, 0]]]  # as files of before have it
+            third.load_state_dict({"counts": state["counts"], "kept": older})
+        elif step > 6:
+            for other in (second, third):
+                found = other.push(happened, happened.actions)
+                assert all(np.array_equal(*pair) for pair in zip(found, left, strict=True))
+
+
 def test_a_writer_goes_on_from_its_state() -> None:
     first, second = TransitionWriter(2, AutoresetMode.NEXT_STEP), TransitionWriter(2, AutoresetMode.NEXT_STEP)
     no, yes = np.array([False, False]), np.array([True, False])
