@@ -217,12 +217,9 @@ class Agent(abc.ABC, Generic[Config]):
         self.set_weights(state["networks"])
         if "counters" in state:
             self.num_transitions, self.num_updates = state["counters"]["transitions"], state["counters"]["updates"]
-        for name, part in self._learners.items():
-            if "learners" in state:
-                part.load_state_dict(state["learners"][name])
-        for name, part in self._memories.items():
-            if "memories" in state:
-                part.load_state_dict(state["memories"][name])
+        for kind, parts in (("learners", self._learners), ("memories", self._memories)):
+            for name, part in parts.items() if kind in state else ():
+                part.load_state_dict(state[kind][name])
 
     def save(self, path: str | Path, contents: Contents = "learner") -> None:
         """Write the agent to a file, which `load` and `load_agent` read without executing anything.

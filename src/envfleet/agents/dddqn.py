@@ -65,7 +65,7 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
     def _build(self) -> None:
         config, self._choices = self.config, choices_of(self.action_space)
         form = (config.capacity, self.packing.space, (), torch.int64)
-        rng, place, alpha = self.random.replay, self._replay_device, config.priority_alpha
+        rng, place, alpha = self.random.replay, config.replay_device or self.device, config.priority_alpha
         if config.prioritised:
             self._remember_in(PrioritisedReplay(*form, rng=rng, device=place, alpha=alpha, beta=self._beta))
         else:

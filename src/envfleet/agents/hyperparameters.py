@@ -11,15 +11,20 @@ from envfleet.errors import InvalidArgument
 Activation = Literal["relu", "tanh"]
 
 
+def takes_none(config_class: Any, name: str) -> bool:
+    """Return whether a hyperparameter may be `None`, by its annotation."""
+    return "None" in str(config_class.__dataclass_fields__[name].type)
+
+
 def check_above(config: object, bound: float, *names: str) -> None:
-    """Check that these hyperparameters are finite numbers above a bound, or `None`.
+    """Check that these hyperparameters are finite numbers above a bound, or `None` where that is allowed.
 
     Raises:
         InvalidArgument: One is not; the message names it.
     """
     for name in names:
         value = getattr(config, name)
-        if value is not None and not bound < value < math.inf:
+        if not (takes_none(type(config), name) if value is None else bound < value < math.inf):
             raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number above {bound:g}")
 
 
@@ -31,7 +36,7 @@ def check_between(config: object, low: float, high: float, *names: str) -> None:
     """
     for name in names:
         value = getattr(config, name)
-        if not low <= value <= high:
+        if value is None or not low <= value <= high:
             raise InvalidArgument(f"{type(config).__name__}.{name}={value!r}: pass a number from {low:g} to {high:g}")
 
 

@@ -46,8 +46,8 @@ class NStep:
     def __init__(self, num_envs: int, num_steps: int, gamma: float) -> None:
         self._num_steps, self._powers = num_steps, gamma ** np.arange(num_steps + 1, dtype=np.float64)
         self._counts = np.zeros(num_envs, np.int64)
-        # Observations, actions and rewards of what has not left, `(num_steps, num_envs, …)` each, where row [k, i] is the
-        # k-th oldest of sub-environment i; and the latest next observations, `(1, num_envs, …)`.
+        # Observations, actions and rewards of what has not left, `(num_steps, num_envs, …)` each; row [k, i] is the
+        # k-th oldest of sub-environment i. Last come the latest next observations, `(1, num_envs, …)`.
         self._kept: tuple[NDArray[Any], ...] = ()
 
     def push(self, transitions: Transitions, actions: NDArray[Any]) -> Discounted:
@@ -83,10 +83,10 @@ class NStep:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of another."""
-        self._counts, self._kept = as_array(state["counts"]), tuple(map(as_array, state["kept"]))
-        if self._kept and len(self._kept[3]) > 1:  # files of before have the next observations of all steps
-            latest = self._kept[3][self._counts - 1, np.arange(len(self._counts))]
-            self._kept = (*self._kept[:3], latest[None])
+        self._counts, kept = as_array(state["counts"]), [as_array(array) for array in state["kept"]]
+        rows = np.arange(len(self._counts))  # files of before have the next observations of all steps
+        latest = (array[np.minimum(self._counts, len(array)) - 1, rows][None] for array in kept[3:])
+        self._kept = (*kept[:3], *latest)
 
 
 @compiled

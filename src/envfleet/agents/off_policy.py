@@ -91,10 +91,6 @@ class OffPolicyAgent(Agent[Config]):
         self._memories = {"replay": replay, "n_step": self._n_step}
 
     @property
-    def _replay_device(self) -> torch.device:
-        return self.device if self.config.replay_device is None else torch.device(self.config.replay_device)
-
-    @property
     def is_warm(self) -> bool:
         """Return whether uniform actions have given way to its own."""
         return self.num_transitions >= self.config.warmup
@@ -242,9 +238,8 @@ class ContinuousAgent(OffPolicyAgent[ContinuousConfig]):
     """An off-policy agent for actions in a bounded box, which it sees as numbers from -1 to 1."""
 
     def _build(self) -> None:
-        config, place = self.config, self._replay_device
-        self._bounds = Bounds(self.action_space)
-        form = (config.capacity, self.packing.space, (self._bounds.size,))
+        config, self._bounds = self.config, Bounds(self.action_space)
+        form, place = (config.capacity, self.packing.space, (self._bounds.size,)), config.replay_device or self.device
         self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place))
         if config.noise_exponent:
             self._noise = ColouredNoise(

@@ -38,11 +38,8 @@ class Random:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {
-            "numpy": self.numpy.bit_generator.state,
-            "replay": self.replay.bit_generator.state,
-            "torch": self.torch.get_state(),
-        }
+        acting, learning = self.numpy.bit_generator.state, self.replay.bit_generator.state
+        return {"numpy": acting, "replay": learning, "torch": self.torch.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of another."""

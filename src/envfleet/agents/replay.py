@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -89,13 +91,17 @@ class ReplayBuffer:
             raise InvalidArgument(f"a replay buffer cannot hold {observation_space}, expected arrays: flatten it")
         held = torch.float32 if dtype.kind == "f" else torch.from_numpy(np.empty(0, dtype)).dtype
         number = ((), torch.float32)
-        forms = ((shape, held), (action_shape, action_dtype), number, number, (shape, held))
+        self._forms = ((shape, held), (action_shape, action_dtype), number, number, (shape, held))
         self.capacity, self.device = capacity, torch.device(device)
-        self._rng = rng
-        self._columns = [torch.empty((capacity, *shape), dtype=dtype, device=device) for shape, dtype in forms]
-        # On the CPU the same memory, which NumPy writes to in a tenth of the time.
-        self._arrays = [column.numpy() for column in self._columns if self.device.type == "cpu"]
-        self._next = self._size = 0
+        self._rng, self._next, self._size = rng, 0, 0
+
+    @functools.cached_property
+    def _columns(self) -> list[torch.Tensor]:  # made when they are first needed: agents that only play have none
+        return [torch.empty((self.capacity, *shape), dtype=dtype, device=self.device) for shape, dtype in self._forms]
+
+    @functools.cached_property
+    def _arrays(self) -> list[NDArray[Any]]:  # on the CPU the same memory, which NumPy writes to in a tenth of the time
+        return [column.numpy() for column in self._columns if self.device.type == "cpu"]
 
     def __len__(self) -> int:
         return self._size
@@ -103,7 +109,7 @@ class ReplayBuffer:
     @property
     def size_bytes(self) -> int:
         """Memory of a full buffer."""
-        return sum(column.numel() * column.element_size() for column in self._columns)
+        return self.capacity * sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._forms)
 
     def add(self, transitions: Discounted) -> NDArray[np.int64]:
         """Write M transitions at once; of more than `capacity` the last ones stay.

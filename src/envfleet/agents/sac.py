@@ -100,12 +100,8 @@ class SAC(ContinuousAgent[SACConfig]):
         self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
         self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
         self._temperature_optimiser = Adam(self._temperature.parameters(), config.learning_rate)
-        self._networks = {
-            "actor": self._actor,
-            "critics": self._critics,
-            "targets": self._targets,
-            "temperature": self._temperature,
-        }
+        self._networks = {"actor": self._actor, "critics": self._critics, "targets": self._targets}
+        self._networks["temperature"] = self._temperature
         self._learners |= {
             "actor_optimiser": self._actor_optimiser,
             "critic_optimiser": self._critic_optimiser,
@@ -148,13 +144,7 @@ class SAC(ContinuousAgent[SACConfig]):
         entropy = -log_probs.detach().mean()
         self._temperature_optimiser.step([entropy - self._target_entropy])  # the loss is log_alpha times that
         self._follower.step(config.target_tau)
-        return {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "temperature": alpha,
-            "entropy": entropy,
-            "value": values.mean(),
-        }
+        return dict(zip(_FIGURES, (critic_loss, actor_loss, alpha, entropy, values.mean()), strict=True))
 
     # ------------------------------------------------------------------ the same, compiled
 

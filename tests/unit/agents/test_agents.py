@@ -246,6 +246,29 @@ def test_a_file_is_enough_to_make_the_agent(kind: Any, tmp_path: Path) -> None:
             assert loaded.num_updates == agent.num_updates
 
 
+def test_files_of_before_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "agent.pt"
+    seen = spaces.Tuple((spaces.MultiDiscrete([3, 2]), spaces.MultiBinary(3)))
+    config = DDDQNConfig(hidden=(8,), max_grad_norm=None)
+    DDDQN(seen, spaces.Discrete(2), config).save(path)
+    payload = saving.read(path)
+    choices, flags = payload["observation_space"]["spaces"]
+    choices["counts"], flags["shape"] = choices.pop("nvec"), flags.pop("n")
+    payload["config"] |= {"compiled": None, "gone": 1}
+    saving.write(path, payload)
+    loaded = load_agent(path)
+    assert (loaded.observation_space, loaded.config) == (seen, config)
+
+
+def test_replay_memory_is_taken_once_there_is_something_to_remember(tmp_path: Path) -> None:
+    path, config = tmp_path / "agent.pt", SACConfig(capacity=10**15, replay_device="cuda:99", hidden=(8,))
+    SAC(OBSERVATIONS, TORQUE, config).save(path)
+    agent = load_agent(path)
+    assert agent.act_batch(np.zeros((2, 3))).shape == (2, *TORQUE.shape)
+    with pytest.raises((RuntimeError, AssertionError)):  # torch's, on any machine
+        agent.state_dict("all")
+
+
 def test_a_disk_that_is_full_is_said_and_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(b"old")
@@ -339,9 +362,12 @@ def test_hyperparameters_and_spaces_are_checked() -> None:
         (lambda: DDDQNConfig(hidden=()), r"DDDQNConfig.hidden=\(\): pass a tuple"),
         (lambda: PPOConfig(activation="gelu"), r"activation='gelu': pass 'tanh' or 'relu'"),  # type: ignore[arg-type]
         (lambda: PPOConfig(clip=float("nan")), r"PPOConfig.clip=nan"),
+        (lambda: SACConfig(batch_size=None), r"SACConfig.batch_size=None: pass a number above 0"),  # type: ignore[arg-type]
+        (lambda: SACConfig(gamma=None), r"SACConfig.gamma=None: pass a number from 0 to 1"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidArgument, match=match):
             config()
+    assert PPOConfig(max_grad_norm=None).max_grad_norm is None
     with pytest.raises(dataclasses.FrozenInstanceError):
         SACConfig().gamma = 0.9  # type: ignore[misc]
     with pytest.raises(InvalidArgument, match="expected Discrete or an ActionTable"):

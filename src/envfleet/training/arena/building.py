@@ -42,13 +42,15 @@ def make_agent(
         InvalidArgument: The agent cannot learn in such spaces, there is no such device, or the weights do not fit.
     """
     kind, path, arena = find_agent(config.agent.type, "agent.type"), config.agent.checkpoint_path, stage.arena
+    hyperparameters = agent_config(config)
+    _device("agent.hyperparameters.replay_device", getattr(hyperparameters, "replay_device", None) or "cpu")
     agent: Agent[Any] = kind(
         arena.single_observation_space,
         action_table_of(config, stage.game) or arena.single_action_space,
-        agent_config(config) if path is None else experienced(agent_config(config)),
+        hyperparameters if path is None else experienced(hyperparameters),
         num_envs=arena.num_seats,
         seed=seed,
-        device=_device(options.device),
+        device=_device("device", options.device),
     )
     if path is not None and takes_weights:
         _take_weights(agent, path)
@@ -76,7 +78,7 @@ def _take_weights(agent: Agent[Any], path: str) -> None:
     agent.set_weights(saved.weights())
 
 
-def _device(name: str) -> torch.device:
+def _device(option: str, name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -84,6 +86,6 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         advice = "pass 'cpu'" + (f", or 'cuda:0' to 'cuda:{torch.cuda.device_count() - 1}'" * torch.cuda.is_available())
         raise InvalidArgument(
-            f"device={name!r} cannot be used here ({str(error).splitlines()[0]}): {advice}"
+            f"{option}={name!r} cannot be used here ({str(error).splitlines()[0]}): {advice}"
         ) from error
     return device
