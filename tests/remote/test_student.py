@@ -141,6 +141,16 @@ def test_without_pandas_the_score_says_what_to_do(monkeypatch: pytest.MonkeyPatc
         get_leaderboard_score()
 
 
+def test_no_engines_are_refused_and_reset_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (0, -1):
+        with pytest.raises(InvalidArgument, match=rf"num_envs={number}: pass a whole number of at least 1"):
+            create_student_gym_env_vectorized(num_envs=number)
+    with create_student_gym_env_vectorized(num_envs=2) as env:
+        monkeypatch.setattr(env._link, "call", lambda *_: pytest.fail("a call"))
+        observations, infos = env.reset_specific_envs([])
+    assert (observations.shape, infos) == ((0, 9), [])
+
+
 def test_engines_that_ended_wait_and_blocks_have_their_own_lengths() -> None:
     with create_student_gym_env_vectorized(num_envs=3, step_size=10) as env:
         first = env.episode_ids

@@ -17,13 +17,7 @@ class StudentGymEnv(gym.Env[NDArray[np.float32], int]):
     """One engine of a service, as a Gymnasium environment.
 
     Steps return the rows of the block, `(flights, 9)`, or the last with `return_all_states=False`; a reset returns one
-    row.
-
-    Args:
-        server_url: As for `StudentGymEnvVectorized`, as all arguments are.
-        user_token: Likewise.
-        env_type: Likewise.
-        **options: Likewise.
+    row. Arguments are those of `StudentGymEnvVectorized`, without `num_envs`.
     """
 
     def __init__(

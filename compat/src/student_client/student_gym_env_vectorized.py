@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from envfleet.envs.turbofan import NAMES
 from envfleet.errors import InvalidArgument, WireError
+from envfleet.fleet.checks import check_whole
 from envfleet.user_settings import find_setting
 from student_client.episode_protocol import StudentLink
 
@@ -63,7 +64,8 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
     ) -> None:
         if unused.keys() - {"prod", "auto_reset"}:
             raise TypeError(f"unknown arguments: {', '.join(sorted(unused))}")
-        self.num_envs, self.step_size, self._return_all_states = num_envs, step_size, return_all_states
+        self.num_envs = num_envs = check_whole("num_envs", num_envs, 1)
+        self.step_size, self._return_all_states = step_size, return_all_states
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (NUM_SENSORS,), np.float32)
         self.single_action_space: Any = spaces.Discrete(3)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -126,6 +128,8 @@ class StudentGymEnvVectorized(contextlib.AbstractContextManager["StudentGymEnvVe
             ServiceRefused: The service does not want to.
         """
         indices = [int(index) for index in env_indices]
+        if not indices:
+            return np.zeros((0, NUM_SENSORS), np.float32), []
         if len(set(indices)) < len(indices) or not all(0 <= index < self.num_envs for index in indices):
             raise InvalidArgument(f"env_indices={indices}: pass different ones from 0 to {self.num_envs - 1}")
         given = list(seeds) if seeds is not None else [None] * len(indices)
