@@ -17,11 +17,12 @@ from typing import Any, Self
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
 from envfleet.machine import cpu_model, version_of, whole_cores
-from envfleet.training.config import RunConfig, read_config
+from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.config.reading import read_json
 
 RESUME_FILE = "resume.pt"
 """What a run needs to go on; no agent, though its suffix is that of one."""
+_GONE = "put the file back that belongs to the run"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems of networks, where nothing is held
 _PACKAGES = ("envfleet", "box2d", "gymnasium", "numba", "numpy", "openskill", "polars", "scipy", "torch")
 
@@ -98,7 +99,7 @@ class RunFolder:
         if not folder.config.is_file():
             raise InvalidArgument(
                 f"{path} is no folder of a run, there is no {folder.config.name} in it: pass the folder that "
-                "`envfleet train` named at its beginning"
+                f"`envfleet train` named at its beginning, or {_GONE}"
             )
         return folder
 
@@ -108,7 +109,7 @@ class RunFolder:
         Raises:
             InvalidArgument: The file is gone, or was changed to something that cannot be.
         """
-        return read_config(self.config)
+        return parse_config(read_json(self.config, _GONE), str(self.config))
 
     def read_options(self) -> dict[str, Any]:
         """Return what else the run was told when it began.
@@ -116,27 +117,25 @@ class RunFolder:
         Raises:
             InvalidArgument: The file is gone, or was changed to something that cannot be.
         """
-        advice = "put the file back that belongs to the run"
         try:
-            return dict(read_json(self.environment, advice)["options"])
-        except (KeyError, TypeError) as error:
-            raise InvalidArgument(f"{self.environment} has no options: {advice}") from error
+            return dict(read_json(self.environment, _GONE)["options"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"{self.environment} has no options: {_GONE}") from error
 
 
 def agents_in(folder: Path) -> dict[str, Path]:
     """Find the files of saved agents in a folder, at any depth.
 
     Returns:
-        The files by name, the path within the folder as far as it tells them apart; in order of their own names,
-        numbers after words, so that the latest is the last.
+        The files by name, the path within the folder, without `checkpoints` as far as that tells them apart; in order
+        of their own names, numbers after words, so that the latest is the last.
     """
-    found = (path for path in folder.rglob("[!.]*.pt") if path.name != RESUME_FILE)
-    ordered = sorted(found, key=lambda path: (path.stem.isdigit(), path.name, path))
-    return {"/".join(_parts(path.relative_to(folder))): path for path in ordered}
-
-
-def _parts(path: Path) -> list[str]:
-    return [part for part in path.with_suffix("").parts if part != "checkpoints"]
+    paths, found = (path for path in folder.rglob("[!.]*.pt") if path.name != RESUME_FILE), dict[str, Path]()
+    for path in sorted(paths, key=lambda path: (path.stem.isdigit(), path.name, path)):
+        whole = path.relative_to(folder).with_suffix("")
+        short = "/".join(part for part in whole.parts if part != "checkpoints")
+        found[whole.as_posix() if short in found else short] = path
+    return found
 
 
 @contextlib.contextmanager

@@ -345,7 +345,8 @@ def _plot(trials: Sequence[FrozenTrial], space: Space, path: Path) -> None:
     if not scored:
         return
     values = [trial.value or 0.0 for trial in scored]
-    dots: Any = {"facecolors": [COLOURS[0] if trial in done else "none" for trial in scored], "edgecolors": COLOURS[0]}
+    fills = [COLOURS[0] if trial.state == TrialState.COMPLETE else "none" for trial in scored]
+    dots: Any = {"facecolors": fills, "edgecolors": COLOURS[0]}
     with style():
         figure, (first, *panels) = new_figure(len(space) + 1)
         first.scatter([trial.number + 1 for trial in scored], values, **dots)

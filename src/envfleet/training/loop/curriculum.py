@@ -139,10 +139,7 @@ class Tally:
         if not self._latest:
             return {}
         *columns, winners = np.array(self._latest).T
-        means = {
-            name: float(column.mean())
-            for name, column in zip(("return", "shaped_return", "length"), columns, strict=True)
-        }
+        means = dict(zip(("return", "shaped_return", "length"), np.mean(columns, axis=1).tolist(), strict=True))
         rates = {"win_rate": float((winners > 0).mean()), "loss_rate": float((winners < 0).mean())}
         return means | rates if self._has_games else means
 

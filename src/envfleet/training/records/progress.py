@@ -31,7 +31,7 @@ class ProgressBar(Observer):
     def __init__(self, console: Console | None = None, *, has_head: bool = True) -> None:
         self._has_head = has_head
         self._console = Console(stderr=True, highlight=False) if console is None else console
-        self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+        self._live = Live(console=self._console, refresh_per_second=1, transient=True)
         self._num_phases = 1
         self._loss = self._evaluation = ""
         self._next_line = time.monotonic() + _LINE_EVERY_S

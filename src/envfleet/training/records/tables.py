@@ -159,10 +159,9 @@ class RunHistory:
 
         That is the last of which the phases before it tell something: losses are told when a phase ends.
         """
-        told = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates)])
+        told: Any = pl.concat([table.select("phase", "transitions") for table in (self.episodes, self.updates)])
         names = self.episodes.select("phase", "phase_name").unique("phase", keep="first", maintain_order=True)
-        begun = [told.filter(pl.col("phase") < phase)["transitions"] for phase in names["phase"]]
-        return [(name, max(made, default=0)) for name, made in zip(names["phase_name"], begun, strict=True)]
+        return [(name, told.filter(pl.col("phase") < phase)["transitions"].max() or 0) for phase, name in names.rows()]
 
 
 def read_history(path: str | Path) -> RunHistory:

@@ -125,6 +125,28 @@ def test_damaged_files_of_a_run_are_named(name: str, tmp_path: Path) -> None:
             training.resume(folder.path, verbose=False)
 
 
+def test_the_files_a_run_began_with_belong_to_it(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    for content in ('{"options": ["ab", "c"]}', '{"options": [1]}', "{}"):
+        folder.environment.write_text(content)
+        with pytest.raises(InvalidArgument, match=r"has no options: put the file back that belongs to the run$"):
+            folder.read_options()
+    folder.config.unlink()
+    for read in (folder.read_config, lambda: RunFolder.open(folder.path)):
+        with pytest.raises(InvalidArgument, match=r"put the file back that belongs to the run$"):
+            read()
+
+
+def test_agents_of_one_short_name_are_all_found(tmp_path: Path) -> None:
+    names = ("a/best", "a/checkpoints/best", "b/checkpoints/best", "b/checkpoints/12")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.pt").touch()
+    found = {name: path.relative_to(tmp_path).as_posix() for name, path in folder_module.agents_in(tmp_path).items()}
+    assert [*found] == ["a/best", "a/checkpoints/best", "b/best", "b/12"]
+    assert [*found.values()] == [f"{name}.pt" for name in names]
+
+
 def test_a_damaged_run_names_what_is_left_of_it(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     (folder.path / "resume.pt").write_bytes(b"of another world")
