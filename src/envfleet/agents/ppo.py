@@ -213,7 +213,7 @@ class PPO(SlabAgent[PPOConfig]):
         return self._network.value_moments.restore(raw)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        """What the policy is made of, `(M, outputs)`."""
+        """Return the policy's outputs, `(M, outputs)`."""
         return _by_part(self._network, inputs) if self._compiled is None else self._pass(self._compiled, 0, inputs)
 
     def _learn_by_torch(self, lessons: Lessons, orders: Tensor) -> dict[str, float]:
@@ -260,7 +260,7 @@ class PPO(SlabAgent[PPOConfig]):
         return _normalise(inputs.numpy(), float(moments.count), moments.mean.numpy(), moments.squares.numpy())
 
     def _pass(self, flat: Flat, number: int, inputs: Tensor) -> Tensor:
-        """What the actor (0) or the critic (1) gives, `(M, outputs)`."""
+        """Return the outputs of the actor (0) or the critic (1), `(M, outputs)`."""
         return torch.from_numpy(compiled.outputs_of(flat.values, flat.layers[number], self._normalised(inputs)))
 
     def _learn_compiled(self, flat: Flat, lessons: Lessons, orders: Tensor) -> dict[str, float]:

@@ -120,8 +120,8 @@ class Arena:
             for space in (game.observation_space, game.action_space):
                 if not isinstance(space, (spaces.Box, spaces.Discrete)):
                     raise InvalidArgument(
-                        f"players of {game.name} have the space {space}, expected a Box or Discrete: let both players "
-                        "see and do arrays or numbers"
+                        f"players of {game.name} have the space {space}, expected a Box or Discrete: give players "
+                        "observations and actions that are arrays or numbers"
                     )
         self._pack = Packing(self.single_observation_space).pack
         self._opponents = Opponents(self.num_envs, self.single_action_space, seed=seed, spares_learner=has_both_sides)
@@ -293,7 +293,7 @@ class Arena:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> NDArray[Any]:
-        """Go on where another was, after `begin_phase` of the same phase; without states new episodes begin.
+        """Take over the state of another, after `begin_phase` of the same phase; without states new episodes begin.
 
         Returns:
             As `reset`.

@@ -48,17 +48,17 @@ class Score:
     @property
     def win_rate(self) -> float:
         """Share of games won; a draw is not won."""
-        return self.wins / self.games
+        return self.wins / max(self.games, 1)
 
     @property
     def draw_rate(self) -> float:
         """Share of games drawn."""
-        return self.draws / self.games
+        return self.draws / max(self.games, 1)
 
     @property
     def loss_rate(self) -> float:
         """Share of games lost."""
-        return self.losses / self.games
+        return self.losses / max(self.games, 1)
 
     @property
     def win_interval(self) -> tuple[float, float]:
@@ -206,7 +206,8 @@ def evaluate_returns(
         episodes: How many, from 2.
         seed: All episodes derive theirs from it.
         num_envs: Episodes at once, at most.
-        **env_kwargs: Of the environment; with `url`, that of a service which has it, of `envfleet.connect`.
+        **env_kwargs: Arguments of the environment. With `url`, the environment runs on that service, and these are
+            arguments of `envfleet.connect`.
 
     Raises:
         InvalidArgument: There is no such environment, or fewer than two episodes.

@@ -150,7 +150,7 @@ class ReplayLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
+        """Take over the state of another."""
         self._agent.load_state_dict(state["agent"])
         self._schedule, self.num_updates = state["schedule"], state["num_updates"]
         if state["learnt"] is not None:
@@ -215,7 +215,7 @@ class SlabLearner:
         return {"agent": self._agent.state_dict("all"), "slabs": copy.deepcopy(self._slabs)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
+        """Take over the state of another."""
         self._agent.load_state_dict(state["agent"])
         self._slabs = state["slabs"]
 

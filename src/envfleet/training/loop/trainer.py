@@ -77,9 +77,9 @@ class Trainer:
             seed, is_new = int_of(for_agent), not is_resumed
             self.agent = make_agent(config, self.options, self._stage, seed=seed, takes_weights=is_new)
             self._learner = make_learner(self.agent, config)
+            self._pool = SnapshotPool(self.agent, config.training.pool.size)
+            self._examiner = Examiner(config, self._stage.game, int_of(for_examiner))
             undo.pop_all()
-        self._pool = SnapshotPool(self.agent, config.training.pool.size)
-        self._examiner = Examiner(config, self._stage.game, int_of(for_examiner))
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
         self._next_progress_s = 0.0
@@ -293,7 +293,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another trainer of the same configuration was; before `run`.
+        """Take over the state of another trainer of the same configuration; before `run`.
 
         Raises:
             InvalidArgument: The configuration or `num_envs` differ.

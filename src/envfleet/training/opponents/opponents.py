@@ -48,7 +48,7 @@ class Source(abc.ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another was."""
+        """Take over the state of another."""
         return
 
 
@@ -250,7 +250,7 @@ class Opponents:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where others were, after `cast` with equal entries."""
+        """Take over the state of others, after `cast` with equal entries."""
         for entry, source_state in zip(self._entries, state["sources"], strict=True):
             entry.source.load_state_dict(source_state)
         self._numbers = {place: number for number, place in enumerate(state["known"])}

@@ -27,6 +27,7 @@ def test_a_score_counts_a_draw_as_not_won() -> None:
     assert (score.games, score.win_rate, score.draw_rate, score.loss_rate) == (10, 0.3, 0.5, 0.2)
     # Brown, Cai, DasGupta 2001: R's binom.confint(3, 10, methods="wilson").
     assert score.win_interval == pytest.approx((0.10779, 0.60322), abs=1e-5)
+    assert Score(0, 0, 0).figures()["win_rate"] == 0.0
 
 
 def test_an_evaluation_is_what_was_played() -> None:

@@ -325,10 +325,25 @@ def test_options_that_cannot_be_are_refused() -> None:
     for device in ("warp", "meta"):  # the second is one of PyTorch's, on which nothing is ever computed
         with pytest.raises(InvalidArgument, match=f"device='{device}' cannot be used"):
             trained(config_of({"transitions": 1}), device=device)
+        data = config_of({"transitions": 1}).model_dump(mode="json")
+        data["agent"]["hyperparameters"]["replay_device"] = device
+        with pytest.raises(InvalidArgument, match=f"agent.hyperparameters.replay_device='{device}' cannot be used"):
+            trained(parse_config(data))
 
 
 def test_gymnasium_ids_may_name_the_module_that_registers_them() -> None:
     assert trained(config_of({"transitions": 4}, env="gymnasium:CartPole-v1")).transitions == 4
+
+
+def test_observers_are_closed_where_evaluations_cannot_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise InvalidArgument("no evaluations")
+
+    monkeypatch.setattr("envfleet.training.loop.trainer.Examiner", refuse)
+    watcher = Watcher()
+    with pytest.raises(InvalidArgument, match="no evaluations"):
+        trained(config_of({"transitions": 1}), watcher=watcher)
+    assert watcher.is_closed
 
 
 def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
