@@ -185,6 +185,6 @@ def test_players_who_see_neither_arrays_nor_numbers_are_refused() -> None:
 
     with (
         envfleet.make(Rally, 2, backend="serial", autoreset_mode="SAME_STEP") as fleet,
-        pytest.raises(InvalidArgument, match=r"have the space Dict.*: let both players see and do arrays or numbers"),
+        pytest.raises(InvalidArgument, match=r"have the space Dict.*: give players observations and actions"),
     ):
         Arena(fleet, Nested(), seed=np.random.SeedSequence(0))
