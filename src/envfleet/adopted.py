@@ -74,7 +74,7 @@ class AdoptedEngine(Engine):
 
     def step(self, actions: Any) -> StepResult:
         """Step every sub-environment once; the vector environment checks the actions."""
-        if self._mode is AutoresetMode.DISABLED and self._episodes.num_ended:
+        if self._mode is AutoresetMode.DISABLED and self._episodes.over:
             refuse_ended(self._episodes.ended)
         start_s, self._is_inside = time.perf_counter(), True
         observations, rewards, terminated, truncated, infos = self._env.step(actions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,8 +78,7 @@ class Episodes:
         describes: Whether to describe the episodes that end.
 
     Attributes:
-        ended: Which episodes have ended and await a reset, bool `(num_envs,)`.
-        num_ended: How many these are.
+        over: Rows whose episodes have ended and await a reset.
         described: The episodes that ended in the last step in which some did, if it describes them.
     """
 
@@ -88,18 +87,25 @@ class Episodes:
         self.described: EndedEpisodes | None = None
         self._is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
-        self._num_envs, self._ticks, self.num_ended = num_envs, 0, 0
+        self._num_envs, self._ticks = num_envs, 0
         # Lengths are differences of ticks, so that a step of all sub-environments costs one addition.
         self._counts, self._born = np.zeros((2, num_envs), np.int64)
         self._returns, self._begun_s = np.zeros((2, num_envs))
-        self.ended = np.zeros(num_envs, np.bool_)
-        arrays: tuple[Any, ...] = self._counts, self._born, self._returns, self._begun_s, self.ended
+        self.over: set[int] = set()
+        arrays: tuple[Any, ...] = self._counts, self._born, self._returns, self._begun_s
         self._cells: list[Any] = [memoryview(array) for array in arrays]
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """Return which episodes have ended and await a reset, bool `(num_envs,)`, the caller's own."""
+        ended = np.zeros(self._num_envs, np.bool_)
+        ended[[*self.over]] = True
+        return ended
 
     def status(self) -> EpisodeStatus:
         """Return where every episode stands."""
         ids = self._ids(np.arange(self._num_envs))
-        return EpisodeStatus(ids, self._returns.copy(), self._ticks - self._born, self.ended.copy())
+        return EpisodeStatus(ids, self._returns.copy(), self._ticks - self._born, self.ended)
 
     def resume(self, status: EpisodeStatus) -> None:
         """Continue from episodes that another book-keeper has followed so far."""
@@ -107,20 +113,19 @@ class Episodes:
         self._returns[:] = status.returns
         self._born[:] = self._ticks - status.lengths
         self._begun_s[:] = time.perf_counter()
-        self.ended[:] = status.ended
-        self.num_ended = int(np.count_nonzero(self.ended))
+        self.over = set(np.flatnonzero(status.ended).tolist())
 
     def save(self, row: int) -> EpisodeState:
         """Return the episode of one sub-environment, for `restore`."""
-        return EpisodeState(float(self._returns[row]), int(self._ticks - self._born[row]), bool(self.ended[row]))
+        return EpisodeState(float(self._returns[row]), int(self._ticks - self._born[row]), row in self.over)
 
     def restore(self, row: int, state: EpisodeState) -> None:
         """Continue a saved episode under a number of its own."""
         self.begin([row])
         self._returns[row] = state.episode_return
         self._born[row] = self._ticks - state.length
-        self.ended[row] = state.has_ended
-        self.num_ended = int(np.count_nonzero(self.ended))
+        if state.has_ended:
+            self.over.add(row)
 
     def on_step(
         self, rewards: NDArray[np.float64], flags: NDArray[np.bool_], rows: NDArray[np.int64] | None = None
@@ -138,13 +143,13 @@ class Episodes:
         if rows is None:
             self._ticks += 1
             np.add(self._returns, rewards, self._returns)
-            if self.num_ended and self._is_next_step:  # these rows were reset in this step
-                self.begin(np.flatnonzero(self.ended).tolist())
+            if self.over and self._is_next_step:  # these rows were reset in this step
+                self.begin([*self.over])
         else:
             self._born[rows] -= 1
             self._returns[rows] += rewards
-            if self.num_ended and self._is_next_step:
-                self.begin(rows[self.ended[rows]].tolist())
+            if self.over and self._is_next_step:
+                self.begin(self.over.intersection(rows.tolist()))
         data = flags.tobytes()
         place, size = data.find(_TRUE), len(rewards)
         if place < 0:
@@ -163,26 +168,24 @@ class Episodes:
         if self._is_same_step:
             self.begin(which)
         else:
-            cells = self._cells[4]
-            for row in which:
-                cells[row] = True
-            self.num_ended += len(which)
+            self.over.update(which)
         return ended
 
     def _ids(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         numbers: NDArray[np.int64] = rows + (self._counts[rows] - 1) * self._num_envs
         return np.maximum(numbers, -1)
 
-    def begin(self, rows: Iterable[int] | None = None) -> None:
+    def begin(self, rows: Collection[int] | None = None) -> None:
         """Begin new episodes in rows that were reset; `None` for all."""
         # One by one, which for few is much faster than indexing arrays.
-        now_s, ticks = time.perf_counter(), self._ticks
-        counts, born, returns, begun_s, ended = self._cells
-        for row in range(self._num_envs) if rows is None else rows:
+        rows, ticks = range(self._num_envs) if rows is None else rows, self._ticks
+        counts, born, returns, begun_s = self._cells
+        for row in rows:
             counts[row] += 1
             returns[row] = 0.0
             born[row] = ticks
-            begun_s[row] = now_s
-            if ended[row]:
-                ended[row] = False
-                self.num_ended -= 1
+        self.over.difference_update(rows)
+        if self._describes:
+            now_s = time.perf_counter()
+            for row in rows:
+                begun_s[row] = now_s

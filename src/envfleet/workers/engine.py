@@ -115,6 +115,7 @@ class WorkersEngine(seam.Engine):
         self._final_objects: list[list[Any]] = [[None] * self._num_envs for _ in range(num_objects)]
         self._integers, self._are_allowed = _read_integers(action_space, arrays.actions, self._action_layout)
         self._has_final_infos = is_same_step and self._options.final_infos
+        self._tells_ends = self._has_final_infos or self._options.record_episodes
         self._partial = PartialSteps(self._crew, arrays, self._options.batch_size or self._num_envs)
         self._crew.attach(spec)
 
@@ -160,7 +161,7 @@ class WorkersEngine(seam.Engine):
         Returns:
             Action leaves that are objects, and actions that fit no array, to go by mail; usually there are none.
         """
-        if self._episodes.num_ended and self._mode is AutoresetMode.DISABLED:
+        if self._episodes.over and self._mode is AutoresetMode.DISABLED:
             refuse_ended(self._episodes.ended)
         arrays, layout = self._arrays.actions, self._action_layout
         if self._integers is not None and type(actions) is np.ndarray:
@@ -224,10 +225,10 @@ class WorkersEngine(seam.Engine):
         rewards, flags = out.rewards, out.flags
         ended = self._episodes.on_step(rewards, flags)
         infos: dict[str, Any] = {}
-        if replies or has_columns or ended is not None:
+        if replies or has_columns or (ended is not None and self._tells_ends):
             infos = self._infos([entry for reply in replies for entry in reply.infos], ended, None, has_columns)
-            if ended is not None and self._options.recycle_episodes is not None:
-                self._recycle(ended)
+        if ended is not None and self._options.recycle_episodes is not None:
+            self._recycle(ended)
         if self.copy:
             rewards, flags = rewards.copy(), flags.copy()
         self._steps += self._num_envs
@@ -307,7 +308,7 @@ class WorkersEngine(seam.Engine):
                 finals[row] = values[row]
         self._columns.clear(rows)
         infos: SparseInfos = [(row, {"env_error": lost[row].why.summary, "restarted": True}) for row in rows]
-        ended = [row for row in rows if self._mode is AutoresetMode.NEXT_STEP and self._episodes.ended[row]]
+        ended = [row for row in rows if self._mode is AutoresetMode.NEXT_STEP and row in self._episodes.over]
         renewed = rows if self._mode is AutoresetMode.SAME_STEP else ended
         if renewed:
             replies = list(self._finish(self._ask(seam.Reset(np.array(renewed)))).values())

@@ -74,7 +74,7 @@ def test_returns_and_lengths_equal_gymnasium_s(mode):
         assert np.array_equal(status.returns, vector_env.episode_returns)
         assert np.array_equal(status.lengths, vector_env.episode_lengths)
         assert np.array_equal(status.ended, terminated | truncated)
-        assert episodes.num_ended == (terminated | truncated).sum()
+        assert len(episodes.over) == (terminated | truncated).sum()
         assert (ended is not None) == ("episode" in infos)
         if ended is None:
             continue
@@ -100,8 +100,7 @@ def test_same_step_equals_gymnasium_s_single_wrapper():
     for _ in range(300):
         _, rewards, terminated, truncated, infos = vector_env.step(ACTIONS)
         ended = take(episodes, rewards, terminated, truncated)
-        assert not episodes.num_ended
-        assert not episodes.ended.any()
+        assert not episodes.over
         assert (ended is not None) == ("final_info" in infos)
         if ended is None:
             continue
@@ -204,13 +203,13 @@ def test_any_rows_in_any_order(mode, steps, data):
         assert status.returns.tolist() == [row["r"] for row in plain.rows]
         assert status.lengths.tolist() == [row["l"] for row in plain.rows]
         assert status.ended.tolist() == [row["ended"] and mode is not SAME_STEP for row in plain.rows]
-        assert episodes.num_ended == status.ended.sum()
+        assert len(episodes.over) == status.ended.sum()
 
 
 def test_before_the_first_reset_there_is_no_episode():
     episodes = Episodes(2, NEXT_STEP)
     assert episodes.status().ids.tolist() == [-1, -1]
-    assert not episodes.num_ended
+    assert not episodes.over
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
@@ -261,7 +260,7 @@ def test_episodes_go_on_under_another_book_keeper_and_after_a_restore(mode):
     first.begin()
     take(first, np.ones(3), [True, False, False], [False, False, False])
     second.resume(first.status())
-    assert second.num_ended == first.num_ended
+    assert second.over == first.over
     for rewards in ([1, 2, 3], [4, 5, 6]):
         if mode is not DISABLED:
             take(first, np.array(rewards), [False] * 3, [False] * 3)
