@@ -114,7 +114,8 @@ def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tu
     process_s, serial_s = map(min, zip(*rounds, strict=True))
     rates.update({"serial": num_envs / serial_s, name: num_envs / process_s})
     gain = serial_s / process_s
-    return ("process" if gain > MARGIN else "serial"), f"{name} stepped {gain:.2f} × as fast as serial"
+    reason = f"{name} stepped {gain:.2f} × as fast as serial"
+    return ("process", reason) if gain > MARGIN else ("serial", f"{reason}, where {MARGIN} × would pay")
 
 
 def _begin(fleet: Fleet) -> float:

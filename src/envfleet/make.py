@@ -121,7 +121,7 @@ def make_engine(env: EnvSource, num_envs: int | None, options: Options, env_kwar
     """Make the engine of a fleet from options; `make` explains arguments and exceptions."""
     check_choice("backend", options.backend, ("auto", *BACKENDS))
     source = (find_callable(env) or env) if isinstance(env, str) and ":" in env else env
-    num_envs = count_envs(source, num_envs, options.workers, options.envs_per_worker)
+    num_envs = count_envs(source, num_envs, options.workers, options.envs_per_worker, env_kwargs)
     if options.batch_size is not None and options.batch_size > num_envs:
         raise InvalidArgument(f"batch_size={options.batch_size}: pass a whole number from 1 to num_envs={num_envs}")
     blueprint = Blueprint(source, num_envs, options, env_kwargs)

@@ -186,8 +186,10 @@ def _read_signature(function: Any, index: int, shared_names: tuple[str, ...]) ->
     return bool(required), names
 
 
-def count_envs(source: Any, num_envs: int | None, workers: int | None, envs_per_worker: int | None) -> int:
-    """Return how many sub-environments there are to be.
+def count_envs(
+    source: Any, num_envs: int | None, workers: int | None, envs_per_worker: int | None, others: Iterable[str] = ()
+) -> int:
+    """Return how many sub-environments there are to be; `others` are the remaining keywords, one perhaps misspelt.
 
     Raises:
         InvalidArgument: It is not said, or the numbers contradict each other.
@@ -202,7 +204,11 @@ def count_envs(source: Any, num_envs: int | None, workers: int | None, envs_per_
     if num_envs is None and workers and envs_per_worker:
         num_envs = workers * envs_per_worker
     if num_envs is None:
-        raise InvalidArgument("num_envs is missing: pass how many sub-environments the fleet shall have, such as 8")
+        near = difflib.get_close_matches("num_envs", others, n=1, cutoff=0.7)
+        meant = f" (did you mean it by {near[0]}=?)" if near else ""
+        raise InvalidArgument(
+            f"num_envs is missing{meant}: pass how many sub-environments the fleet shall have, such as 8"
+        )
     if workers is not None and workers > num_envs:
         raise InvalidArgument(
             f"workers={workers} but there are only {num_envs} sub-environments: a worker needs at least one; "

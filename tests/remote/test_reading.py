@@ -68,7 +68,7 @@ def test_pictures_are_shown_where_the_service_allows_it(gallery: Place, place: P
         connect(place, "CartPole-v1", render_mode="rgb_array")
     with connect(place) as fleet:
         fleet.reset(seed=0)
-        assert fleet.render() == ()
+        assert fleet.render() == (None,) * fleet.num_envs
 
 
 def test_what_a_service_cannot_do_is_refused_with_the_reason(place: Place) -> None:

@@ -93,6 +93,11 @@ def test_what_is_no_environment_is_explained(source: Any, words: str) -> None:
         envfleet.make(source, num_envs=num_envs, backend="serial")
 
 
+def test_a_misspelt_number_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"num_envs is missing \(did you mean it by num_env=\?\)"):
+        envfleet.make("CartPole-v1", num_env=8)
+
+
 def test_keyword_arguments_need_an_id() -> None:
     with pytest.raises(InvalidArgument, match=r"unknown option lenght=3 of make\(\); bind arguments"):
         envfleet.make(CountingEnv, 2, lenght=3)

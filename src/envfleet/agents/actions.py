@@ -98,8 +98,8 @@ class Bounds:
     def __init__(self, space: spaces.Space[Any] | ActionTable) -> None:
         if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f" or not space.is_bounded():
             raise InvalidArgument(
-                f"the action space is {space}, expected a bounded Box of floats: bound it with a wrapper "
-                "(gymnasium.wrappers.TransformAction); for Discrete take DDDQN or PPO"
+                f"the action space is {space}, expected a bounded Box of floats: take DDDQN or PPO for Discrete, "
+                "and bound a Box with a wrapper (gymnasium.wrappers.TransformAction)"
             )
         self.shape: tuple[int, ...] = space.shape
         self.size = int(np.prod(self.shape))

@@ -37,7 +37,9 @@ def require_buildable(workload: Workload) -> None:
         try:
             child.call(measure.build_one, _START_TIMEOUT_S, workload)
         except ChildFailed as error:
-            raise ChildFailed(f"{error}. Install what it needs, or see that gymnasium.make builds one.") from error
+            raise ChildFailed(
+                f"{str(error).rstrip('.')}. Install what it needs, or see that gymnasium.make builds one."
+            ) from error
 
 
 @dataclasses.dataclass(frozen=True)

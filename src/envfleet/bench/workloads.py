@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from envfleet.errors import InvalidArgument, UnknownEnv
-from envfleet.sources import check_keywords, find_callable, find_spec
+from envfleet.sources import check_keywords, find_callable, find_spec, is_kernel_class
 
 _MODULE = "envfleet.bench.environments"
 BUILT_IN: Mapping[str, str] = {
@@ -73,10 +73,15 @@ def resolve(name: str, env_kwargs: Mapping[str, Any] | None = None) -> Workload:
         env_kwargs: Arguments of the environment.
 
     Raises:
-        InvalidArgument: No environment of that name can be built here; the message says what was looked for.
+        InvalidArgument: No environment of that name can be built here, or it is a kernel without an id.
     """
     source, kwargs = BUILT_IN.get(name, name), dict(env_kwargs or {})
-    if find_callable(source) is None:
+    if is_kernel_class(found := find_callable(source)):
+        raise InvalidArgument(
+            f"{name} is a kernel without an id: give it one by envfleet.kernels.registration.register, and pass "
+            "module:id"
+        )
+    if found is None:
         spec = _find_spec(source)
         check_keywords(spec, kwargs)
         spec.kwargs.update(kwargs)

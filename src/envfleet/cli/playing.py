@@ -167,6 +167,8 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     from envfleet.training.games.captions import caption_frames
     from envfleet.training.games.showing import show_episodes, show_games
 
+    if out is not None:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains where there is no display
     place, game = _find_place(checkpoint, env, env_args)
     with _opened(place, game, mode, "rgb_array" if out else "human") as shown:
         if game is None:

@@ -103,7 +103,7 @@ def plot(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder for the figures; the run's own if there is one run.", show_default="plots"
+            metavar="DIR", help="Folder for the figures; needed for several runs.", show_default="plots in the only run"
         ),
     ] = None,
 ) -> None:

@@ -230,7 +230,7 @@ class KernelEngine(seam.Engine):
 
     def _render(self) -> Sequence[Any]:
         if self.traits.render_mode is None:
-            return ()
+            return [None] * self._num_envs
         return [self._batch.render(row) for row in range(self._num_envs)]
 
     def _load(self, request: seam.SetState) -> None:

@@ -172,7 +172,9 @@ class RemoteEngine(seam.Engine):
         if name == "np_random_seed":
             return self._seeds
         if name == "render":
-            return () if self.traits.render_mode is None else self._look_up("frames", "frames")
+            return (
+                [None] * self.traits.num_envs if self.traits.render_mode is None else self._look_up("frames", "frames")
+            )
         if not name.isidentifier():
             raise InvalidArgument(f"attribute {name!r} is not shown here: pass the name of one")
         return self._look_up(f"attributes/{name}", "values")

@@ -86,6 +86,11 @@ def test_a_callable():
     assert workload.make_line("num_envs=2") == 'envfleet.make("tests.unit.bench.fakes:slow_reset", num_envs=2)'
 
 
+def test_a_kernel_needs_an_id():
+    with pytest.raises(InvalidArgument, match="is a kernel without an id: give it one"):
+        resolve("envfleet.envs.classic.cartpole:CartPole")
+
+
 def test_a_class_with_arguments():
     line = resolve("envfleet.bench.environments:SpinEnv", {"step_us": 5}).make_line("num_envs=2")
     call = "envfleet.make(functools.partial(envfleet.bench.environments.SpinEnv, step_us=5), num_envs=2)"

@@ -388,3 +388,9 @@ def test_a_kernel_with_own_params_is_compiled_once() -> None:
             observations[kernel] = [fleet.step(ones(fleet))[0].tolist() for _ in range(20)]
     assert is_same == {Walker: False, PatientWalker: True}
     assert observations[Walker] == observations[PatientWalker]
+
+
+def test_without_a_render_mode_there_is_no_picture_of_any():
+    with envfleet.make("envfleet/CartPole-v1", 3, backend="kernel") as fleet:
+        fleet.reset(seed=0)
+        assert fleet.render() == (None, None, None)

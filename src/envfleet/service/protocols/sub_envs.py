@@ -51,7 +51,7 @@ def _attribute(hosted: HostedFleet, name: str) -> list[Any]:
     if name not in hosted.readable:
         shown = ", ".join(hosted.readable) or "none"
         raise InvalidArgument(
-            f"attribute {name!r} of {hosted.config.env} is not shown here, as it may tell what is hidden: {shown}"
+            f"attribute {name!r} of {hosted.config.env} is not shown here: it may tell what is hidden; shown: {shown}"
         )
     return list(hosted.fleet.get_attr(name))
 

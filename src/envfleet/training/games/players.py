@@ -161,7 +161,7 @@ def seat_player(
     if isinstance(agent, Agent) and agent.observation_space.shape != game.observation_space.shape:
         raise InvalidArgument(
             f"{shown} sees observations of shape {agent.observation_space.shape}, a player of {game.name} sees "
-            f"{game.observation_space.shape}: pass an agent that was trained on {game.name}"
+            f"{game.observation_space.shape}: pass an agent that was trained on {game.name}, or the `rink=` of its game"
         )
     return Seated(shown, policy=cast(Policy, agent))
 
