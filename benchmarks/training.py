@@ -21,14 +21,13 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from elsewhere import Elsewhere
 
 from envfleet.training import RunOptions, Trainer
 from envfleet.training.config import parse_config
@@ -203,7 +202,7 @@ def main() -> None:
             print(f"{ours.agent:6} {ours.updates:>8g} {ours.num_envs:>5} {ratio:.2f} times the first edition")
 
 
-def start_first(args: argparse.Namespace) -> subprocess.Popen[str]:
+def start_first(args: argparse.Namespace) -> Elsewhere:
     """Start this file with the first edition: it measures a cell for each line that it is given."""
     given = {name: value for name, value in vars(args).items() if name not in ("out", "first", "serve")}
     options = [
@@ -212,27 +211,23 @@ def start_first(args: argparse.Namespace) -> subprocess.Popen[str]:
         if value is not None
         for part in (f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value]))
     ]
-    paths = os.pathsep.join(str(args.first.resolve() / part) for part in ("src", "compat/src"))
-    command = [sys.executable, __file__, str(args.out), "--serve", *options]
-    env = {**os.environ, "PYTHONPATH": paths}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    return Elsewhere(args.first, __file__, str(args.out), "--serve", *options)
 
 
 def take_turns(
-    wanted: tuple[str, float | None, int], first: subprocess.Popen[str] | None, args: argparse.Namespace
+    wanted: tuple[str, float | None, int], first: Elsewhere | None, args: argparse.Namespace
 ) -> tuple[Cell, Cell | None]:
-    """Measure a cell, and the same with the first edition, several times; the medians."""
+    """Measure a cell, and the same with the first edition, several times; return the medians."""
     ours, theirs = [], []
     for _ in range(TURNS):
         ours.append(measure(*wanted, args))
-        if first is not None and first.stdin is not None and first.stdout is not None:
-            print(json.dumps(wanted), file=first.stdin, flush=True)
-            theirs.append(Cell(**json.loads(first.stdout.readline())))
+        if first is not None:
+            theirs.append(Cell(**first.ask(wanted)))
     return middle(ours), middle(theirs) if theirs else None
 
 
 def middle(cells: list[Cell]) -> Cell:
-    """The cell with the median speed."""
+    """Return the cell with the median speed."""
     return sorted(cells, key=lambda cell: cell.steps_per_s)[len(cells) // 2]
 
 

@@ -14,12 +14,12 @@ turns with this one. Torch and BLAS have one thread.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +30,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from elsewhere import Elsewhere
 from gymnasium import spaces
 from torch import nn
 from torch.nn import functional
@@ -263,26 +264,6 @@ class ByNumPy:
         self.target += TAU * (self.flat - self.target)
 
 
-class Elsewhere:
-    """The agents of another checkout, in a process that makes updates when it is asked."""
-
-    def __init__(self, folder: Path, name: str, hidden: tuple[int, ...], batch_size: int) -> None:
-        command = [sys.executable, __file__, "--serve", name, str(batch_size), *map(str, hidden)]
-        paths = os.pathsep.join(str(folder / part) for part in ("src", "compat/src"))
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-        )
-
-        self.lines = iter(self.process.stdout or ())
-
-    def seconds(self, count: int) -> float:
-        print(count, file=self.process.stdin, flush=True)
-        return float(next(self.lines))
-
-    def close(self) -> None:
-        self.process.communicate()
-
-
 def seconds(update: Update, count: int) -> float:
     """CPU time of this thread for so many updates."""
     began_s = time.thread_time()
@@ -291,7 +272,7 @@ def seconds(update: Update, count: int) -> float:
 
 
 def serve(name: str, batch_size: str, *hidden: str) -> None:
-    """Be the other side of `Elsewhere`."""
+    """Answer `Elsewhere`: the seconds of as many updates as a line says."""
     torch.set_num_threads(1)
     update = ours(name, tuple(map(int, hidden)), int(batch_size))
     for line in sys.stdin:
@@ -332,23 +313,22 @@ def measure(name: str, hidden: tuple[int, ...], args: argparse.Namespace) -> lis
         updates["numpy"] = ByNumPy(hidden, args.batch_size).update
     for side, update in updates.items():
         timers[side] = lambda count, update=update: seconds(update, count)  # type: ignore[misc]
-    first = None if args.first is None else Elsewhere(args.first, name, hidden, args.batch_size)
-    if first is not None:
-        timers["first"] = first.seconds
-    found: dict[str, list[float]] = {side: [] for side in timers}
-    for number in range(args.rounds + 1):
-        for side, timer in timers.items():
-            taken = timer(args.updates)
-            if number:  # the first one compiles
-                found[side].append(taken / args.updates)
-    if first is not None:
-        first.close()
+    found: dict[str, list[float]] = {}
+    with contextlib.ExitStack() as stack:
+        if args.first is not None:
+            asked = "--serve", name, str(args.batch_size), *map(str, hidden)
+            timers["first"] = stack.enter_context(Elsewhere(args.first, __file__, *asked)).ask
+        for number in range(args.rounds + 1):
+            for side, timer in timers.items():
+                taken = timer(args.updates)
+                if number:  # the first one compiles
+                    found.setdefault(side, []).append(taken / args.updates)
     results = []
-    for side, taken in found.items():
-        ratios = [other / own for other, own in zip(taken, found["compiled"], strict=True)]
+    for side, slices in found.items():
+        ratios = [other / own for other, own in zip(slices, found["compiled"], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
         results.append(
-            Result(name, hidden, side, 1e3 * statistics.median(taken), statistics.median(ratios), (low, high))
+            Result(name, hidden, side, 1e3 * statistics.median(slices), statistics.median(ratios), (low, high))
         )
     return results
 

@@ -56,8 +56,8 @@ def refuse_meaningless(options: Options, name: str) -> None:
             continue
         users = [repr(one.name) for one in BACKENDS.values() if option in one.options]
         advice = f"pass backend={' or '.join(users)}, or leave it out" if len(users) < 3 else "leave it out"
-        where = f"with backend={backend.name!r}, which steps sub-environments {backend.steps}"
-        where = "here" if options.backend == "auto" else where  # which the user did not name
+        named = f"with backend={backend.name!r}, which steps sub-environments {backend.steps}"
+        where = "here" if options.backend == "auto" else named  # `auto` tries backends that the user did not name
         raise InvalidArgument(f"{option}={value!r} means nothing {where}: {advice}")
 
 
@@ -115,7 +115,7 @@ def _compare(serial: Fleet, blueprint: Blueprint, rates: dict[str, float]) -> tu
     rates.update({"serial": num_envs / serial_s, name: num_envs / process_s})
     gain = serial_s / process_s
     reason = f"{name} stepped {gain:.2f} × as fast as serial"
-    return ("process", reason) if gain > MARGIN else ("serial", f"{reason}, where {MARGIN} × would pay")
+    return ("process", reason) if gain > MARGIN else ("serial", f"{reason}, below the {MARGIN} × required")
 
 
 def _begin(fleet: Fleet) -> float:

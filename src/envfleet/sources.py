@@ -205,10 +205,8 @@ def count_envs(
         num_envs = workers * envs_per_worker
     if num_envs is None:
         near = difflib.get_close_matches("num_envs", others, n=1, cutoff=0.7)
-        meant = f" (did you mean it by {near[0]}=?)" if near else ""
-        raise InvalidArgument(
-            f"num_envs is missing{meant}: pass how many sub-environments the fleet shall have, such as 8"
-        )
+        given = f", {near[0]} was given" if near else ""
+        raise InvalidArgument(f"num_envs is missing{given}: pass how many sub-environments to make, such as 8")
     if workers is not None and workers > num_envs:
         raise InvalidArgument(
             f"workers={workers} but there are only {num_envs} sub-environments: a worker needs at least one; "

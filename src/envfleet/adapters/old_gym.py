@@ -122,7 +122,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         """Return the outermost layer that has an attribute itself, or the environment: wrappers forward no `_name`."""
         layer = self.old
         while not hasattr(type(layer), name):
-            own = getattr(layer, "__dict__", {})  # which classes written in C have not
+            own = getattr(layer, "__dict__", {})  # classes written in C have none
             if name in own or not hasattr(own.get("env"), "step"):
                 break
             layer = own["env"]

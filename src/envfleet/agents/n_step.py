@@ -61,8 +61,9 @@ class NStep:
         if self._num_steps == 1:
             return Discounted(*given[:3], np.where(terminated, 0.0, self._powers[1]), given[3])
         if not self._kept:
-            forms = zip((*[self._num_steps] * 3, 1), given, strict=True)
-            self._kept = tuple(np.zeros((n, len(self._counts), *array.shape[1:]), array.dtype) for n, array in forms)
+            n, num_envs = self._num_steps, len(self._counts)
+            forms = zip((n, n, n, 1), given, strict=True)
+            self._kept = tuple(np.zeros((steps, num_envs, *array.shape[1:]), array.dtype) for steps, array in forms)
         counts = self._counts[rows]
         for kept, array in zip(self._kept, given, strict=True):
             kept[counts if len(kept) > 1 else 0, rows] = array
@@ -84,7 +85,7 @@ class NStep:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of another."""
         self._counts, kept = as_array(state["counts"]), [as_array(array) for array in state["kept"]]
-        rows = np.arange(len(self._counts))  # files of before have the next observations of all steps
+        rows = np.arange(len(self._counts))  # older files have the next observations of all steps
         latest = (array[np.minimum(self._counts, len(array)) - 1, rows][None] for array in kept[3:])
         self._kept = (*kept[:3], *latest)
 

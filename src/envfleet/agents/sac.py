@@ -100,8 +100,12 @@ class SAC(ContinuousAgent[SACConfig]):
         self._actor_optimiser = Adam(self._actor.parameters(), config.learning_rate)
         self._critic_optimiser = Adam(self._critics.parameters(), config.learning_rate)
         self._temperature_optimiser = Adam(self._temperature.parameters(), config.learning_rate)
-        self._networks = {"actor": self._actor, "critics": self._critics, "targets": self._targets}
-        self._networks["temperature"] = self._temperature
+        self._networks = {
+            "actor": self._actor,
+            "critics": self._critics,
+            "targets": self._targets,
+            "temperature": self._temperature,
+        }
         self._learners |= {
             "actor_optimiser": self._actor_optimiser,
             "critic_optimiser": self._critic_optimiser,

@@ -121,6 +121,6 @@ def decode_space(form: Mapping[str, Any]) -> Any:
     if form["kind"] == "tuple":
         return spaces.Tuple([decode_space(inner) for inner in form["spaces"]])
     made_of, names = _SPACES[form["kind"]]
-    form = {"nvec": form.get("counts"), "n": form.get("shape"), **form}  # what files of before call them
+    form = {"nvec": form.get("counts"), "n": form.get("shape"), **form}  # as older files call them
     given = {name: as_array(form[name]) if isinstance(form[name], torch.Tensor) else form[name] for name in names}
     return made_of(**given)

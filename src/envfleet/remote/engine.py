@@ -172,9 +172,8 @@ class RemoteEngine(seam.Engine):
         if name == "np_random_seed":
             return self._seeds
         if name == "render":
-            return (
-                [None] * self.traits.num_envs if self.traits.render_mode is None else self._look_up("frames", "frames")
-            )
+            has_frames = self.traits.render_mode is not None
+            return self._look_up("frames", "frames") if has_frames else [None] * self.traits.num_envs
         if not name.isidentifier():
             raise InvalidArgument(f"attribute {name!r} is not shown here: pass the name of one")
         return self._look_up(f"attributes/{name}", "values")

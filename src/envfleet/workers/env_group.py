@@ -177,7 +177,7 @@ class EnvGroup:
         Args:
             spec: What decided the arrays.
             arrays: This group's rows of them.
-            is_shared: Whether another process or thread reads them.
+            is_shared: Whether another thread or process reads them; then numbers of infos go there, too.
         """
         self._layout, self._action_layout = spec.observations, spec.actions
         self._actions, self._outputs = arrays.actions, arrays.outputs

@@ -4,7 +4,7 @@ All are functions of numbers. The game on Box2D calls them as they are, and the 
 environment mixes float32 and float64, and agents were trained on what came of it: forces are float32, whatever is read
 from a body is float32 widened to float64, and each rounding below is part of the rules. Players are 0 (left) and 1
 (right; sees the field rotated by 180 degrees). Only `opponents.scripted_actions` repeats the scripted player's rules,
-for many rows at once; tests hold the two equal.
+for many rows at once; tests check that both agree.
 """
 
 from __future__ import annotations
