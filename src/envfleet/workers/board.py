@@ -32,6 +32,8 @@ TABLE = 1  # version of the table of info columns
 DONE = 8  # the value of ASKED that is done
 FLAGS = 9  # what came with it
 ASLEEP = 10  # whether it sleeps; the owner's own line has this word, too
+# The owner writes in its own line:
+IS_AWAKE = 0  # whether to wait awake before sleeping
 # The worker writes while it works, for whoever wants to know where it is:
 PHASE = 16
 TURN = 17  # grows with every row it turns to
@@ -129,22 +131,57 @@ class Poller:
         return needs_attention
 
 
-OWNER_LONG_NS, WORKER_LONG_NS = 1_000_000, 200_000
+OWNER_AWAKE_NS, WORKER_AWAKE_NS = 1_000_000, 400_000
+"""How long to wait awake at most. A worker that does may take its owner's policy a core, so it sleeps sooner."""
+
+
+class Choice:
+    """Chooses whether a fleet waits awake or asleep, whichever is measured to make its owner faster.
+
+    Windows of cycles are timed in either way, each from one request to the next, so that what workers awake take from
+    the owner's policy counts, too. They are compared by their medians, because a mean is mostly what else the machine
+    does. The faster way is kept, a tie sleeps, and the other is tried now and then, less often the longer it is not.
+    """
+
+    def __init__(self) -> None:
+        self._cost_ns = {True: math.inf, False: math.inf}
+        self._keeps_awake = self._is_awake = True
+        self._is_trial = False
+        self._windows, self._rest = 0, 1  # since the last trial, and until the next
+        self._cycles: list[int] = []
+        self._begun_ns = time.perf_counter_ns()
+
+    def begin(self, start_ns: int) -> bool:
+        """End a cycle and begin the next at `start_ns`; returns whether to wait awake in it."""
+        self._cycles.append(start_ns - self._begun_ns)
+        self._begun_ns = start_ns
+        if len(self._cycles) == (16 if self._is_trial else 64):
+            self._cost_ns[self._is_awake] = statistics.median(self._cycles)
+            self._cycles.clear()
+            self._choose()
+        return self._is_awake
+
+    def _choose(self) -> None:
+        is_faster_awake = self._cost_ns[True] < 0.95 * self._cost_ns[False]
+        if is_faster_awake is not self._keeps_awake:
+            self._keeps_awake, self._rest = is_faster_awake, 1
+        elif self._is_trial:
+            self._rest = min(2 * self._rest, 64)
+        self._windows = 0 if self._is_trial else self._windows + 1
+        self._is_trial = self._windows >= self._rest
+        self._is_awake = self._keeps_awake is not self._is_trial
 
 
 class Waiting:
-    """Waits until a look succeeds: awake (look, yield, look again) or asleep, whichever is measured to be faster.
-
-    Windows of waits are timed in either way and compared by their medians, because a mean is mostly what else the
-    machine does. The faster way is kept, a tie sleeps, and the other is tried now and then. Awake is only worth a
-    processor while waits are short, so it ends after twice the median wait, and is not tried where that is long.
+    """Waits until a look succeeds: first awake (look, yield, look again) if the owner's line says so, then asleep.
 
     Args:
         line: Where to announce that it sleeps.
+        owner: The owner's line, whose `IS_AWAKE` holds for it and all its workers.
         sleep: Sleeps up to so many seconds until the bell rings, and silences it; returns whether something else than
             the bell needs attention, such as the end of a process.
-        long_ns: A median wait from which on it sleeps: not at all awake if 0. A worker that waits awake may take its
-            owner's policy a core, so it stops sooner than an owner, who has nothing else to do.
+        awake_ns: How long to wait awake at most.
+        choice: Decides `IS_AWAKE`; the owner has it, if it may wait awake at all.
 
     Attributes:
         waited_ns: Time spent waiting.
@@ -154,13 +191,17 @@ class Waiting:
 
     SLEEP_S = 1.0  # no ring is lost (see `make_fence`), so an idle worker need not look more often
 
-    def __init__(self, line: Line, sleep: Callable[[float], bool], *, long_ns: int) -> None:
-        self._line, self.sleep, self.fence = line, sleep, make_fence()
-        self._is_awake, self._long_ns, self._is_trial = long_ns > 0, long_ns, False
-        self._awake_ns: float = long_ns
-        self._cost_ns: dict[bool, float] = {}
-        self._waits: list[int] = []
-        self._windows = 0
+    def __init__(
+        self,
+        line: Line,
+        owner: Line,
+        sleep: Callable[[float], bool],
+        *,
+        awake_ns: int = 0,
+        choice: Choice | None = None,
+    ) -> None:
+        self._line, self._owner, self.sleep, self.fence = line, owner, sleep, make_fence()
+        self._awake_ns, self._choice = awake_ns, choice
         self.waited_ns = 0
 
     def wait(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float = math.inf) -> bool:
@@ -174,28 +215,25 @@ class Waiting:
         Returns:
             Whether it is there; if not, the time is over or something needs attention.
         """
-        now = start_ns
+        if self._choice is not None:
+            self._owner[IS_AWAKE] = self._choice.begin(start_ns)
         there = is_there()
-        if self._is_awake:
-            limit = start_ns + self._awake_ns
+        if self._owner[IS_AWAKE]:
+            now, limit = start_ns, start_ns + self._awake_ns
             while not there and now < limit:
                 os.sched_yield()
                 there, now = is_there(), time.perf_counter_ns()
         if not there:
             there = self._wait_asleep(is_there, start_ns, timeout_s)
-        waited_ns = time.perf_counter_ns() - start_ns
-        self.waited_ns += waited_ns
-        if self._long_ns:
-            self._waits.append(waited_ns)
-            if len(self._waits) >= (16 if self._is_trial else 64):
-                self._choose()
+        self.waited_ns += time.perf_counter_ns() - start_ns
         if not IS_ORDERED:
             self.fence()
         return there
 
     def never_awake(self) -> None:
-        """Wait asleep from now on."""
-        self._is_awake, self._long_ns = False, 0
+        """Have everybody wait asleep from now on."""
+        self._choice = None
+        self._owner[IS_AWAKE] = False
 
     def _wait_asleep(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float) -> bool:
         self._line[ASLEEP] = 1
@@ -208,17 +246,3 @@ class Waiting:
         finally:
             self._line[ASLEEP] = 0
         return True
-
-    def _choose(self) -> None:
-        cost, known = statistics.median(self._waits), self._cost_ns.get(self._is_awake)
-        self._cost_ns[self._is_awake] = cost if known is None else (known + cost) / 2
-        self._waits.clear()
-        self._windows += 1
-        self._awake_ns = min(2 * cost, 2 * self._long_ns)
-        is_long = cost > self._long_ns
-        if is_long or (True in self._cost_ns and False not in self._cost_ns):
-            self._is_awake, self._is_trial = False, not is_long
-            return
-        best = self._cost_ns.get(True, 0.0) < 0.95 * self._cost_ns[False]
-        self._is_trial = self._windows % 32 == 0
-        self._is_awake = best is not self._is_trial

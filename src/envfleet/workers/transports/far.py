@@ -299,15 +299,15 @@ def run(place: Place, fds: list[int]) -> None:
     lifeline, data, stack_fd, board_fd, *shared_fds = fds
     _hold_on(lifeline)
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
-    lines = board.lines_of(NamelessFile(board_fd).map(board.board_bytes(1)), 1)
+    line, owner = lines = board.lines_of(NamelessFile(board_fd).map(board.board_bytes(1)), 1)
     mirror = _Mirror(Connection(socket.socket(fileno=data)), len(place.rows), lines)
     seat = Seat(
         place=Place(0, 1, range(len(place.rows)), len(place.rows), {}),
-        line=lines[0],
-        owner=lines[1],
+        line=line,
+        owner=owner,
         requests=mirror.requests,
         replies=mirror.replies,
-        waiting=Waiting(lines[0], mirror.sleep, long_ns=0),
+        waiting=Waiting(line, owner, mirror.sleep),
         ring=mirror.report,
         map_arrays=lambda spec: mirror.rows.arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},

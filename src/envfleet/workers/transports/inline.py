@@ -27,7 +27,7 @@ class InlineTransport(LocalTransport):
     def __init__(self, plans: Sequence[GroupPlan], shared: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(plans, shared)
         self.lines[0][ASLEEP] = 1  # so that its bell is always rung
-        self.waiting = Waiting(self._owner, lambda timeout_s: False, long_ns=0)
+        self.waiting = Waiting(self._owner, self._owner, lambda timeout_s: False)
         self._thread = threading.get_ident()
         self.server = Server(self._seat(plans[0], self.waiting, lambda: None, is_inline=True))
         self._answer = self.server.answer

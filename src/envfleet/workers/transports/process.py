@@ -96,7 +96,9 @@ class ProcessTransport(Transport):
         bell, self._owner_bell = self._fds[:2]
         self._worker_bells = list(zip(self._fds[2::2], self._fds[3::2], strict=True))
         self._poller.watch(bell)
-        self.waiting = board.Waiting(owner, self._poller.sleep, long_ns=board.OWNER_LONG_NS)
+        self.waiting = board.Waiting(
+            owner, owner, self._poller.sleep, awake_ns=board.OWNER_AWAKE_NS, choice=board.Choice()
+        )
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""

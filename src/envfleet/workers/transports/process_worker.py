@@ -7,7 +7,7 @@ import functools
 import signal
 
 from envfleet.workers.arrays import ArraysSpec, FleetArrays
-from envfleet.workers.board import WORKER_LONG_NS, Poller, Waiting, board_bytes, lines_of, ring_pipe
+from envfleet.workers.board import WORKER_AWAKE_NS, Poller, Waiting, board_bytes, lines_of, ring_pipe
 from envfleet.workers.memory import FileMail, NamelessFile
 from envfleet.workers.serve import Place, Seat, Server
 from envfleet.workers.shared import map_shared
@@ -38,7 +38,7 @@ def run(place: Place, fds: list[int]) -> None:
         owner=owner,
         requests=FileMail(requests_fd, 0),
         replies=FileMail(replies_fd, 1 + len(place.rows)),
-        waiting=Waiting(line, poller.sleep, long_ns=WORKER_LONG_NS),
+        waiting=Waiting(line, owner, poller.sleep, awake_ns=WORKER_AWAKE_NS),
         ring=functools.partial(ring_pipe, owner_fd),
         map_arrays=map_arrays,
         shared=map_shared(shared_fds[0], place.shared) if shared_fds else {},

@@ -37,13 +37,13 @@ class ThreadTransport(LocalTransport):
         super().__init__(plans, shared)
         self._bell, self._bells = threading.Event(), [threading.Event() for _ in plans]
         # Awake, a thread would hold the interpreter's lock that the others need.
-        self.waiting = Waiting(self._owner, partial(_sleep, self._bell), long_ns=0)
+        self.waiting = Waiting(self._owner, self._owner, partial(_sleep, self._bell))
         self._threads: list[threading.Thread] = []
 
     def start(self, timeout_s: float) -> None:
         """Start all workers."""
         for plan, line, bell in zip(self._plans, self.lines, self._bells, strict=True):
-            seat = self._seat(plan, Waiting(line, partial(_sleep, bell), long_ns=0), self._bell.set)
+            seat = self._seat(plan, Waiting(line, self._owner, partial(_sleep, bell)), self._bell.set)
             name = f"envfleet worker {plan.worker}"
             self._threads.append(threading.Thread(target=Server(seat).run, name=name, daemon=True))
             self._threads[-1].start()

@@ -1,0 +1,83 @@
+"""How an owner chooses whether its fleet waits awake or asleep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from envfleet.workers.board import IS_AWAKE, OWNER_AWAKE_NS, Choice, Waiting, board_bytes, lines_of
+
+
+class Machine:
+    """Cycles that take so many microseconds awake and asleep, on a clock of their own."""
+
+    def __init__(self, awake_us: float, asleep_us: float) -> None:
+        self.choice, self.now_ns, self.is_awake = Choice(), time.perf_counter_ns(), True
+        self.costs_us = {True: awake_us, False: asleep_us}
+
+    def run(self, count: int) -> Iterator[bool]:
+        for _ in range(count):
+            self.now_ns += round(1000 * self.costs_us[self.is_awake])
+            self.is_awake = self.choice.begin(self.now_ns)
+            yield self.is_awake
+
+    def share_awake(self, count: int = 8192) -> float:
+        return sum(self.run(count)) / count
+
+
+@pytest.mark.parametrize(
+    ("awake_us", "asleep_us", "is_awake"),
+    [
+        (100, 300, True),
+        (4000, 150, False),  # others want the cores: who yields one gets it back late
+        (100, 102, False),  # a tie
+        (1500, 1300, False),  # a policy on all cores, which workers awake slow down
+    ],
+)
+def test_the_way_that_makes_cycles_shorter_is_kept(awake_us: float, asleep_us: float, is_awake: bool) -> None:
+    machine = Machine(awake_us, asleep_us)
+    assert sum(machine.run(512)) > 0  # it begins awake
+    assert machine.share_awake() == pytest.approx(float(is_awake), abs=0.02)
+
+
+def test_the_way_changes_with_the_machine() -> None:
+    machine = Machine(100, 300)
+    machine.share_awake()
+    machine.costs_us[True] = 4000  # somebody else begins to compute
+    machine.share_awake(256)
+    assert machine.share_awake() < 0.02
+    machine.costs_us[True] = 100
+    machine.share_awake()  # a trial finds it
+    assert machine.share_awake() > 0.98
+
+
+def test_a_pause_between_steps_changes_nothing() -> None:
+    machine = Machine(100, 300)
+    machine.share_awake()
+    for _ in range(20):
+        machine.now_ns += 10**9
+        assert sum(machine.run(50)) >= 50 - 16
+
+
+def test_waiting_ends_awake_and_is_counted() -> None:
+    owner = lines_of(bytearray(board_bytes(0)), 0)[0]
+    slept: list[float] = []
+
+    def sleep(timeout_s: float) -> bool:
+        slept.append(timeout_s)
+        return True
+
+    waiting = Waiting(owner, owner, sleep, awake_ns=OWNER_AWAKE_NS, choice=Choice())
+    start_ns = time.perf_counter_ns()
+    assert not waiting.wait(lambda: False, start_ns)
+    assert waiting.waited_ns >= OWNER_AWAKE_NS
+    assert len(slept) == 1
+    assert owner[IS_AWAKE]
+    waiting.never_awake()
+    before_ns = waiting.waited_ns
+    assert not waiting.wait(lambda: False, time.perf_counter_ns(), 0.5)
+    assert waiting.waited_ns - before_ns < OWNER_AWAKE_NS
+    assert slept[1] <= 0.5
+    assert not owner[IS_AWAKE]
