@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -302,3 +303,38 @@ def test_this_system_says_how_much_there_is():
     room = available_memory()
     assert room is not None
     assert room.size_bytes > 1 << 20
+
+
+_FULL_SHM = 'mount -t tmpfs -o size=64k full /dev/shm && { cat /dev/zero > /dev/shm/all 2>&-; exec "$@"; }'
+_STEP = """
+import sys, envfleet
+try:
+    with envfleet.make("CartPole-v1", 2, backend="process", workers=2) as fleet:
+        fleet.reset(seed=0)
+        fleet.step(fleet.action_space.sample())
+    print("stepped")
+except envfleet.errors.OutOfMemory as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_dev_shm_is_full(has_memfd: bool) -> None:
+    """In a mount namespace of its own: memory has no name there, and where it needs a folder, the error names it."""
+    in_namespace = ["unshare", "--mount", "sh", "-c", _FULL_SHM, "sh"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*in_namespace, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no mount namespace can be made here")
+    program = _STEP
+    if not has_memfd:
+        program = 'import os, tempfile; del os.memfd_create; tempfile.tempdir = "/dev/shm"' + _STEP
+    run = subprocess.run(
+        [*in_namespace, sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    if has_memfd:
+        assert run.stdout == "stepped\n"
+    else:
+        assert "the temporary folder /dev/shm" in run.stdout
