@@ -138,12 +138,17 @@ OWNER_AWAKE_NS, WORKER_AWAKE_NS = 1_000_000, 400_000
 class Choice:
     """Chooses whether a fleet waits awake or asleep, whichever is measured to make its owner faster.
 
-    Windows of cycles are timed in either way, each from one request to the next, so that what workers awake take from
-    the owner's policy counts, too. They are compared by their medians, because a mean is mostly what else the machine
+    Windows of cycles are timed in either way, each from one step to the next, so that what workers awake take from the
+    owner's policy counts, too. They are compared by their medians, because a mean is mostly what else the machine
     does. The faster way is kept, a tie sleeps, and the other is tried now and then, less often the longer it is not.
+
+    Args:
+        owner: The owner's line, in which it is written.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Line) -> None:
+        self._owner = owner
+        owner[IS_AWAKE] = True
         self._cost_ns = {True: math.inf, False: math.inf}
         self._keeps_awake = self._is_awake = True
         self._is_trial = False
@@ -151,15 +156,15 @@ class Choice:
         self._cycles: list[int] = []
         self._begun_ns = time.perf_counter_ns()
 
-    def begin(self, start_ns: int) -> bool:
-        """End a cycle and begin the next at `start_ns`; returns whether to wait awake in it."""
+    def begin(self, start_ns: int) -> None:
+        """End a cycle and begin the next at `start_ns`."""
         self._cycles.append(start_ns - self._begun_ns)
         self._begun_ns = start_ns
         if len(self._cycles) == (16 if self._is_trial else 64):
             self._cost_ns[self._is_awake] = statistics.median(self._cycles)
             self._cycles.clear()
             self._choose()
-        return self._is_awake
+        self._owner[IS_AWAKE] = self._is_awake
 
     def _choose(self) -> None:
         is_faster_awake = self._cost_ns[True] < 0.95 * self._cost_ns[False]
@@ -184,6 +189,7 @@ class Waiting:
         choice: Decides `IS_AWAKE`; the owner has it, if it may wait awake at all.
 
     Attributes:
+        choice: As given.
         waited_ns: Time spent waiting.
         sleep: As given.
         fence: Orders the memory accesses of the thread that waits.
@@ -201,7 +207,7 @@ class Waiting:
         choice: Choice | None = None,
     ) -> None:
         self._line, self._owner, self.sleep, self.fence = line, owner, sleep, make_fence()
-        self._awake_ns, self._choice = awake_ns, choice
+        self._awake_ns, self.choice = awake_ns, choice
         self.waited_ns = 0
 
     def wait(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float = math.inf) -> bool:
@@ -215,8 +221,6 @@ class Waiting:
         Returns:
             Whether it is there; if not, the time is over or something needs attention.
         """
-        if self._choice is not None:
-            self._owner[IS_AWAKE] = self._choice.begin(start_ns)
         there = is_there()
         if self._owner[IS_AWAKE]:
             now, limit = start_ns, start_ns + self._awake_ns
@@ -232,7 +236,7 @@ class Waiting:
 
     def never_awake(self) -> None:
         """Have everybody wait asleep from now on."""
-        self._choice = None
+        self.choice = None
         self._owner[IS_AWAKE] = False
 
     def _wait_asleep(self, is_there: Callable[[], bool], start_ns: int, timeout_s: float) -> bool:

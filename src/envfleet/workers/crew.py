@@ -69,6 +69,8 @@ class Crew:
 
     def ask(self, workers: Sequence[int], verb: Verb, generation: int = 0) -> int:
         """Ask workers for something, and return its number; what it takes lies in the arrays and in the mail."""
+        if verb < Verb.RESET and self.waiting.choice is not None:
+            self.waiting.choice.begin(time.perf_counter_ns())
         self._number += 1
         asked = self._number << 4 | generation << 3 | verb
         lines = self.lines
@@ -89,6 +91,8 @@ class Crew:
             The flags of all; below 0 if something needs attention first, and `finish` is still due.
         """
         start_ns = time.perf_counter_ns()  # before asking: the processor may be lost as soon as somebody is woken
+        if self.waiting.choice is not None:
+            self.waiting.choice.begin(start_ns)
         self._number += 1
         asked, lines = self._number << 4 | generation << 3, self.lines
         if not IS_ORDERED:

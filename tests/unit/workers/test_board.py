@@ -14,13 +14,15 @@ class Machine:
     """Cycles that take so many microseconds awake and asleep, on a clock of their own."""
 
     def __init__(self, awake_us: float, asleep_us: float) -> None:
-        self.choice, self.now_ns, self.is_awake = Choice(), time.perf_counter_ns(), True
+        self.line = lines_of(bytearray(board_bytes(0)), 0)[0]
+        self.choice, self.now_ns, self.is_awake = Choice(self.line), time.perf_counter_ns(), True
         self.costs_us = {True: awake_us, False: asleep_us}
 
     def run(self, count: int) -> Iterator[bool]:
         for _ in range(count):
             self.now_ns += round(1000 * self.costs_us[self.is_awake])
-            self.is_awake = self.choice.begin(self.now_ns)
+            self.choice.begin(self.now_ns)
+            self.is_awake = bool(self.line[IS_AWAKE])
             yield self.is_awake
 
     def share_awake(self, count: int = 8192) -> float:
@@ -69,8 +71,10 @@ def test_waiting_ends_awake_and_is_counted() -> None:
         slept.append(timeout_s)
         return True
 
-    waiting = Waiting(owner, owner, sleep, awake_ns=OWNER_AWAKE_NS, choice=Choice())
+    waiting = Waiting(owner, owner, sleep, awake_ns=OWNER_AWAKE_NS, choice=Choice(owner))
+    assert waiting.choice is not None
     start_ns = time.perf_counter_ns()
+    waiting.choice.begin(start_ns)
     assert not waiting.wait(lambda: False, start_ns)
     assert waiting.waited_ns >= OWNER_AWAKE_NS
     assert len(slept) == 1

@@ -97,7 +97,7 @@ class ProcessTransport(Transport):
         self._worker_bells = list(zip(self._fds[2::2], self._fds[3::2], strict=True))
         self._poller.watch(bell)
         self.waiting = board.Waiting(
-            owner, owner, self._poller.sleep, awake_ns=board.OWNER_AWAKE_NS, choice=board.Choice()
+            owner, owner, self._poller.sleep, awake_ns=board.OWNER_AWAKE_NS, choice=board.Choice(owner)
         )
 
     def start(self, timeout_s: float) -> None:
