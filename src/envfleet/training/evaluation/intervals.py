@@ -29,4 +29,4 @@ def wilson(successes: float, trials: int) -> tuple[float, float]:
     share, square = successes / trials, Z_95**2 / trials
     middle = (share + square / 2) / (1 + square)
     reach = Z_95 / (1 + square) * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    return max(0.0, min(middle - reach, share)), min(1.0, max(middle + reach, share))

@@ -55,5 +55,5 @@ def test_bounds_lie_as_far_from_the_share_as_their_own_deviation_allows(wins: in
 
 
 def test_intervals_stay_from_0_to_1() -> None:
-    assert (wilson(0, 10)[0], wilson(10, 10)[1]) == pytest.approx((0.0, 1.0))
-    assert wilson(0, 0) == (0.0, 1.0)
+    # After 12 games without a win, rounding once put the lower bound above the share: the plot failed.
+    assert all((wilson(0, games)[0], wilson(games, games)[1]) == (0.0, 1.0) for games in range(300))
