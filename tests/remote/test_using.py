@@ -14,7 +14,7 @@ import envfleet
 from envfleet.cli.app import app
 from envfleet.errors import InvalidArgument
 from envfleet.training.config import find_config, parse_config
-from envfleet.training.loop.checkpoints import Checkpoints
+from envfleet.training.folder import RunFolder
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.options import RunOptions
 
@@ -38,7 +38,7 @@ def train(place: Any, config: dict[str, Any], folder: Path | None = None, **opti
     trainer = Trainer(
         parse_config(config),
         RunOptions(num_envs=16, **options),
-        checkpoints=None if folder is None else Checkpoints(folder, 5),
+        folder=None if folder is None else RunFolder(folder),
     )
     try:
         assert trainer.run() in {"completed", "max_transitions"}

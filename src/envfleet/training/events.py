@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -229,39 +228,6 @@ class Observer(abc.ABC):
     def close(self) -> None:
         """Write what is left and let go of files; also after an error, in which case `Ended` never came."""
         return
-
-
-class Observers(Observer):
-    """Several observers as one, told in order.
-
-    Args:
-        observers: Those.
-    """
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        names = [type(observer).__name__ for observer in observers]  # by which they are known after an interruption
-        keys = [f"{name}.{names[:place].count(name)}" for place, name in enumerate(names)]
-        self._observers = dict(zip(keys, observers, strict=True))
-
-    def on_event(self, event: Event) -> None:
-        """Tell all of them."""
-        for observer in self._observers.values():
-            observer.on_event(event)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of all of them, by name."""
-        return {name: observer.state_dict() for name, observer in self._observers.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring back the state of those that are here again."""
-        for name in state.keys() & self._observers.keys():
-            self._observers[name].load_state_dict(state[name])
-
-    def close(self) -> None:
-        """Close all of them, also where one raises."""
-        with contextlib.ExitStack() as closing:
-            for observer in reversed(self._observers.values()):
-                closing.callback(observer.close)
 
 
 def find_observers(names: Sequence[str]) -> list[type[Observer]]:

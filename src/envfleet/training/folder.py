@@ -1,4 +1,4 @@
-"""The folder of a run: its name, what is in it, and what it began with."""
+"""The folder of a run: its name, what it began with, its checkpoints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
+from envfleet.agents import Agent, saving
 from envfleet.errors import InvalidArgument
 from envfleet.files import write_whole
 from envfleet.machine import cpu_model, version_of, whole_cores
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.config.reading import read_json
 
+BEST = "best.pt"
 RESUME_FILE = "resume.pt"
 """What a run needs to go on; no agent, though its suffix is that of one."""
 _GONE = "put the file back that belongs to the run"
@@ -29,6 +33,10 @@ _PACKAGES = ("envfleet", "box2d", "gymnasium", "numba", "numpy", "openskill", "p
 
 class RunFolder:
     """Where the files of a run are.
+
+    `checkpoints/000000250000.pt` is the agent after 250,000 transitions, `checkpoints/best.pt` the best one so far:
+    weights alone, which load without executing anything (`load_agent`). `resume.pt` is the whole run at its last
+    checkpoint; it is unpickled, so go on with runs of your own only. Every file is replaced as a whole or not at all.
 
     Args:
         path: The folder; its name is the run's.
@@ -122,6 +130,71 @@ class RunFolder:
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument(f"{self.environment} has no options: {_GONE}") from error
 
+    @property
+    def latest(self) -> Path | None:
+        """Return the newest agent's file."""
+        return max(self._numbered(), default=None)
+
+    @property
+    def best(self) -> Path | None:
+        """Return the best agent's file."""
+        path = self.checkpoints / BEST
+        return path if path.is_file() else None
+
+    @property
+    def way_on(self) -> str:
+        """Return what to do with a run that ended by an error."""
+        if (self.path / RESUME_FILE).is_file():
+            return f"go on from its last checkpoint: envfleet train --resume {self.path}"
+        return "begin the run again: it has no checkpoint to go on from"
+
+    def save(self, agent: Agent[Any], transitions: int, state: Mapping[str, Any], *, max_kept: int) -> Path:
+        """Write the agent, and all that is needed to go on from here.
+
+        Args:
+            agent: Whose weights.
+            transitions: Of the run so far.
+            state: What `load` returns: anything that pickles.
+            max_kept: Agents to keep, the best one aside; the oldest goes.
+
+        Returns:
+            The agent's file.
+        """
+        path = self.checkpoints / f"{transitions:012d}.pt"
+        agent.save(path, "weights")
+        saving.write_trusted(self.path / RESUME_FILE, state)
+        for old in self._numbered()[:-max_kept]:
+            old.unlink()
+        return path
+
+    def save_best(self, agent: Agent[Any]) -> Path:
+        """Write the agent as the best one so far."""
+        path = self.checkpoints / BEST
+        agent.save(path, "weights")
+        return path
+
+    def load(self) -> dict[str, Any]:
+        """Return what `save` was given last.
+
+        Raises:
+            InvalidArgument: There is none, or it cannot be read.
+        """
+        path = self.path / RESUME_FILE
+        if not path.is_file():
+            raise InvalidArgument(
+                f"{self.path} has no {RESUME_FILE}: the run ended before its first checkpoint; begin a new one, "
+                "with a smaller checkpoint_frequency"
+            )
+        try:
+            return saving.read(path, is_trusted=True)
+        except InvalidArgument as error:
+            kept = self.latest or self.best
+            start = "" if kept is None else f", with agent.checkpoint_path={str(kept)!r} to keep what was learned"
+            raise InvalidArgument(f"{path} is damaged, or of another version: begin a new run{start}") from error
+
+    def _numbered(self) -> list[Path]:
+        return sorted(path for path in self.checkpoints.glob("*.pt") if path.stem.isdigit())
+
 
 def agents_in(folder: Path) -> dict[str, Path]:
     """Find the files of saved agents in a folder, at any depth.
@@ -192,8 +265,6 @@ def _make_unique(base: Path, config: RunConfig, num_envs: int) -> Path:
 
 def describe_surroundings() -> dict[str, Any]:
     """Versions of Python and packages, and facts about the machine, as plain values."""
-    import torch
-
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "began": dt.datetime.now().astimezone().isoformat(timespec="seconds"),

@@ -1,4 +1,7 @@
-"""The front doors: train by a file, by a configuration, or go on with a run that was interrupted."""
+"""The front doors: train by a file, by a configuration, or go on with a run that was interrupted.
+
+Ctrl-C is a request here: the round that is under way is finished, and everything is saved; a second one is Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ import contextlib
 import dataclasses
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from envfleet.files import NO_ROOM
@@ -15,14 +22,14 @@ from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, parse_config, to_config
 from envfleet.training.events import Examination, Observer, find_observers
 from envfleet.training.folder import reserve
-from envfleet.training.loop.checkpoints import Checkpoints
-from envfleet.training.loop.stopping import stop_requests
 from envfleet.training.loop.trainer import Trainer
 from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
 
 RUNS = "results/runs"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NOTICE = "\rSaving after this round; Ctrl-C again ends at once, without saving."  # from the ^C that a terminal shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,11 +222,10 @@ def _run(
         if not is_resumed:
             unbegun.callback(shutil.rmtree, folder.path)  # once nothing in it is open, as NFS wants it
         with reserve(folder.environment, f"the run in {folder.path}"):
-            checkpoints = Checkpoints(folder.path, config.training.max_checkpoints)
-            state = checkpoints.load() if is_resumed else None
+            state = folder.load() if is_resumed else None
             own = [kind() for kind in find_observers(config.observers)]
             told = [TableWriter(folder), TensorBoardWriter(folder), *own, *observers]
-            trainer = Trainer(config, options, checkpoints=checkpoints, observers=told, is_resumed=is_resumed)
+            trainer = Trainer(config, options, folder=folder, observers=told, is_resumed=is_resumed)
             unbegun.pop_all()
             with contextlib.closing(trainer), stop_requests() as should_stop:
                 if state is not None:
@@ -230,12 +236,45 @@ def _run(
                     plot_runs([folder.path])
                 except OSError as error:
                     if error.errno in NO_ROOM:
-                        error.add_note(f"free some space, then {checkpoints.way_on}")
+                        error.add_note(f"free some space, then {folder.way_on}")
                     raise
-                return _result(trainer, folder, checkpoints, reason, trainer.transitions - before)
+                return _result(trainer, folder, reason, trainer.transitions - before)
 
 
-def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reason: str, made: int) -> RunResult:
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Take Ctrl-C and SIGTERM for requests to stop, and say so; a second one does what it always does.
+
+    Outside the main thread, where Python lets nobody do that, signals stay as they are.
+
+    Yields:
+        Whether somebody has asked.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        asked.set()
+        restore()
+        with contextlib.suppress(OSError):  # of a pipe whose reader, such as tee, had the same Ctrl-C
+            print(_NOTICE, file=sys.stderr, flush=True)  # noqa: T201
+
+    for number in _SIGNALS:
+        signal.signal(number, ask)
+    try:
+        yield asked.is_set
+    finally:
+        restore()
+
+
+def _result(trainer: Trainer, folder: RunFolder, reason: str, made: int) -> RunResult:
     found = trainer.tally.examination or Examination(results={}, score=math.nan)
     return RunResult(
         run_name=folder.name,
@@ -249,6 +288,6 @@ def _result(trainer: Trainer, folder: RunFolder, checkpoints: Checkpoints, reaso
         rating=found.ratings.get(LEARNER, {}).get("rating"),
         steps_per_s=made / trainer.times.training if made else 0.0,
         seconds=dataclasses.asdict(trainer.times),
-        checkpoint=checkpoints.latest,
-        best_checkpoint=checkpoints.best,
+        checkpoint=folder.latest,
+        best_checkpoint=folder.best,
     )

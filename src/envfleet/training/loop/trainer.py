@@ -20,7 +20,7 @@ from envfleet.training.arena.building import make_agent
 from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
-from envfleet.training.loop.checkpoints import Checkpoints
+from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import CurriculumProgress, Tally
 from envfleet.training.loop.examining import Examiner
 from envfleet.training.loop.learners import make_learner
@@ -43,8 +43,8 @@ class Trainer:
     Args:
         config: What is trained.
         options: How.
-        checkpoints: Written into the folder of the run; `None` for none.
-        observers: Told what happens; closed with the trainer, also if it cannot be made.
+        folder: Of the run, for checkpoints; `None` for none.
+        observers: Told what happens, in order; closed with the trainer, also if it cannot be made.
         is_resumed: Whether `load_state_dict` follows, so that the weights to begin with are not looked for.
 
     Attributes:
@@ -60,26 +60,30 @@ class Trainer:
         config: RunConfig,
         options: RunOptions | None = None,
         *,
-        checkpoints: Checkpoints | None = None,
+        folder: RunFolder | None = None,
         observers: Sequence[events.Observer] = (),
         is_resumed: bool = False,
     ) -> None:
         self.config, self.options = config, options or RunOptions()
-        self._checkpoints = checkpoints
+        self._folder = folder
         for_envs, for_agent, for_opponents, for_examiner = np.random.SeedSequence(config.seed).spawn(4)
         self._watch, self.tally = Stopwatch(), Tally()
         self._curriculum = CurriculumProgress(config.curriculum.phases)
-        self._observers = events.Observers(observers)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._observers.close)
+        names = [type(observer).__name__ for observer in observers]  # by which they are known after an interruption
+        keys = [f"{name}.{names[:place].count(name)}" for place, name in enumerate(names)]
+        self._observers = dict(zip(keys, observers, strict=True))
+        with contextlib.ExitStack() as closing:  # all of it, also where something raises
+            for observer in reversed(observers):
+                closing.callback(observer.close)
             self._stage = Stage(config, self.options, (for_envs, for_opponents), self._watch)
-            undo.callback(self._stage.arena.close)
+            closing.callback(lambda: self._stage.arena.close())  # noqa: PLW0108  # the arena of the last phase
             seed, is_new = int_of(for_agent), not is_resumed
             self.agent = make_agent(config, self.options, self._stage, seed=seed, takes_weights=is_new)
             self._learner = make_learner(self.agent, config)
+            closing.callback(self._learner.close)
             self._pool = SnapshotPool(self.agent, config.training.pool.size)
             self._examiner = Examiner(config, self._stage.game, int_of(for_examiner))
-            undo.pop_all()
+            self._closing = closing.pop_all()
         self._observations: NDArray[Any] = np.zeros(0)
         self._has_begun = False
         self._next_progress_s = 0.0
@@ -105,7 +109,7 @@ class Trainer:
             while (reason := self._why_stop(should_stop)) is None:
                 self.round()
         except TrainingDiverged as error:
-            latest = None if self._checkpoints is None else self._checkpoints.latest
+            latest = None if self._folder is None else self._folder.latest
             found = "there is no checkpoint yet" if latest is None else f"the checkpoint {latest} is from before"
             raise TrainingDiverged(f"{error}; {found}") from None
         self._end(reason)
@@ -182,15 +186,14 @@ class Trainer:
     def begin(self) -> None:
         """Prepare the first round; needed only by those who call `round` themselves."""
         self._watch.speed(self.transitions)
-        folder = None if self._checkpoints is None else self._checkpoints.folder
         self._tell(
             events.Began,
-            run_name="run" if folder is None else folder.name,
+            run_name="run" if self._folder is None else self._folder.name,
             agent=self.agent.name,
             num_envs=self.options.num_envs,
             plan=f"{self._stage.arena.plan}, {self.agent.learns_by}",
             phases=tuple(phase.name for phase in self._curriculum.phases),
-            folder=folder,
+            folder=None if self._folder is None else self._folder.path,
         )
         if not self._has_begun:
             self._begin_phase()
@@ -221,16 +224,17 @@ class Trainer:
         found = self._examiner.examine(self.agent, self._pool)
         is_best = self.tally.take_examination(found)
         self._tell(events.Evaluated, is_best=is_best, **vars(found))
-        if is_best and self._checkpoints is not None:
-            self._tell(events.Saved, path=self._checkpoints.save_best(self.agent), is_best=True)
+        if is_best and self._folder is not None:
+            self._tell(events.Saved, path=self._folder.save_best(self.agent), is_best=True)
         self._watch.lap("evaluation")
 
     def save(self) -> None:
         """Write a checkpoint, if the run has a folder."""
-        if self._checkpoints is None:
+        if self._folder is None:
             return
         self._watch.start()
-        path = self._checkpoints.save(self.agent, self.transitions, self.state_dict())
+        most = self.config.training.max_checkpoints
+        path = self._folder.save(self.agent, self.transitions, self.state_dict(), max_kept=most)
         self._tell(events.Saved, path=path, is_best=False)
         self._watch.lap("evaluation")
 
@@ -259,7 +263,8 @@ class Trainer:
             phase_name=curriculum.phase.name,
             **own,
         )
-        self._observers.on_event(event)
+        for observer in self._observers.values():
+            observer.on_event(event)
 
     def _tell_learned(self) -> None:
         figures = self.tally.take_figures()
@@ -289,7 +294,7 @@ class Trainer:
             "pool": self._pool.state_dict(),
             "arena": {} if self._curriculum.is_finished else self._stage.arena.state_dict(),
             "tally": copy.deepcopy(self.tally),
-            "observers": self._observers.state_dict(),
+            "observers": {name: observer.state_dict() for name, observer in self._observers.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -305,7 +310,8 @@ class Trainer:
             )
         self._curriculum, self.tally = state["curriculum"], state["tally"]
         self._pool.load_state_dict(state["pool"])
-        self._observers.load_state_dict(state["observers"])
+        for name in state["observers"].keys() & self._observers.keys():
+            self._observers[name].load_state_dict(state["observers"][name])
         self._has_begun = True
         if not self._curriculum.is_finished:
             phase, arena = self._curriculum.phase, state["arena"]
@@ -316,10 +322,7 @@ class Trainer:
 
     def close(self) -> None:
         """Close the sub-environments and the observers, and end the thread that learns."""
-        with contextlib.ExitStack() as closing:  # all of them, also where one raises
-            closing.callback(self._observers.close)
-            closing.callback(self._stage.arena.close)
-            closing.callback(self._learner.close)
+        self._closing.close()
 
     # ------------------------------------------------------------------ figures
 

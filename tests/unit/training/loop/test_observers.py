@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from envfleet.training.arena.stopwatch import Lap, Stopwatch
-from envfleet.training.events import Event, Observer, Observers
+from envfleet.training.config import parse_config
+from envfleet.training.events import Event, Observer
+from envfleet.training.loop.trainer import Trainer
 
 
 def test_evaluations_and_checkpoints_do_not_count_as_slow_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +47,13 @@ class Counter(Observer):
 
 
 def test_two_observers_of_one_class_keep_a_state_each() -> None:
-    state = Observers([Counter(3), Counter(5)]).state_dict()
+    phase = {"name": "a", "transitions": 8, "environment": {"id": "CartPole-v1"}}
+    config = parse_config({"curriculum": {"phases": [phase]}, "agent": {"type": "PPO"}})
     again = [Counter(), Counter()]
-    Observers(again).load_state_dict(state)
-    assert [one.count for one in again] == [3, 5]
+    with (
+        contextlib.closing(Trainer(config, observers=[Counter(3), Counter(5)])) as trainer,
+        contextlib.closing(Trainer(config, observers=again, is_resumed=True)) as resumed,
+    ):
+        trainer.begin()
+        resumed.load_state_dict(trainer.state_dict())
+    assert [one.count for one in again] == [5, 7]  # two events each: the run and its phase began

@@ -21,7 +21,7 @@ from envfleet.training import RunOptions, Trainer, resume, train
 from envfleet.training.config import RunConfig, parse_config
 from envfleet.training.events import Began, Ended, Episodes, Evaluated, Learned, PhaseBegan, Saved
 from envfleet.training.loop.learners import SlabLearner
-from envfleet.training.loop.stopping import stop_requests
+from envfleet.training.single_run import stop_requests
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
