@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from envfleet.errors import InvalidArgument
 from envfleet.registry import find_own
 
+LEARNER = "learner"
+"""Name of the learner among ratings."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Event:

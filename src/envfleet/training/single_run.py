@@ -20,10 +20,9 @@ from typing import Any, Literal
 from envfleet.files import NO_ROOM
 from envfleet.training.arena.stage import check_phases
 from envfleet.training.config import RunConfig, parse_config, to_config
-from envfleet.training.events import Examination, Observer, find_observers
+from envfleet.training.events import LEARNER, Examination, Observer, find_observers
 from envfleet.training.folder import reserve
 from envfleet.training.loop.trainer import Trainer
-from envfleet.training.opponents.standing import LEARNER
 from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
 

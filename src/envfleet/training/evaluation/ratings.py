@@ -7,9 +7,12 @@ Scripted players are anchors: their ratings stand fixed, so that those of differ
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from openskill.models import BradleyTerryFull
+
+from envfleet.envs.games import Game, known_games
+from envfleet.training.config.opponents import SCRIPT
 
 _ANCHOR_SIGMA = 0.1
 _RANKS = {1: [0.0, 1.0], 0: [0.0, 0.0], -1: [1.0, 0.0]}
@@ -72,3 +75,10 @@ def rate(
             if name not in anchors:
                 ratings[name] = rating
     return [Rating(name, ratings[name].mu, ratings[name].sigma, counts[name], name in anchors) for name in names]
+
+
+def anchors_among(opponents: Collection[str]) -> dict[str, float]:
+    """Return the fixed ratings of those opponents that have one, by their short names; for figures and reports."""
+    short = {opponent.removeprefix(SCRIPT) for opponent in opponents}
+    known = [Game.anchors, *(game.anchors for game in known_games())]
+    return {name: mu for anchors in known for name, mu in anchors.items() if name in short}

@@ -22,7 +22,7 @@ from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
 from envfleet.training.folder import RunFolder
 from envfleet.training.loop.curriculum import CurriculumProgress, Tally
-from envfleet.training.loop.examining import Examiner
+from envfleet.training.loop.examining import examine
 from envfleet.training.loop.learners import make_learner
 from envfleet.training.opponents.pool import SnapshotPool
 from envfleet.training.opponents.sources import needs_pool
@@ -82,10 +82,9 @@ class Trainer:
             self._learner = make_learner(self.agent, config)
             closing.callback(self._learner.close)
             self._pool = SnapshotPool(self.agent, config.training.pool.size)
-            self._examiner = Examiner(config, self._stage.game, int_of(for_examiner))
             self._closing = closing.pop_all()
         self._observations: NDArray[Any] = np.zeros(0)
-        self._has_begun = False
+        self._has_begun, self._games_seed = False, int_of(for_examiner)
         self._next_progress_s = 0.0
 
     # ------------------------------------------------------------------ the loop
@@ -221,7 +220,8 @@ class Trainer:
     def evaluate(self) -> None:
         """Evaluate the agent as it is, and keep it if it is the best so far."""
         self._watch.start()
-        found = self._examiner.examine(self.agent, self._pool)
+        game, seed = self._stage.game, self._games_seed
+        found = examine(self.agent, self._pool, config=self.config, game=game, seed=seed)
         is_best = self.tally.take_examination(found)
         self._tell(events.Evaluated, is_best=is_best, **vars(found))
         if is_best and self._folder is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,86 +13,49 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Agent
+from envfleet.training.config.opponents import Matchmaking
 from envfleet.training.games.players import OwnPlayer
+from envfleet.training.opponents.pool import Shelf, chances
 
 Player = Agent[Any] | OwnPlayer
 
 
-class Source(abc.ABC):
-    """One or many opponents to draw from, each with a name; see `envfleet.training.opponents.sources`.
-
-    Attributes:
-        script: What plays inside the environment: number of a scripted player, 0 for none.
-    """
-
-    script = 0
-
-    @abc.abstractmethod
-    def draw(self, count: int, rng: np.random.Generator) -> list[str]:
-        """Return the names of opponents for `count` episodes."""
-
-    @abc.abstractmethod
-    def load(self, name: str, rng: np.random.Generator) -> Player | None:
-        """Return the player of a name, whose seed is drawn from `rng`; `None` if it plays inside the environment."""
-
-    def report(self, name: str, scores: NDArray[np.float64]) -> None:
-        """Take notice of the learner's scores against a name: 1 for a win, 0.5 for a draw, 0 for a loss."""
-        return
-
-    def retain(self, names: set[str]) -> None:
-        """Take notice of who plays now: all others may be forgotten."""
-        return
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another."""
-        return
-
-
-class Always(Source):
-    """The same opponent in every episode.
-
-    Args:
-        name: Of it.
-        script: See `Source`.
-        make: Makes its player from a seed; `None` if it plays inside the environment.
-    """
-
-    def __init__(self, name: str, script: int = 0, make: Callable[[int], Player] | None = None) -> None:
-        self._name, self.script, self._make = name, script, make
-
-    def draw(self, count: int, rng: np.random.Generator) -> list[str]:  # nothing to choose from
-        """Return its name `count` times."""
-        return [self._name] * count
-
-    def load(self, name: str, rng: np.random.Generator) -> Player | None:  # there is one
-        """Make its player."""
-        return None if self._make is None else self._make(draw_seed(rng))
-
-
-def draw_seed(rng: np.random.Generator) -> int:
-    """Return the seed of a player."""
-    return int(rng.integers(2**32))
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One source of a mixture.
+    """An opponent, or a shelf from which one is drawn for every episode.
 
     Attributes:
-        source: Who.
-        weight: Its share of all episodes, in proportion to the others'.
+        name: What records call it; those of a shelf have names of their own.
+        script: What plays inside the environment: number of a scripted player, 0 for none.
+        make: Makes its player from a seed; `None` if it plays inside the environment.
+        shelf: Whom to draw from, in place of one opponent.
+        matchmaking: How.
+        weight: Share of all episodes, in proportion to the other entries'.
         is_deterministic: Whether its networks play without exploration.
         is_learner: Whether it is the learner as it is now, who explores as on its own side.
     """
 
-    source: Source
+    name: str = ""
+    script: int = 0
+    make: Callable[[int], Player] | None = None
+    shelf: Shelf | None = None
+    matchmaking: Matchmaking = "uniform"
     weight: float = 1.0
     is_deterministic: bool = True
     is_learner: bool = False
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[str]:
+        """Return the names of opponents for `count` episodes."""
+        if self.shelf is None:
+            return [self.name] * count
+        names = [*self.shelf.rates]
+        drawn = rng.choice(len(names), size=count, p=chances([*self.shelf.rates.values()], self.matchmaking))
+        return [names[place] for place in drawn.tolist()]
+
+    def load(self, name: str, rng: np.random.Generator) -> Player | None:
+        """Return the player of a name, whose seed is drawn from `rng`; `None` if it plays inside the environment."""
+        make = self.make if self.shelf is None else functools.partial(self.shelf.player, name)
+        return None if make is None else make(int(rng.integers(2**32)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,7 +67,7 @@ class Group:
     rows: NDArray[np.int64]
 
 
-_Place = tuple[int, str]  # number of the entry, and who of its source
+_Place = tuple[int, str]  # number of the entry, and the name of the opponent
 
 
 class Opponents:
@@ -169,7 +132,7 @@ class Opponents:
         who = np.zeros(len(rows), np.int64)
         for entry in np.unique(chosen).tolist():
             places = np.flatnonzero(chosen == entry)
-            drawn = self._entries[entry].source.draw(len(places), self._rng)
+            drawn = self._entries[entry].draw(len(places), self._rng)
             who[places] = [self._numbers.setdefault((entry, name), len(self._numbers)) for name in drawn]
         if np.array_equal(self._who[rows], who):
             return False
@@ -185,7 +148,7 @@ class Opponents:
         for number in np.unique(self._who).tolist():
             place, rows = known[number], np.flatnonzero(self._who == number)
             entry = self._entries[place[0]]
-            self.scripts[rows] = entry.source.script
+            self.scripts[rows] = entry.script
             if self._spares_learner and entry.is_learner:
                 own.append(number)
             elif (player := self._player(place)) is not None:
@@ -194,13 +157,16 @@ class Opponents:
         self.own_rows = np.flatnonzero(np.isin(self._who, own))
         if len(self._players) > self._max_loaded:
             self._players = {place: self._players[place] for place in played}
-        for entry in self._entries:
-            entry.source.retain({name for _, name in self._players})
+        for shelf in self._shelves():
+            shelf.retain({name for _, name in self._players})
+
+    def _shelves(self) -> list[Shelf]:
+        return [entry.shelf for entry in self._entries if entry.shelf is not None]
 
     def _player(self, place: _Place) -> Player | None:
         entry, name = place
         if place not in self._players:
-            player = self._entries[entry].source.load(name, self._rng)
+            player = self._entries[entry].load(name, self._rng)
             if player is None:
                 return None
             self._players[place] = player
@@ -226,7 +192,7 @@ class Opponents:
         return tuple(known[number][1] for number in self._who[rows].tolist())
 
     def report(self, rows: NDArray[np.int64], winners: NDArray[np.int64]) -> None:
-        """Tell the sources how episodes ended.
+        """Move the learner's running scores by episodes that ended.
 
         Args:
             rows: Of the episodes.
@@ -235,7 +201,8 @@ class Opponents:
         known = [*self._numbers]
         for number in np.unique(self._who[rows]).tolist():
             entry, name = known[number]
-            self._entries[entry].source.report(name, (winners[self._who[rows] == number] + 1) / 2)
+            if (shelf := self._entries[entry].shelf) is not None:
+                shelf.report(name, (winners[self._who[rows] == number] + 1) / 2)
 
     # ------------------------------------------------------------------ state
 
@@ -246,13 +213,13 @@ class Opponents:
             "known": [*self._numbers],
             "who": self._who.copy(),
             "players": [(place, player.random.state_dict()) for place, player in self._players.items()],
-            "sources": [entry.source.state_dict() for entry in self._entries],
+            "rates": [dict(shelf.rates) for shelf in self._shelves()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the state of others, after `cast` with equal entries."""
-        for entry, source_state in zip(self._entries, state["sources"], strict=True):
-            entry.source.load_state_dict(source_state)
+        for shelf, rates in zip(self._shelves(), state["rates"], strict=True):
+            shelf.rates = dict(rates)
         self._numbers = {place: number for number, place in enumerate(state["known"])}
         self._who[:] = state["who"]
         self._players.clear()

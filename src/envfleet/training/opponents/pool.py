@@ -1,19 +1,22 @@
-"""Players made of the learner: copies, earlier versions of it, and which of these is drawn."""
+"""Players with networks: copies of the learner, earlier versions of it, files; and which of these is drawn."""
 
 from __future__ import annotations
 
-import copy
+import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envfleet.agents import Agent
+from envfleet.agents import Agent, load_agent
+from envfleet.errors import InvalidArgument
 from envfleet.training.config.opponents import Matchmaking
 from envfleet.training.evaluation.ratings import Rating
+from envfleet.training.folder import agents_in
 
 _MEMORY = 0.95  # of a win rate, per game
 _FLOOR = 0.01  # of a weight, so that even an opponent that always loses is met now and then
@@ -47,24 +50,6 @@ def chances(win_rates: Sequence[float], matchmaking: Matchmaking) -> NDArray[np.
             weights = _FLOOR + (1 - rates) ** 2
     spread: NDArray[np.float64] = weights / weights.sum()
     return spread
-
-
-def pick(rates: Mapping[str, float], matchmaking: Matchmaking, count: int, rng: np.random.Generator) -> list[str]:
-    """Draw `count` names; `rates` has the learner's running score against each, the oldest first."""
-    names = [*rates]
-    drawn = rng.choice(len(names), size=count, p=chances([*rates.values()], matchmaking))
-    return [names[place] for place in drawn.tolist()]
-
-
-def move_rate(rate: float, scores: NDArray[np.float64]) -> float:
-    """Return a running score after more games, 1 for a win, 0.5 for a draw, 0 for a loss, in their order.
-
-    >>> move_rate(0.5, np.array([1.0]))
-    0.525
-    """
-    for score in scores.tolist():
-        rate = _MEMORY * rate + (1 - _MEMORY) * score
-    return rate
 
 
 Config = TypeVar("Config")
@@ -112,75 +97,113 @@ def _replace(config: Config, changes: dict[str, Any]) -> Config:
     return changed  # type: ignore[no-any-return]
 
 
-@dataclasses.dataclass(eq=False)
-class Snapshot:
-    """The learner as it was.
+class Shelf(abc.ABC):
+    """Players to draw from.
 
     Attributes:
-        name: Its name, with the number of transitions it had learned from.
-        weights: Of its networks.
-        transitions: That it had learned from.
-        rating: From games that were played to rate it, never from training.
-        win_rate: The learner's running score against it, draws counting half; 0.5 at first.
+        rates: The learner's running score against each by name, the oldest first; draws count half, 0.5 at first.
     """
 
-    name: str
-    weights: dict[str, dict[str, Tensor]]
-    transitions: int
-    rating: Rating
-    win_rate: float = 0.5
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.rates = dict.fromkeys(names, 0.5)
+
+    @abc.abstractmethod
+    def player(self, name: str, seed: int = 0) -> Agent[Any]:
+        """Return the player of a name; its draws derive from `seed`."""
+
+    def report(self, name: str, scores: NDArray[np.float64]) -> None:
+        """Move the score against a name by more games, 1 for a win, 0.5 for a draw, 0 for a loss, in their order."""
+        for score in scores.tolist() if name in self.rates else ():
+            self.rates[name] = _MEMORY * self.rates[name] + (1 - _MEMORY) * score
+
+    def retain(self, names: set[str]) -> None:
+        """Take notice of who plays now: all others that cannot be drawn may be forgotten."""
+        return
 
 
-class SnapshotPool:
-    """The last snapshots of a learner.
+class Files(Shelf):
+    """Agents in files.
+
+    Args:
+        path: Of one written by `Agent.save`, or of a folder with some, such as that of a run; the last by name is the
+            latest, numbers coming after `best`.
+        learner: They play in as many sub-environments, on the same device.
+
+    Raises:
+        InvalidArgument: There is no such file, or none in the folder.
+    """
+
+    def __init__(self, path: str | Path, learner: Agent[Any]) -> None:
+        self._paths, self._learner = agent_files(Path(path)), learner
+        super().__init__(self._paths)
+
+    def player(self, name: str, seed: int = 0) -> Agent[Any]:
+        """Return the agent in a file."""
+        agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device)
+        return as_player(agent, num_envs=self._learner.num_envs, seed=seed)
+
+
+def agent_files(path: Path) -> dict[str, Path]:
+    """Return the files of agents by name, the latest last.
+
+    Raises:
+        InvalidArgument: There is none.
+    """
+    found = {path.stem: path} if path.is_file() else agents_in(path)
+    if not found:
+        raise InvalidArgument(
+            f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
+            "wrote, or a folder with some (*.pt)"
+        )
+    return found
+
+
+class SnapshotPool(Shelf):
+    """The last snapshots of a learner, named after the transitions it had learned from.
 
     Args:
         learner: Whose snapshots these are.
         size: How many, at least 1; of more the oldest goes, once its network is not kept for games any more.
+
+    Attributes:
+        ratings: Of those that may be drawn, by name, from games that were played to rate them, never from training.
     """
 
     def __init__(self, learner: Agent[Any], size: int) -> None:
+        super().__init__()
         self._learner, self._size = learner, size
-        self._all: dict[str, Snapshot] = {}  # the oldest first; also those that are only played to the end
+        self.ratings: dict[str, Rating] = {}
+        self._weights: dict[str, dict[str, dict[str, Tensor]]] = {}  # also of those that are only played to the end
 
-    @property
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """Return those that may be drawn, the oldest first."""
-        return tuple(self._all.values())[-self._size :]
-
-    def add(self) -> Snapshot:
-        """Take a snapshot of the learner as it is; if it has seen nothing new since the last one, that is it."""
-        transitions = self._learner.num_transitions
-        name = f"snapshot_{transitions:09d}"
-        if name not in self._all:
-            self._all[name] = Snapshot(name, self._learner.weights(), transitions, Rating(name))
-        return self._all[name]
+    def add(self) -> None:
+        """Take a snapshot of the learner as it is, unless it has seen nothing new since the last one."""
+        name = f"snapshot_{self._learner.num_transitions:09d}"
+        if name in self._weights:
+            return
+        self.rates[name], self.ratings[name], self._weights[name] = 0.5, Rating(name), self._learner.weights()
+        for old in [*self.rates][: -self._size]:
+            del self.rates[old], self.ratings[old]
 
     def retain(self, names: set[str]) -> None:
-        """Forget those that are neither among the last ones nor among these."""
-        kept = {snapshot.name for snapshot in self.snapshots} | names
-        self._all = {name: snapshot for name, snapshot in self._all.items() if name in kept}
+        """Forget the networks of those that are neither among the last ones nor among these."""
+        kept = self.rates.keys() | names
+        self._weights = {name: weights for name, weights in self._weights.items() if name in kept}
 
     def player(self, name: str, seed: int = 0) -> Agent[Any]:
-        """Return a player with the weights of a snapshot; its draws derive from `seed`."""
+        """Return a player with the weights of a snapshot."""
         player = as_player(self._learner, num_envs=self._learner.num_envs, seed=seed)
-        player.set_weights(self._all[name].weights)
+        player.set_weights(self._weights[name])
         return player
 
-    def unsure(self, count: int) -> tuple[Snapshot, ...]:
+    def unsure(self, count: int) -> list[str]:
         """Return those that were rated by the fewest games, of equals the newest."""
-        newest_first = self.snapshots[::-1]
-        return tuple(sorted(newest_first, key=lambda snapshot: snapshot.rating.games)[:count])
-
-    def report(self, name: str, scores: NDArray[np.float64]) -> None:
-        """Move the win rate against a snapshot; see `Source.report`."""
-        snapshot = self._all[name]
-        snapshot.win_rate = move_rate(snapshot.win_rate, scores)
+        newest_first = [*self.ratings][::-1]
+        return sorted(newest_first, key=lambda name: self.ratings[name].games)[:count]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes."""
-        return {name: copy.copy(one) for name, one in self._all.items()}
+        return {"rates": dict(self.rates), "ratings": dict(self.ratings), "weights": dict(self._weights)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what another pool held."""
-        self._all = dict(state)
+        self.rates, self.ratings, self._weights = (dict(state[name]) for name in ("rates", "ratings", "weights"))

@@ -1,117 +1,35 @@
-"""Where opponents come from: the environment's scripts, classes, the learner itself, its snapshots, files."""
+"""From the `opponent` of a phase to entries to draw from: scripts, classes, the learner, its snapshots, files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from envfleet.agents import Agent, load_agent
+from envfleet.agents import Agent
 from envfleet.envs.games import Game
-from envfleet.errors import InvalidArgument
 from envfleet.training.config import Phase, shares_of
 from envfleet.training.config.opponents import (
     SCRIPT,
-    Matchmaking,
     MixedOpponent,
     NamedOpponent,
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
 )
-from envfleet.training.folder import agents_in
 from envfleet.training.games.players import OwnPlayer, find_class, seat_player
-from envfleet.training.opponents.opponents import Always, Entry, Source, draw_seed
-from envfleet.training.opponents.pool import SnapshotPool, as_player, move_rate, pick
+from envfleet.training.opponents.opponents import Entry
+from envfleet.training.opponents.pool import Files, SnapshotPool, agent_files, as_player
 
 
-def myself(learner: Agent[Any]) -> Source:
+def myself(learner: Agent[Any], weight: float = 1.0, *, is_deterministic: bool, is_learner: bool = False) -> Entry:
     """Return the learner as it is at every moment: its opponent improves while they play."""
-    return Always(
-        "self", make=lambda seed: as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True)
-    )
 
+    def make(seed: int) -> Agent[Any]:
+        return as_player(learner, num_envs=learner.num_envs, seed=seed, shares_weights=True)
 
-class Snapshots(Source):
-    """Earlier versions of the learner.
-
-    Args:
-        pool: The snapshots.
-        matchmaking: Which of them.
-    """
-
-    def __init__(self, pool: SnapshotPool, matchmaking: Matchmaking) -> None:
-        self._pool, self._matchmaking = pool, matchmaking
-
-    def draw(self, count: int, rng: np.random.Generator) -> list[str]:
-        """Return the names of snapshots for `count` episodes."""
-        return pick({one.name: one.win_rate for one in self._pool.snapshots}, self._matchmaking, count, rng)
-
-    def load(self, name: str, rng: np.random.Generator) -> Agent[Any]:
-        """Return a player with the weights of a snapshot."""
-        return self._pool.player(name, draw_seed(rng))
-
-    def report(self, name: str, scores: NDArray[np.float64]) -> None:
-        """Move the pool's win rate."""
-        self._pool.report(name, scores)
-
-    def retain(self, names: set[str]) -> None:
-        """Forget old snapshots that nobody plays against."""
-        self._pool.retain(names)
-
-
-class Files(Source):
-    """Agents in files.
-
-    Args:
-        path: Of one written by `Agent.save`, or of a folder with some, such as that of a run; the last by name is the
-            latest, numbers coming after `best`.
-        matchmaking: Which of a folder.
-        learner: They play in as many sub-environments, on the same device.
-
-    Raises:
-        InvalidArgument: There is no such file, or none in the folder.
-    """
-
-    def __init__(self, path: str | Path, matchmaking: Matchmaking, learner: Agent[Any]) -> None:
-        self._paths = _agents_in(Path(path))
-        self._matchmaking, self._learner = matchmaking, learner
-        self._rates = dict.fromkeys(self._paths, 0.5)
-
-    def draw(self, count: int, rng: np.random.Generator) -> list[str]:
-        """Return the names of agents for `count` episodes."""
-        return pick(self._rates, self._matchmaking, count, rng)
-
-    def load(self, name: str, rng: np.random.Generator) -> Agent[Any]:
-        """Return the agent in a file."""
-        agent = load_agent(self._paths[name], num_envs=1, device=self._learner.device)
-        return as_player(agent, num_envs=self._learner.num_envs, seed=draw_seed(rng))
-
-    def report(self, name: str, scores: NDArray[np.float64]) -> None:
-        """Move the win rate against a file."""
-        self._rates[name] = move_rate(self._rates[name], scores)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the win rates."""
-        return {"rates": dict(self._rates)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the same files, whatever else is in the folder now."""
-        self._rates = dict(state["rates"])
-
-
-def _agents_in(path: Path) -> dict[str, Path]:
-    """Return the files of agents by name, the latest last."""
-    found = {path.stem: path} if path.is_file() else agents_in(path)
-    if not found:
-        raise InvalidArgument(
-            f"opponents are to come from {path}, where there is no saved agent: pass a file that an agent's save() "
-            "wrote, or a folder with some (*.pt)"
-        )
-    return found
+    return Entry(name="self", make=make, weight=weight, is_deterministic=is_deterministic, is_learner=is_learner)
 
 
 def check_opponents(phases: Iterable[Phase], game: Game) -> None:
@@ -122,7 +40,7 @@ def check_opponents(phases: Iterable[Phase], game: Game) -> None:
     """
     for opponent in (one for phase in phases for one, _ in shares_of(phase.opponent)):
         place = _place_of(opponent)
-        for file in [] if place is None else _agents_in(Path(place)).values():
+        for file in [] if place is None else agent_files(Path(place)).values():
             seat_player(file, str(file), game=game)
         if isinstance(opponent, NamedOpponent) and opponent.is_class:
             OwnPlayer(find_class(opponent.type), game, 0, **opponent.kwargs)
@@ -153,19 +71,20 @@ def entries_of(
 
 
 def _entry(one: Single, share: float, learner: Agent[Any], pool: SnapshotPool, game: Game) -> Entry:
+    if isinstance(one, NamedOpponent):
+        if not one.is_class:
+            return Entry(name=one.type, script=game.scripts.get(one.type.removeprefix(SCRIPT), 0), weight=share)
+        make = functools.partial(OwnPlayer, find_class(one.type), game, **one.kwargs)
+        return Entry(name=one.type, make=make, weight=share, is_deterministic=False)
     place = _place_of(one)
-    if isinstance(one, (SelfPlayOpponent, SnapshotOpponent)) and place is not None:
-        matchmaking = one.matchmaking if isinstance(one, SnapshotOpponent) else "uniform"
-        return Entry(Files(place, matchmaking, learner), share, one.deterministic)
-    if isinstance(one, SelfPlayOpponent):
-        return Entry(myself(learner), share, one.deterministic, is_learner=one.is_learner)
-    if isinstance(one, SnapshotOpponent):
-        return Entry(Snapshots(pool, one.matchmaking), share, one.deterministic)
-    if one.is_class:
-        kind, kwargs = find_class(one.type), one.kwargs
-        source = Always(one.type, make=lambda seed: OwnPlayer(kind, game, seed, **kwargs))
-        return Entry(source, share, is_deterministic=False)
-    return Entry(Always(one.type, game.scripts.get(one.type.removeprefix(SCRIPT), 0)), share)
+    if isinstance(one, SelfPlayOpponent) and place is None:
+        return myself(learner, share, is_deterministic=one.deterministic, is_learner=one.is_learner)
+    return Entry(
+        shelf=pool if place is None else Files(place, learner),
+        matchmaking=one.matchmaking if isinstance(one, SnapshotOpponent) else "uniform",
+        weight=share,
+        is_deterministic=one.deterministic,
+    )
 
 
 def needs_pool(opponent: Single | MixedOpponent | None) -> bool:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from envfleet.errors import InvalidArgument
-from envfleet.training.opponents.standing import LEARNER, anchors_among
+from envfleet.training.evaluation.ratings import anchors_among
+from envfleet.training.events import LEARNER
 from envfleet.training.records import drawing
 from envfleet.training.records.tables import RunHistory, read_history
 

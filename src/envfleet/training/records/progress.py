@@ -12,8 +12,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar as Bar
 from rich.text import Text
 
-from envfleet.training.events import Began, Ended, Evaluated, Event, Learned, Observer, Progress
-from envfleet.training.opponents.standing import LEARNER
+from envfleet.training.events import LEARNER, Began, Ended, Evaluated, Event, Learned, Observer, Progress
 
 _LINE_EVERY_S = 30.0  # where nothing can be redrawn
 

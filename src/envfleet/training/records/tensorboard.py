@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envfleet.files import naming
-from envfleet.training.events import Began, Evaluated, Event, Learned, Observer, Progress
+from envfleet.training.events import LEARNER, Began, Evaluated, Event, Learned, Observer, Progress
 from envfleet.training.folder import RunFolder
-from envfleet.training.opponents.standing import LEARNER
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -19,12 +19,12 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import ReplayLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Always, Entry
+from envfleet.training.opponents.opponents import Entry
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import Snapshots, myself
+from envfleet.training.opponents.sources import myself
 
 NUM_ENVS = 5
-WEAK, STRONG = Entry(Always("basic_weak", 1)), Entry(Always("basic_strong", 2))
+WEAK, STRONG = Entry(name="basic_weak", script=1), Entry(name="basic_strong", script=2)
 
 
 def phase_of(**more: Any) -> Phase:
@@ -92,7 +92,7 @@ def test_what_one_phase_sets_is_not_set_in_the_next() -> None:
 
 
 def test_type_none_has_an_opponent_that_does_nothing() -> None:
-    with opened((Entry(Always("none")),)) as arena:
+    with opened((Entry(name="none"),)) as arena:
         infos = record_infos(arena)
         steps = list(step_through(arena, 20))
     assert {name for step in steps if step.results for name in step.results.opponents} == {"none"}
@@ -105,7 +105,7 @@ def test_networks_act_once_per_step_on_what_player_two_saw() -> None:
         learner = small_sac(arena)
         pool = SnapshotPool(learner, 2)
         pool.add()
-        arena.begin_phase(phase_of(), (Entry(Snapshots(pool, "uniform"), is_deterministic=True),))
+        arena.begin_phase(phase_of(), (Entry(shelf=pool),))
         arena.reset()
         (group,) = arena._opponents.groups
         act = group.player.act_batch
@@ -168,7 +168,7 @@ def test_a_saved_arena_goes_on_with_the_same_opponents_and_rewards() -> None:
 
     with opened((WEAK, STRONG)) as arena:
         learner = small_sac(arena)
-        entries = (WEAK, STRONG, Entry(myself(learner), is_deterministic=False))
+        entries = (WEAK, STRONG, myself(learner, is_deterministic=False))
         arena.begin_phase(phase_of(), entries)
         arena.reset(seed=9)
         list(step_through(arena, 20))

@@ -20,9 +20,9 @@ from envfleet.envs.hockey.game import Game
 from envfleet.training.arena.arena import Arena, ArenaStep
 from envfleet.training.config import Phase
 from envfleet.training.loop.learners import Learner, ReplayLearner, SlabLearner, UpdateSchedule
-from envfleet.training.opponents.opponents import Always, Entry
+from envfleet.training.opponents.opponents import Entry
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.sources import Snapshots, myself
+from envfleet.training.opponents.sources import myself
 
 NUM_ENVS = 4
 TERMS, WHEN = ("CLOSENESS", "TOUCH", "DIRECTION"), ("START", "FINAL")
@@ -55,12 +55,11 @@ def ppo_of(arena: Arena) -> PPO:
 def mixed(agent: Agent[Any]) -> tuple[Entry, ...]:
     pool = SnapshotPool(agent, 2)
     pool.add()
-    source = myself(agent)
     return (
-        Entry(Always("basic_weak", 1)),
-        Entry(Snapshots(pool, "uniform"), is_deterministic=False),
-        Entry(source, is_deterministic=True),
-        Entry(source, weight=2.0, is_deterministic=False, is_learner=True),
+        Entry(name="basic_weak", script=1),
+        Entry(shelf=pool, is_deterministic=False),
+        myself(agent, is_deterministic=True),
+        myself(agent, 2.0, is_deterministic=False, is_learner=True),
     )
 
 
@@ -85,7 +84,7 @@ def test_the_rows_of_player_two_are_those_of_player_one_in_the_mirrored_game() -
     weights = dict(zip(SHAPING_TERMS, (3.0, 20.0, 200.0), strict=True))
     shaping = {f"{name}_{when}": weight for name, weight in zip(TERMS, weights.values(), strict=True) for when in WHEN}
     with opened("envfleet/Hockey-v0", backend="kernel") as arena:
-        entry = Entry(myself(sac_of(arena)), is_learner=True)
+        entry = myself(sac_of(arena), is_deterministic=True, is_learner=True)
         arena.begin_phase(phase_of(reward_shaping={"N": 9, "K": 0, **shaping}), (entry,))
         seen = arena.reset(seed=5)
         two = seen[NUM_ENVS].tolist()
@@ -114,7 +113,8 @@ def test_rewards_and_last_observations_of_player_two_are_its_own_even_where_an_e
     with opened(backend="serial") as arena:
         agent = sac_of(arena)
         arena.begin_phase(
-            phase_of(reward_shaping=shaping, reward_bonus=bonus), (Entry(myself(agent), is_learner=True),)
+            phase_of(reward_shaping=shaping, reward_bonus=bonus),
+            (myself(agent, is_deterministic=True, is_learner=True),),
         )
         for *_, step in rounds(arena, agent, ReplayLearner(agent, UpdateSchedule(per_transition=0)), 60):
             happened = step.transitions

@@ -335,13 +335,13 @@ def test_gymnasium_ids_may_name_the_module_that_registers_them() -> None:
     assert trained(config_of({"transitions": 4}, env="gymnasium:CartPole-v1")).transitions == 4
 
 
-def test_observers_are_closed_where_evaluations_cannot_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observers_are_closed_where_the_last_part_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
-        raise InvalidArgument("no evaluations")
+        raise InvalidArgument("no snapshots")
 
-    monkeypatch.setattr("envfleet.training.loop.trainer.Examiner", refuse)
+    monkeypatch.setattr("envfleet.training.loop.trainer.SnapshotPool", refuse)
     watcher = Watcher()
-    with pytest.raises(InvalidArgument, match="no evaluations"):
+    with pytest.raises(InvalidArgument, match="no snapshots"):
         trained(config_of({"transitions": 1}), watcher=watcher)
     assert watcher.is_closed
 

@@ -16,8 +16,8 @@ from envfleet.agents import DDDQN, SAC, ActionTable, DDDQNConfig, SACConfig
 from envfleet.errors import InvalidArgument
 from envfleet.training import train
 from envfleet.training.opponents.opponents import Entry, Opponents
-from envfleet.training.opponents.pool import SnapshotPool, as_player
-from envfleet.training.opponents.sources import Files, Snapshots, myself
+from envfleet.training.opponents.pool import Files, SnapshotPool, as_player
+from envfleet.training.opponents.sources import myself
 
 SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -47,13 +47,12 @@ def test_a_learner_that_has_seen_nothing_new_is_the_snapshot_it_was() -> None:
     add_snapshot(pool, learner, 100)
     pool.report("snapshot_000000100", np.ones(10))
     pool.add()
-    (snapshot,) = pool.snapshots
-    assert snapshot.win_rate > 0.6
+    assert [rate > 0.6 for rate in pool.rates.values()] == [True]
 
 
 def test_the_learner_as_its_own_opponent_changes_with_it_and_warms_up_no_second_time() -> None:
     learner = agent_of(warmup=100)
-    opponents = opponents_of(Entry(myself(learner), is_deterministic=True))
+    opponents = opponents_of(myself(learner, is_deterministic=True))
     before = opponents.act(LOOK)
     assert (before == learner.act_batch(LOOK, deterministic=True)).all()
     learner.set_weights(agent_of(seed=5).weights())
@@ -68,7 +67,7 @@ def test_a_drawing_opponent_draws_from_its_policy_and_not_uniformly_as_if_new() 
     weights["actor"]["body.2.weight"].zero_()
     weights["actor"]["body.2.bias"].copy_(torch.tensor([2.0, -2.0, -9.0, -9.0]))
     learner.set_weights(weights)
-    opponents = opponents_of(Entry(myself(learner), is_deterministic=False))
+    opponents = opponents_of(myself(learner, is_deterministic=False))
     first, second = opponents.act(LOOK), opponents.act(LOOK)
     assert np.abs(first - np.tanh([2.0, -2.0])).max() < 0.01
     assert not (first == second).all()
@@ -85,29 +84,29 @@ def test_snapshots_do_not_change_with_the_learner_and_are_named_and_rated() -> N
     learner = agent_of()
     pool = SnapshotPool(learner, 3)
     add_snapshot(pool, learner, 1000)
-    opponents = opponents_of(Entry(Snapshots(pool, "latest"), is_deterministic=True))
+    opponents = opponents_of(Entry(shelf=pool, matchmaking="latest"))
     before = opponents.act(LOOK)
     learner.set_weights(agent_of(seed=5).weights())
     assert (opponents.act(LOOK) == before).all()
     assert opponents.names(ALL) == ("snapshot_000001000",) * 4
     opponents.report(np.array([0, 2]), np.array([1, 1]))
-    assert pool.snapshots[0].win_rate == pytest.approx(1 - 0.5 * 0.95**2)
+    assert pool.rates == pytest.approx({"snapshot_000001000": 1 - 0.5 * 0.95**2})
 
 
 def test_networks_that_nobody_plays_against_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loaded = Snapshots.load, weakref.WeakSet[Any]()
+    load, loaded = SnapshotPool.player, weakref.WeakSet[Any]()
 
-    def load_and_tell(source: Snapshots, name: str, rng: np.random.Generator) -> Any:
-        agent = load(source, name, rng)
+    def load_and_tell(pool: SnapshotPool, name: str, seed: int) -> Any:
+        agent = load(pool, name, seed)
         loaded.add(agent)
         return agent
 
-    monkeypatch.setattr(Snapshots, "load", load_and_tell)
+    monkeypatch.setattr(SnapshotPool, "player", load_and_tell)
     learner = agent_of()
     pool = SnapshotPool(learner, 9)
     for number in range(9):
         add_snapshot(pool, learner, number)
-    opponents = opponents_of(Entry(Snapshots(pool, "uniform")), max_loaded=2)
+    opponents = opponents_of(Entry(shelf=pool), max_loaded=2)
     met: set[str] = set()
     for _ in range(30):
         opponents.draw(ALL)
@@ -121,19 +120,19 @@ def test_a_snapshot_plays_its_game_to_the_end_though_the_pool_has_newer_ones() -
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
     add_snapshot(pool, learner, 1)
-    opponents = opponents_of(Entry(Snapshots(pool, "uniform")), max_loaded=1)
+    opponents = opponents_of(Entry(shelf=pool), max_loaded=1)
     add_snapshot(pool, learner, 2)
     opponents.draw(np.array([0]))
     assert opponents.names(np.array([0, 1])) == ("snapshot_000000002", "snapshot_000000001")
-    assert [snapshot.transitions for snapshot in pool.snapshots] == [2]
+    assert [*pool.rates] == ["snapshot_000000002"]
     saved = opponents.state_dict()
     again = Opponents(4, ACTIONS, seed=np.random.SeedSequence(9))
-    again.cast((Entry(Snapshots(pool, "uniform")),))
+    again.cast((Entry(shelf=pool),))
     again.load_state_dict(saved)
     assert again.names(ALL) == opponents.names(ALL)
     assert (again.act(LOOK) == opponents.act(LOOK)).all()
     opponents.draw(ALL)
-    assert "snapshot_000000001" not in pool.state_dict()
+    assert "snapshot_000000001" not in pool.state_dict()["weights"]
 
 
 def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
@@ -141,13 +140,13 @@ def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
     learner = agent_of()
     pool = SnapshotPool(learner, 1)
     add_snapshot(pool, learner, 1)
-    opponents = opponents_of(Entry(Snapshots(pool, "uniform")))
+    opponents = opponents_of(Entry(shelf=pool))
     add_snapshot(pool, learner, 2)
     opponents.draw(ALL)
     fresh = SnapshotPool(learner, 1)
     fresh.load_state_dict(pool.state_dict())
     again = Opponents(4, ACTIONS, seed=np.random.SeedSequence(9))
-    again.cast((Entry(Snapshots(fresh, "uniform")),))
+    again.cast((Entry(shelf=fresh),))
     again.load_state_dict(opponents.state_dict())
     assert again.names(ALL) == ("snapshot_000000002",) * 4
 
@@ -155,11 +154,11 @@ def test_what_is_saved_can_be_loaded_when_the_pool_has_moved_on() -> None:
 def test_files_are_drawn_from_a_folder_and_the_latest_is_the_last_by_name(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         agent_of(seed=number).save(tmp_path / f"{number}.pt")
-    latest = opponents_of(Entry(Files(tmp_path, "latest", agent_of()), is_deterministic=True))
+    latest = opponents_of(Entry(shelf=Files(tmp_path, agent_of()), matchmaking="latest"))
     assert latest.names(ALL) == ("3",) * 4
     assert np.allclose(latest.act(LOOK), agent_of(seed=3).act_batch(LOOK, deterministic=True), atol=1e-6)
     with pytest.raises(InvalidArgument, match="no saved agent"):
-        Files(tmp_path / "nowhere", "latest", agent_of())
+        Files(tmp_path / "nowhere", agent_of())
 
 
 def test_of_a_run_its_checkpoints_are_drawn_and_the_latest_is_not_the_best(tmp_path: Path) -> None:
@@ -167,7 +166,7 @@ def test_of_a_run_its_checkpoints_are_drawn_and_the_latest_is_not_the_best(tmp_p
         agent_of().save(tmp_path / "checkpoints" / f"{name}.pt")
     (tmp_path / "resume.pt").write_bytes(b"all that a run needs to go on")
     for folder in (tmp_path, tmp_path / "checkpoints"):
-        latest = opponents_of(Entry(Files(folder, "latest", agent_of())))
+        latest = opponents_of(Entry(shelf=Files(folder, agent_of()), matchmaking="latest"))
         assert latest.names(ALL) == ("000000000100",) * 4
 
 

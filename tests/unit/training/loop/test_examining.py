@@ -13,9 +13,8 @@ from envfleet.envs.games import known_game
 from envfleet.training.config import parse_config
 from envfleet.training.evaluation.evaluation import Evaluation, Score
 from envfleet.training.evaluation.ratings import Rating
-from envfleet.training.loop.examining import Examiner
+from envfleet.training.loop.examining import examine, rate_learner
 from envfleet.training.opponents.pool import SnapshotPool
-from envfleet.training.opponents.standing import rate_learner
 
 HOCKEY = spaces.Box(-np.inf, np.inf, (18,), np.float32), spaces.Box(-1.0, 1.0, (4,), np.float32)
 
@@ -53,7 +52,7 @@ def test_a_learner_that_beats_its_past_and_the_scripted_players_stands_above_the
     assert set(found) == {"learner", "snapshot_000001000"}
     learner, snapshot = found["learner"], found["snapshot_000001000"]
     assert 25 < snapshot.mu < learner.mu
-    assert (pool.snapshots[0].rating.mu, pool.snapshots[0].rating.games) == (snapshot.mu, 90)
+    assert (pool.ratings, snapshot.games) == ({"snapshot_000001000": snapshot}, 90)
 
 
 def test_a_snapshot_goes_on_from_its_rating_and_the_learner_begins_anew() -> None:
@@ -70,21 +69,21 @@ def test_ratings_are_saved_and_brought_back_exactly() -> None:
     pool, again = pool_of(learner, 1000, 2000), SnapshotPool(learner, 10)
     rate_learner({"basic_strong": met(1, 0, 1), "snapshot_000002000": met(1, -1, 0)}, pool, ANCHORS)
     again.load_state_dict(pool.state_dict())
-    assert [one.rating for one in again.snapshots] == [one.rating for one in pool.snapshots]
-    assert [one.name for one in again.unsure(1)] == ["snapshot_000001000"]
+    assert again.ratings == pool.ratings
+    assert again.unsure(1) == ["snapshot_000001000"]
 
 
 def test_those_that_were_rated_by_the_fewest_games_play_and_of_equals_the_newest() -> None:
     pool = pool_of(learner_of(), 1, 2, 3, 4)
-    pool.snapshots[-1].rating = Rating("snapshot_000000004", games=10)
-    assert [one.transitions for one in pool.unsure(2)] == [3, 2]
+    pool.ratings["snapshot_000000004"] = Rating("snapshot_000000004", games=10)
+    assert pool.unsure(2) == ["snapshot_000000003", "snapshot_000000002"]
 
 
 def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_learner_is_now() -> None:
     learner = learner_of()
     pool = pool_of(learner, 1, 2, 3, 4)
-    examiner = Examiner(config_of(8), known_game("hockey"), seed=1)
-    found = examiner.examine(learner, pool)
+    asked: Any = {"config": config_of(8), "game": known_game("hockey"), "seed": 1}
+    found = examine(learner, pool, **asked)
     assert set(found.results) == {"basic_strong", "basic_weak", "pool"}
     assert found.results["pool"]["games"] == 9  # 3 against each of three
     assert set(found.ratings) == {"learner", *(f"snapshot_00000000{number}" for number in (2, 3, 4))}
@@ -92,6 +91,6 @@ def test_an_evaluation_plays_against_some_snapshots_and_not_against_what_the_lea
     learner.set_weights(learner_of(9).weights())
     after = pool.player("snapshot_000000004").weights()["actor"]
     assert all((before[name] == after[name]).all() for name in before)
-    without = Examiner(config_of(8), known_game("hockey"), seed=1).examine(learner_of(), pool_of(learner_of()))
+    without = examine(learner_of(), pool_of(learner_of()), **asked)
     assert set(without.ratings) == {"learner"}
     assert without.score == pytest.approx(found.score)
