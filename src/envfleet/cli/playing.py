@@ -115,7 +115,7 @@ def tournament(
     from envfleet.cli.reports import show_returns, show_tournament
     from envfleet.training.evaluation import find_checkpoints, run_tournament
     from envfleet.training.loop.examining import evaluate_alone
-    from envfleet.training.records.tournament_plot import plot_tournament
+    from envfleet.training.records.figures import plot_tournament
 
     set_threads(1)
     place, game = _find_place(str(folder), env, env_args)
@@ -164,8 +164,7 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     from envfleet.agents import load_agent
     from envfleet.envs.film import save_film
     from envfleet.training.games import seat_player
-    from envfleet.training.games.captions import caption_frames
-    from envfleet.training.games.showing import show_episodes, show_games
+    from envfleet.training.games.showing import caption_frames, show_episodes, show_games
 
     if out is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains where there is no display

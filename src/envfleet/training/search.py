@@ -23,7 +23,7 @@ from envfleet.training.config.reading import read_json
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.folder import RESUME_FILE, reserve
 from envfleet.training.options import RunOptions
-from envfleet.training.records.drawing import COLOURS, new_figure, save_figure, style
+from envfleet.training.records.figures import COLOURS, new_figure, save_figure, style
 from envfleet.training.records.progress import ProgressBar
 from envfleet.training.single_run import resume, train
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,10 +14,35 @@ from numpy.typing import NDArray
 import envfleet
 from envfleet.errors import InvalidArgument
 from envfleet.sources import names_kernel
-from envfleet.training.evaluation.intervals import Z_95, wilson
 from envfleet.training.games.matches import Games, Rink, Table, plan_episodes, play
 from envfleet.training.games.players import Player, Seated, seat_player
 from envfleet.training.games.seating import Policy
+
+_Z_95 = 1.959963984540054  # standard deviations that leave out 2.5 % on either side
+
+
+def wilson(successes: float, trials: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927, "Probable inference, the law of succession", equation 4).
+
+    Args:
+        successes: How many of the trials went well.
+        trials: All of them; with none, nothing is known.
+
+    Returns:
+        Lower and upper bound, from 0 to 1.
+
+    Examples:
+        >>> [round(bound, 4) for bound in wilson(90, 100)]
+        [0.8256, 0.9448]
+        >>> wilson(0, 0)
+        (0.0, 1.0)
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share, square = successes / trials, _Z_95**2 / trials
+    middle = (share + square / 2) / (1 + square)
+    reach = _Z_95 / (1 + square) * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
+    return max(0.0, min(middle - reach, share)), min(1.0, max(middle + reach, share))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +247,7 @@ def evaluate_returns(
     with make(env=env, num_envs=min(episodes, num_envs), **env_kwargs) as fleet:
         Table(fleet, played, [Seated("", policy=policy)], None).play_all()
     returns, name = played.returns, env if isinstance(env, str) else repr(env)
-    mean, reach = float(returns.mean()), Z_95 * float(returns.std(ddof=1)) / episodes**0.5
+    mean, reach = float(returns.mean()), _Z_95 * float(returns.std(ddof=1)) / episodes**0.5
     low, high, length = float(returns.min()), float(returns.max()), float(played.lengths.mean())
     return MeanReturn(name, seed, episodes, mean, (mean - reach, mean + reach), low, high, length)
 

@@ -1,28 +1,136 @@
-"""Figures of a run, or of several next to each other: a panel has a curve per run."""
+"""Figures of runs, a curve per run in each panel, and of tournaments."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
-from envfleet.errors import InvalidArgument
+from envfleet.errors import InvalidArgument, MissingDependency
+from envfleet.files import replacing
 from envfleet.training.evaluation.ratings import anchors_among
 from envfleet.training.events import LEARNER
-from envfleet.training.records import drawing
 from envfleet.training.records.tables import RunHistory, read_history
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from envfleet.training.evaluation.tournament import Tournament
+
 Histories = Sequence[RunHistory]
 Draw = Callable[["Axes", RunHistory, str], None]
 """Draws a run into a panel, in its colour."""
 _SMOOTHED = 12  # a point is the mean of this part of the whole curve
+_MOST_NUMBERS = 16  # players, above which numbers in the cells could not be read
+_LETTER = 0.08  # inches
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "figure.facecolor": "white",
+    "figure.dpi": 120,
+}
+_BINS = 300
+
+
+# ---------------------------------------------------------------------- how figures look
+
+
+def style() -> AbstractContextManager[None]:
+    """Make figures look as ours do while this is entered.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise MissingDependency("plots need matplotlib: pip install 'envfleet[train]'") from error
+    return mpl.rc_context(_STYLE)
+
+
+def new_figure(panels: int, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """Make a figure with so many panels, in rows of three, each `width` times `height` inches."""
+    from matplotlib.figure import Figure
+
+    columns = min(panels, 3)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for panel in axes[panels:]:
+        panel.set_axis_off()
+    return figure, axes[:panels]
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG."""
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png")
+    return path
+
+
+def binned(frame: pl.DataFrame, *figures: pl.Expr, least: int = 5) -> pl.DataFrame:
+    """Put the rows of a table into bins of equal length on the axis of transitions, and reckon something for each.
+
+    Args:
+        frame: The table, with a column of transitions.
+        figures: What to reckon.
+        least: Rows that a bin has on average if there are fewer bins than fit into a figure.
+
+    Returns:
+        A row per bin that is not empty: `transitions` (the mean of its rows), then the figures.
+    """
+    last = pl.col("transitions").max().clip(1)
+    count = max(min(_BINS, len(frame) // least), 1)
+    number = (pl.col("transitions") * count // (last + 1)).alias("bin")
+    return (
+        frame.with_columns(number).group_by("bin").agg(pl.col("transitions").mean(), *figures).sort("bin").drop("bin")
+    )
+
+
+def mark_phases(panel: Axes, phases: list[tuple[str, int]]) -> None:
+    """Draw a line where each phase begins, and write its name beside it."""
+    if len(phases) < 2:
+        return
+    right = panel.get_xlim()[1]
+    for name, begin in phases:
+        if begin > right:
+            continue
+        panel.axvline(begin, color="#777777", linewidth=0.8, linestyle=":")
+        panel.annotate(
+            name, (begin, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
+            fontsize=7, color="#555555", va="top", rotation=90,
+        )  # fmt: skip
+
+
+def label_transitions(panel: Axes) -> None:
+    """Label the horizontal axis, with 2M for two million."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    panel.set_xlabel("transitions")
+    panel.xaxis.set_major_locator(MaxNLocator(6))
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+    panel.set_xlim(left=0)
+
+
+# ---------------------------------------------------------------------- runs
 
 
 def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list[Path]:
@@ -52,11 +160,9 @@ def plot_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> list
         "evaluations": draw_evaluations,
         "losses": draw_losses,
     }
-    with drawing.style():
+    with style():
         drawn = {name: draw(histories) for name, draw in figures.items()}
-        return [
-            drawing.save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None
-        ]
+        return [save_figure(figure, folder / f"{name}.png") for name, figure in drawn.items() if figure is not None]
 
 
 def draw_returns(histories: Histories) -> Figure | None:
@@ -95,14 +201,14 @@ def _draw(histories: Histories, panels: Mapping[str, Draw]) -> Figure | None:
     """Draw every run into every panel, and say which colour is which run if there are several."""
     if not histories or not panels:
         return None
-    figure, axes = drawing.new_figure(len(panels))
+    figure, axes = new_figure(len(panels))
     for panel, (title, draw) in zip(axes, panels.items(), strict=True):
         for number, history in enumerate(histories):
-            draw(panel, history, drawing.COLOURS[number % len(drawing.COLOURS)])
+            draw(panel, history, COLOURS[number % len(COLOURS)])
         panel.set_title(title)
-        drawing.label_transitions(panel)
+        label_transitions(panel)
         if len(histories) == 1:
-            drawing.mark_phases(panel, histories[0].phases)
+            mark_phases(panel, histories[0].phases)
     if len(histories) > 1:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
@@ -113,7 +219,7 @@ def _plot(panel: Axes, table: pl.DataFrame, column: str, colour: str, **rest: An
 
 
 def _draw_returns(column: str, panel: Axes, history: RunHistory, colour: str) -> None:
-    raw = drawing.binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
+    raw = binned(history.episodes, pl.col(column).mean(), pl.col("phase").first(), least=1)
     window = max(len(raw) // _SMOOTHED, 1)
     smooth = raw.with_columns(pl.col(column).rolling_mean(window, center=True, min_samples=1).over("phase"))
     _plot(panel, raw, column, colour, alpha=0.3, linewidth=0.8)
@@ -122,7 +228,7 @@ def _draw_returns(column: str, panel: Axes, history: RunHistory, colour: str) ->
 
 def _draw_games(panel: Axes, history: RunHistory, colour: str) -> None:
     winner = pl.col("winner")
-    curve = drawing.binned(history.episodes, (winner > 0).mean().alias("won"), (winner < 0).mean().alias("lost"))
+    curve = binned(history.episodes, (winner > 0).mean().alias("won"), (winner < 0).mean().alias("lost"))
     _plot(panel, curve, "won", colour, label=history.name)
     _plot(panel, curve, "lost", colour, linestyle=":")
     panel.set_ylim(0, 1)
@@ -158,5 +264,66 @@ def _evaluations(history: RunHistory, opponent: str, *figures: str) -> pl.DataFr
 
 
 def _draw_figure(name: str, panel: Axes, history: RunHistory, colour: str) -> None:
-    curve = drawing.binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
+    curve = binned(history.updates.filter(figure=name), pl.col("value").mean(), least=1)
     _plot(panel, curve, "value", colour, label=history.name)
+
+
+# ---------------------------------------------------------------------- a tournament
+
+
+def plot_tournament(tournament: Tournament, path: str | Path) -> Path:
+    """Draw ratings with two standard deviations, and the matrix of scores.
+
+    Names of players are paths of any length, so they stand once; the matrix has their ranks.
+
+    Args:
+        tournament: To draw.
+        path: Of the PNG.
+
+    Returns:
+        The path.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
+    with style():
+        return save_figure(draw_tournament(tournament), Path(path))
+
+
+def draw_tournament(tournament: Tournament) -> Figure:
+    """Draw what `plot_tournament` saves, in the style that is entered."""
+    count, longest = len(tournament.names), max(map(len, tournament.names))
+    width = 3.5 + 0.25 * count + _LETTER * longest / 2
+    figure, (left, right) = new_figure(2, width=width, height=2.2 + 0.36 * count)
+    _draw_ratings(left, tournament)
+    _draw_scores(right, tournament)
+    return figure
+
+
+def _draw_ratings(panel: Axes, tournament: Tournament) -> None:
+    for place, rating in enumerate(tournament.ratings):
+        colour = "#777777" if rating.is_anchor else COLOURS[0]
+        reach = 0.0 if rating.is_anchor else 2 * rating.sigma
+        panel.errorbar(rating.mu, place, xerr=reach, fmt="o", color=colour, capsize=3, markersize=5)
+    panel.set_yticks(range(len(tournament.names)), [f"{name}  {rank}" for rank, name in enumerate(tournament.names, 1)])
+    panel.set_ylim(len(tournament.names) - 0.5, -0.5)
+    panel.set_xlabel("rating ± 2 standard deviations; grey ones stand fixed")
+    panel.set_title("Ratings")
+
+
+def _draw_scores(panel: Axes, tournament: Tournament) -> None:
+    count = len(tournament.names)
+    shares = (tournament.wins + tournament.draws / 2) / tournament.games
+    np.fill_diagonal(shares, np.nan)
+    panel.imshow(shares, vmin=0, vmax=1, cmap="PuOr_r", aspect="auto")
+    ranks = [str(rank) for rank in range(1, count + 1)]
+    panel.set_xticks(range(count), ranks)
+    panel.set_yticks(range(count), ranks)
+    panel.set_xlabel("opponent; a draw is half a win")
+    panel.grid(visible=False)
+    panel.set_title("Score of row against column")
+    for row, column in np.ndindex(count, count) if count <= _MOST_NUMBERS else ():
+        if row != column:
+            share = shares[row, column]
+            colour = "white" if abs(share - 0.5) > 0.35 else "black"
+            panel.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=7, color=colour)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import ImageDraw
 
-from envfleet.training.games.captions import add_band, caption_frames
-from envfleet.training.games.showing import Moment
+from envfleet.training.games.showing import Moment, add_band, caption_frames
 
 FRAME = np.full((480, 600, 3), 200, np.uint8)
 

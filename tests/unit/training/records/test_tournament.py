@@ -17,8 +17,7 @@ from envfleet.errors import InvalidArgument
 from envfleet.training.evaluation.ratings import Rating
 from envfleet.training.evaluation.tournament import Tournament, find_checkpoints, run_tournament
 from envfleet.training.games.matches import play
-from envfleet.training.records.drawing import style
-from envfleet.training.records.tournament_plot import draw_tournament, plot_tournament
+from envfleet.training.records.figures import draw_tournament, plot_tournament, style
 
 VIEW = spaces.Box(-1, 1, (18,))
 pytestmark = pytest.mark.timeout(1200)  # when the game is not compiled yet, on a busy machine
