@@ -37,7 +37,7 @@ def make_console() -> Console:
 
 @contextlib.contextmanager
 def readable_errors() -> Iterator[None]:
-    """Show an `EnvfleetError` as one panel (exit code 2) and end quietly on Ctrl-C (exit code 130).
+    """Show an `EnvfleetError` as one panel (exit code 2) and end in one line on Ctrl-C (exit code 130).
 
     So is a file that cannot be written, for lack of space or permission. With `ENVFLEET_DEBUG=1` in the environment
     the traceback is printed above the panel.
@@ -55,6 +55,7 @@ def readable_errors() -> Iterator[None]:
         _show_error("no file", f"{what} ({error.strerror}): {advice}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
+        typer.echo("\rInterrupted.", err=True)  # over the ^C that a terminal shows
         raise typer.Exit(130) from None
 
 

@@ -75,6 +75,7 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     from envfleet.agents import load_agent
     from envfleet.cli.reports import show_evaluation, show_returns
     from envfleet.training.evaluation import evaluate as run_evaluation
+    from envfleet.training.games.players import name_of
     from envfleet.training.loop.examining import evaluate_alone
 
     set_threads(1)
@@ -82,7 +83,7 @@ def evaluate(  # noqa: PLR0913 (one parameter per option)
     if game is None:
         _refuse_for_one(place, {"--opponent": opponent, "--side": side, "--mode": mode})
         found = evaluate_alone(load_agent(checkpoint, num_envs=1), place, episodes=games, seed=seed)
-        show_returns({Path(checkpoint).name: found}, make_console())
+        show_returns({name_of(checkpoint): found}, make_console())
         figures = dataclasses.asdict(found)
     else:
         with progress_bar() as tell:
@@ -163,7 +164,7 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     """Show games of CHECKPOINT in a window or as a film: the first ones that evaluate counts."""
     from envfleet.agents import load_agent
     from envfleet.envs.film import save_film
-    from envfleet.training.games import seat_player
+    from envfleet.training.games.players import name_of, seat_player
     from envfleet.training.games.showing import caption_frames, show_episodes, show_games
 
     if out is not None:
@@ -172,7 +173,7 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     with _opened(place, game, mode, "rgb_array" if out else "human") as shown:
         if game is None:
             _refuse_for_one(place, {"--against": against, "--side": side, "--mode": mode})
-            names: tuple[str, ...] = (Path(checkpoint).name,)
+            names: tuple[str, ...] = (name_of(checkpoint),)
             moments = show_episodes(shown, load_agent(checkpoint, num_envs=1), games, seed=seed)
         else:
             player, opponent = (seat_player(who, game=game) for who in (checkpoint, against or game.strongest))

@@ -104,14 +104,14 @@ def test_a_game_for_two_is_trained_evaluated_filmed_and_ranked(tmp_path: Path) -
 
     figures = tmp_path / "figures.json"
     shown = invoke("evaluate", run, "--opponent", "fetch:Sleepy", "--games", 12, "--json", figures).output
-    assert "best against fetch:Sleepy" in shown
+    assert f"{run.name} against fetch:Sleepy" in shown
     written = json.loads(figures.read_text())
     assert sum(written["score"].values()) == written["games"] == 12
     assert set(written["sides"]) == {"red", "blue"}
 
     film = tmp_path / "game.gif"
     shown = invoke("watch", run, "--against", "random", "--games", 1, "--side", "blue", "--out", film).output
-    assert "Game 1, best on the blue:" in shown
+    assert f"Game 1, {run.name} on the blue:" in shown
     assert imageio.imread(film, index=0).shape == (16 + 18, 16 * 7, 3)  # names and score above it
 
     assert "random" in invoke("tournament", run, "--games", 4).output

@@ -61,7 +61,7 @@ def test_evaluate_prints_and_writes_what_was_played(run: Path, tmp_path: Path) -
     assert written["score"] == {"wins": wins, "draws": draws, "losses": losses}
     assert written["sides"]["left"]["wins"] + written["sides"]["right"]["wins"] == wins
     assert written["win_rate"] == wins / 40
-    assert "best against weak, NORMAL" in result.output
+    assert "run against weak, NORMAL" in result.output
     assert f"{written['draw_rate']:.1%}" in result.output
 
 

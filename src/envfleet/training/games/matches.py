@@ -7,6 +7,7 @@ its own place in batches of one size (`envfleet.training.games.seating`).
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from envfleet.training.games.players import Player, Seated, seat_player
 from envfleet.training.games.seating import SeatedPolicy, Seating
 
 _ONE, _TWO = 0, 1
+MOST_STEPS = 30_000
+"""Steps after which a game is cut, so that an evaluation ends though a game does not; Atari's have 27,000 at most."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,7 +195,14 @@ class Table:
         observed, rewards, terminated, truncated, infos = self._fleet.step(self._actions)
         self.returns[:, _ONE] += rewards
         self.lengths += 1
-        ended = np.flatnonzero((terminated | truncated) & (self.seating.games >= 0))
+        is_endless = (self.lengths >= MOST_STEPS) & ~(terminated | truncated) & (self.seating.games >= 0)
+        if is_endless.any():
+            warnings.warn(
+                f"a game had no end after {MOST_STEPS:,} steps and was cut there: give the environment a time limit",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        ended = np.flatnonzero((terminated | truncated | is_endless) & (self.seating.games >= 0))
         if self._game is not None:
             self.returns[:, _TWO] += infos["reward_two"]
         if len(ended):

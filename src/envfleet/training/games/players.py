@@ -136,7 +136,7 @@ def seat_player(
     Args:
         player: Who; the folder of a run stands for its best checkpoint, as in `load_agent`. One that is ready stays as
             it is.
-        name: To show; by default the known name, the file's, or the kind of the agent.
+        name: To show; by default the known name, `name_of` a file or folder, or the kind of the agent.
         game: That it is to play; by default the first of `registry.GAMES`.
         device: Where the networks of a checkpoint live.
 
@@ -154,7 +154,7 @@ def seat_player(
     if isinstance(player, (str, Path)):
         path = game.files.get(str(player)) or _file_of(player, game)
         agent: Any = load_agent(path, num_envs=1, device=device)
-        shown = name or path.stem
+        shown = name or name_of(player)
     else:
         agent, shown = player, name or str(getattr(player, "name", type(player).__name__))
     _check_acts(agent)
@@ -164,6 +164,12 @@ def seat_player(
             f"{game.observation_space.shape}: pass an agent that was trained on {game.name}, or the `rink=` of its game"
         )
     return Seated(shown, policy=cast(Policy, agent))
+
+
+def name_of(player: str | Path) -> str:
+    """Return what a player in a file is called: after the folder of its run, or the file without its suffix."""
+    path = Path(player)
+    return path.resolve().name if path.is_dir() else path.stem
 
 
 def _check_acts(player: Any) -> None:

@@ -94,3 +94,24 @@ def test_a_kernel_is_played_compiled() -> None:
 def test_one_episode_says_nothing() -> None:
     with pytest.raises(InvalidArgument, match="1 episodes, expected 2 or more"):
         evaluate_returns(Leaning(), "CartPole-v1", episodes=1)
+
+
+class Endless(gymnasium.Env[Any, Any]):
+    """Rewards every step and never ends."""
+
+    observation_space = spaces.Box(-1, 1, (4,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+
+def test_an_episode_without_end_is_cut_and_does_not_hold_up_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.training.games.matches.MOST_STEPS", 30)
+    with pytest.warns(RuntimeWarning, match="had no end after 30 steps"):
+        found = evaluate_returns(Leaning(), Endless, episodes=5, num_envs=2)
+    assert (found.mean, found.low, found.high, found.mean_length) == (30.0, 30.0, 30.0, 30.0)
