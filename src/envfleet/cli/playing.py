@@ -164,8 +164,8 @@ def watch(  # noqa: PLR0913 (one parameter per option)
     """Show games of CHECKPOINT in a window or as a film: the first ones that evaluate counts."""
     from envfleet.agents import load_agent
     from envfleet.envs.film import save_film
-    from envfleet.training.games.players import name_of, seat_player
-    from envfleet.training.games.showing import caption_frames, show_episodes, show_games
+    from envfleet.training.games.players import Seated, name_of, seat_player
+    from envfleet.training.games.showing import caption_frames, show_games
 
     if out is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains where there is no display
@@ -174,12 +174,13 @@ def watch(  # noqa: PLR0913 (one parameter per option)
         if game is None:
             _refuse_for_one(place, {"--against": against, "--side": side, "--mode": mode})
             names: tuple[str, ...] = (name_of(checkpoint),)
-            moments = show_episodes(shown, load_agent(checkpoint, num_envs=1), games, seed=seed)
+            alone = Seated(names[0], policy=load_agent(checkpoint, num_envs=1))
+            moments = show_games(shown, [alone], games, seed=seed)
         else:
             player, opponent = (seat_player(who, game=game) for who in (checkpoint, against or game.strongest))
             names = player.name, opponent.name
             side = side or game.usual_seat(_rink(place, game, mode).mode)
-            moments = show_games(shown, player, opponent, games, seed=seed, side=side, game=game)
+            moments = show_games(shown, [player, opponent], games, seed=seed, side=side, game=game)
         moments = _tell(moments, names, game)
         if out is None:
             _follow(moments)
@@ -202,20 +203,21 @@ def play(
     from envfleet.envs.keyboard import Keyboard
     from envfleet.fleet.checks import check_choice
     from envfleet.training.games import Seated, seat_player
-    from envfleet.training.games.showing import Person, show_episodes, show_games
+    from envfleet.training.games.showing import Person, show_games
 
     place, game = _find_place(against, env, env_args)
     if game is None:
         _refuse_for_one(place, {"--against": against, "--side": side, "--mode": mode})
         with _opened(place, game, mode, "human") as shown:
-            _follow(_tell(show_episodes(shown, Person(Keyboard(shown, place.id)), games, seed=seed), (), game))
+            alone = Seated("you", policy=Person(Keyboard(shown, place.id)))
+            _follow(_tell(show_games(shown, [alone], games, seed=seed), (), game))
         return
     side = side or game.seats[0]
     check_choice("side", side, game.seats)
     with _opened(place, game, mode, "human") as shown:
         you = Seated("you", policy=Person(game.person(shown, game.seats.index(side))))
         opponent = seat_player(against or game.strongest, game=game)
-        moments = show_games(shown, you, opponent, games, seed=seed, side=side, game=game)
+        moments = show_games(shown, [you, opponent], games, seed=seed, side=side, game=game)
         _follow(_tell(moments, (you.name, opponent.name), game))
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from rich.console import Console
 
 from envfleet.errors import InvalidArgument, MissingDependency, TrainingDiverged
 from envfleet.files import write_whole
-from envfleet.training.config import RunConfig, parse_config, to_config
+from envfleet.training.config import RunConfig, change_config, read_config
 from envfleet.training.config.reading import read_json
 from envfleet.training.events import Episodes, Evaluated, Event, Observer
 from envfleet.training.folder import RESUME_FILE, reserve
@@ -95,7 +94,7 @@ def search(
     """
     if trials < 1:
         raise InvalidArgument(f"trials={trials!r}, expected at least 1: pass how many runs the search may take")
-    base, folder, options, given = to_config(config), Path(out), options or RunOptions(), _read_space(space)
+    base, folder, options, given = read_config(config), Path(out), options or RunOptions(), _read_space(space)
     _check_space(given, base)
     definition = _define(folder, {"config": base.model_dump(mode="json"), "space": given, "options": vars(options)})
     with reserve(definition, f"the search in {out}"), _opened(folder / "search.db") as storage:
@@ -202,7 +201,7 @@ class _Search:
 
     def _train(self, trial: optuna.Trial, drawn: Mapping[str, Any], run_dir: Path) -> str:
         try:
-            config = _changed(self.base, drawn, "the configuration of this trial")
+            config = change_config(self.base, drawn, "the configuration of this trial")
         except InvalidArgument as error:  # values that do not fit together
             raise optuna.TrialPruned(str(error)) from error
         bar = [] if self.console.quiet else [ProgressBar(has_head=False)]
@@ -218,7 +217,7 @@ class _Search:
         """Write the best configuration and the plot."""
         found = self._result(is_complete=False)
         if found.best is not None and found.best_config is not None:
-            best = _changed(self.base, found.values[found.best], "the best configuration")
+            best = change_config(self.base, found.values[found.best], "the best configuration")
             write_whole(found.best_config, best.model_dump_json(indent=2) + "\n")
         _plot(self._trials(), self.space, self.folder / "search.png")
 
@@ -294,7 +293,7 @@ def _check_space(space: Space, base: RunConfig) -> None:
         else:
             raise InvalidArgument(f"{path} is {given!r} in the space: write {_FORM}")
         for value in values:
-            _changed(base, {path: value}, f"the space has {_shown(value)} for {path}")
+            change_config(base, {path: value}, f"the space has {_shown(value)} for {path}")
 
 
 def _draw(trial: optuna.Trial, path: str, given: Any) -> Any:
@@ -303,23 +302,6 @@ def _draw(trial: optuna.Trial, path: str, given: Any) -> Any:
     low, high = given["low"], given["high"]
     suggest: Any = trial.suggest_int if isinstance(low, int) and isinstance(high, int) else trial.suggest_float
     return suggest(path, low, high, log=given.get("log", False))
-
-
-def _changed(base: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
-    data = base.model_dump(mode="json")
-    for path, value in values.items():
-        *parents, last = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
-        place: Any = data
-        try:
-            for part in parents:
-                place = place[part]
-            place[last] = value
-        except (LookupError, TypeError):
-            raise InvalidArgument(
-                f"the space names {path!r}, which the configuration does not have: `train CONFIG --print-config` "
-                "prints all keys"
-            ) from None
-    return parse_config(data, source)
 
 
 def describe(values: Mapping[str, Any]) -> str:

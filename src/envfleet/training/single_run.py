@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from envfleet.files import NO_ROOM
 from envfleet.training.arena.stage import check_phases
-from envfleet.training.config import RunConfig, parse_config, to_config
+from envfleet.training.config import RunConfig, change_config, read_config
 from envfleet.training.events import LEARNER, Examination, Observer, find_observers
 from envfleet.training.folder import reserve
 from envfleet.training.loop.trainer import Trainer
@@ -27,6 +27,7 @@ from envfleet.training.options import Backend, RunOptions
 from envfleet.training.records import ProgressBar, RunFolder, TableWriter, TensorBoardWriter, plot_runs
 
 RUNS = "results/runs"
+_CHANGED = "the configuration with the arguments"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NOTICE = "\rSaving after this round; Ctrl-C again ends at once, without saving."  # from the ^C that a terminal shows
 
@@ -110,9 +111,9 @@ def train(  # noqa: PLR0913  # every option is keyword-only
     """
     given = locals()
     options = RunOptions(**{field.name: given[field.name] for field in dataclasses.fields(RunOptions)})
-    read = to_config(config)
+    read = read_config(config)
     if seed is not None:
-        read = _change(read, {"seed": seed})
+        read = change_config(read, {"seed": seed}, _CHANGED)
     check_phases(read.curriculum.phases)
     folder = RunFolder.create(base_output_dir, read, options=dataclasses.asdict(options), name=run_name)
     return _run(read, options, folder, _told(verbose, observers), is_resumed=False)
@@ -185,11 +186,14 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
         InvalidArgument: The configuration or an option cannot be.
         TypeError: `train` has no such option.
     """
-    asked = {"eval_frequency": eval_freq_steps, "eval_games": eval_num_games, "eval_weak_opponent": eval_weak_opponent}
-    changes: dict[str, Any] = {"training": {name: value for name, value in asked.items() if value is not None}}
-    if checkpoint_path is not None:
-        changes["agent"] = {"checkpoint_path": str(checkpoint_path)}
-    config = _change(to_config(config_path), changes)
+    changes = {
+        "training.eval_frequency": eval_freq_steps,
+        "training.eval_games": eval_num_games,
+        "training.eval_weak_opponent": eval_weak_opponent,
+        "agent.checkpoint_path": None if checkpoint_path is None else str(checkpoint_path),
+    }
+    given = {path: value for path, value in changes.items() if value is not None}
+    config = change_config(read_config(config_path), given, _CHANGED)
     result = train(
         config,
         num_envs=num_envs,
@@ -200,14 +204,6 @@ def train_single_run(  # noqa: PLR0913, PLR0917  # the signature that people wer
         **options,
     )
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(result).items()}
-
-
-def _change(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration with some keys of it, or of its sections, changed and checked."""
-    data = config.model_dump(mode="json")
-    for name, value in changes.items():
-        data[name] = {**data[name], **value} if isinstance(value, Mapping) else value
-    return parse_config(data, "the configuration with the arguments")
 
 
 def _told(verbose: bool, observers: Sequence[Observer]) -> list[Observer]:

@@ -87,7 +87,11 @@ def test_watch_writes_the_games_that_evaluate_counts(tmp_path: Path) -> None:
 
 def test_games_that_are_shown_are_those_that_are_counted(run: Path) -> None:
     player, opponent = seat_player(run), seat_player("strong")
-    shown = [moment for moment in show_games(HockeyTwoEnv(), player, opponent, 3, seed=1) if moment.outcome is not None]
+    shown = [
+        moment
+        for moment in show_games(HockeyTwoEnv(), [player, opponent], 3, seed=1, game=known_game("hockey"))
+        if moment.outcome is not None
+    ]
     games = play(player, opponent, 3, seed=1)
     assert [moment.outcome for moment in shown] == games.outcomes.tolist()
     assert [moment.step for moment in shown] == games.lengths.tolist()
@@ -123,7 +127,9 @@ def test_arrows_move_a_person_where_they_point(window: None, monkeypatch: pytest
     monkeypatch.setattr(pygame.key, "get_pressed", Pressed)
     env = HockeyTwoEnv(render_mode="human")
     person = Seated("you", policy=Person(known_game("hockey").person(env, 0 if is_left else 1)))
-    moments = show_games(env, person, seat_player("weak"), 1, side="left" if is_left else "right")
+    moments = show_games(
+        env, [person, seat_player("weak")], 1, side="left" if is_left else "right", game=known_game("hockey")
+    )
     for _ in zip(range(15), moments, strict=False):
         pass
     assert env._game is not None

@@ -11,13 +11,13 @@ from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import shares_of
 from envfleet.training.config.phases import Phase
 from envfleet.training.config.reading import (
+    change_config,
     config_for,
     find_config,
     json_schema,
     parse_config,
     read_config,
     shipped_names,
-    to_config,
 )
 from envfleet.training.config.run import RunConfig
 
@@ -25,6 +25,7 @@ __all__ = [
     "Phase",
     "RunConfig",
     "agent_config",
+    "change_config",
     "config_for",
     "find_config",
     "json_schema",
@@ -32,5 +33,4 @@ __all__ = [
     "read_config",
     "shares_of",
     "shipped_names",
-    "to_config",
 ]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gymnasium import spaces
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from envfleet.envs.games import find_game
 from envfleet.errors import InvalidArgument
 from envfleet.training.config.agents import agent_config
 from envfleet.training.config.opponents import SCRIPTED, TAGS
-from envfleet.training.config.phases import Environment
 from envfleet.training.config.run import RunConfig
 from envfleet.training.events import find_observers
 
@@ -49,16 +46,21 @@ def find_config(source: str | Path) -> Path:
     return SHIPPED / f"{source}.json"
 
 
-def read_config(source: str | Path) -> RunConfig:
-    """Read a configuration file.
+def read_config(source: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
+    """Read a configuration.
 
     Args:
-        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`.
+        source: Path of a JSON file, or the name of a shipped configuration, as for `find_config`; the content of one;
+            or a configuration, which is returned as it is.
 
     Raises:
         InvalidArgument: Unknown name, missing file, or a file that is no JSON or says something that cannot be; the
             message has the path of every key in question, what it is, and what is accepted.
     """
+    if isinstance(source, RunConfig):
+        return source
+    if isinstance(source, Mapping):
+        return parse_config(dict(source))
     path = find_config(source)
     advice = f"pass the path of a configuration, or one of the names {', '.join(shipped_names())}"
     return parse_config(read_json(path, advice), str(path))
@@ -115,7 +117,6 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
         config = RunConfig.model_validate({name: value for name, value in data.items() if name != "$schema"})
         agent_config(config)
         find_observers(config.observers)
-        _check_actions(config)
     except ValidationError as error:
         raise InvalidArgument(_explain(error, source)) from None
     except InvalidArgument as error:
@@ -123,15 +124,30 @@ def parse_config(data: Any, source: str = "the configuration") -> RunConfig:
     return config
 
 
-def to_config(config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
-    """Return a configuration that is given as such, as its content, or by its file or name.
+def change_config(base: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
+    """Return a configuration with other values.
+
+    Args:
+        base: The configuration.
+        values: By the path of a key, such as `"curriculum.phases[0].transitions"`.
+        source: What errors call the result.
 
     Raises:
-        InvalidArgument: As `read_config`.
+        InvalidArgument: A key is not known, or a value cannot be.
     """
-    if isinstance(config, RunConfig):
-        return config
-    return read_config(config) if isinstance(config, (str, Path)) else parse_config(dict(config))
+    data = base.model_dump(mode="json")
+    for path, value in values.items():
+        *parents, last = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
+        place: Any = data
+        try:
+            for part in parents:
+                place = place[part]
+            place[last] = value
+        except (LookupError, TypeError):
+            raise InvalidArgument(
+                f"{source}: there is no key {path!r}: `envfleet train CONFIG --print-config` prints all keys"
+            ) from None
+    return parse_config(data, source)
 
 
 def json_schema() -> dict[str, Any]:
@@ -139,42 +155,6 @@ def json_schema() -> dict[str, Any]:
     schema = RunConfig.model_json_schema()
     schema["properties"]["$schema"] = {"type": "string"}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _check_actions(config: RunConfig) -> None:
-    """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
-
-    For DDDQN an environment that is no known game is made once, to look at its actions.
-
-    Raises:
-        InvalidArgument: Its actions are continuous, or it cannot be made.
-    """
-    agent, place = config.agent, config.curriculum.phases[0].environment
-    if agent.type != "DDDQN" or place.is_remote:
-        return
-    game = find_game(place.id, place.kwargs)
-    if game is None:
-        space = _actions_of(place)
-    elif game.action_table(agent.action_fineness, agent.action_combined, place.settings) is None:
-        space = game.action_space
-    else:
-        return
-    if isinstance(space, spaces.Box):
-        raise InvalidArgument(
-            f"agent.type is 'DDDQN', which chooses among numbered actions, but {place.id!r} has continuous ones, "
-            f"{space}: take SAC, TD3 or PPO"
-        )
-
-
-def _actions_of(place: Environment) -> spaces.Space[Any]:
-    try:
-        with contextlib.closing(place.make()) as env:
-            return env.action_space
-    except Exception as error:
-        raise InvalidArgument(
-            f"curriculum.phases[0].environment.id is {place.id!r}, which cannot be made ({error}): check its id and "
-            "kwargs"
-        ) from error
 
 
 def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

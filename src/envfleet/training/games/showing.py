@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.envs.games import Game, known_game
+from envfleet.envs.games import Game
 from envfleet.errors import MissingDependency
-from envfleet.training.config.phases import DEFAULT_GAME
-from envfleet.training.games.matches import Games, Table, plan_episodes, plan_games
+from envfleet.training.games.matches import Table, plan_episodes, plan_games
 from envfleet.training.games.players import Seated
-from envfleet.training.games.seating import Policy
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
@@ -66,58 +64,37 @@ class Person:
 
 def show_games(
     env: gym.Env[Any, Any],
-    player: Seated,
-    opponent: Seated,
+    players: Sequence[Seated],
     games: int,
     *,
     seed: int = 0,
     side: str = "both",
     game: Game | None = None,
 ) -> Iterator[Moment]:
-    """Play games one after the other; `envfleet.training.games.play` plays the same with these arguments.
+    """Play games, or episodes for one, one after the other: the first ones that an evaluation with this seed counts.
 
     Args:
-        env: From `Game.open`; shows or draws them, as its `render_mode` says.
-        player: Who.
-        opponent: Against whom.
+        env: Shows or draws them, as its `render_mode` says; of a game from `Game.open`.
+        players: The player and its opponent; in environments for one the player alone.
         games: How many.
         seed: Of the games.
         side: Where the player sits.
-        game: That is played; by default the first of `registry.GAMES`.
+        game: That is played; `None` for environments for one.
 
-    Returns:
+    Yields:
         Every moment of every game; the environment is closed after the last.
     """
-    game = game or known_game(DEFAULT_GAME)
-    return _show(env, plan_games(game, games, seed, side), [player, opponent], game)
-
-
-def show_episodes(env: gym.Env[Any, Any], policy: Policy, episodes: int, *, seed: int = 0) -> Iterator[Moment]:
-    """Play in an environment for one, an episode after the other; `evaluate_returns` counts the same ones.
-
-    Args:
-        env: Shows or draws them, as its `render_mode` says.
-        policy: Who.
-        episodes: How many.
-        seed: Of the episodes.
-
-    Returns:
-        Every moment of every episode; the environment is closed after the last.
-    """
-    return _show(env, plan_episodes(episodes, seed), [Seated("", policy=policy)], None)
-
-
-def _show(env: gym.Env[Any, Any], games: Games, players: list[Seated], game: Game | None) -> Iterator[Moment]:
+    plan = plan_episodes(games, seed) if game is None else plan_games(game, games, seed, side)
     with envfleet.make(lambda: env, 1, backend="serial") as fleet:
-        table = Table(fleet, games, players, game)
+        table = Table(fleet, plan, players, game)
         for ended in table.play():
             number, is_last = int(table.seating.games[0]), len(ended) > 0
             yield Moment(
                 game=number,
                 step=int(table.lengths[0]),
-                is_left=bool(games.is_left[number]),
+                is_left=bool(plan.is_left[number]),
                 frame=np.asarray(env.render(), np.uint8) if env.render_mode == "rgb_array" else None,
-                outcome=int(games.outcomes[number]) if is_last and game is not None else None,
+                outcome=int(plan.outcomes[number]) if is_last and game is not None else None,
                 total=float(table.returns[0, 0]) if game is None else None,
                 is_last=is_last,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -105,27 +105,19 @@ class Tally:
     Attributes:
         transitions: Made so far.
         episodes: Ended so far.
+        figures: What calls of an agent's `update` returned, since they were last told.
         examination: The latest; `None` before the first.
         examined_at: Transitions at that time.
     """
 
     def __init__(self) -> None:
         self.transitions = self.episodes = 0
-        self._figures = Means()
+        self.figures = Means()
         self._latest: collections.deque[tuple[float, float, int, int]] = collections.deque(maxlen=_LATEST)
         self._has_games = False
         self._best: float | None = None
         self.examination: Examination | None = None
         self.examined_at: int | None = None
-
-    def add_figures(self, figures: Mapping[str, float]) -> None:
-        """Add what one call of an agent's `update` returned."""
-        self._figures.add(figures)
-
-    def take_figures(self) -> dict[str, float]:
-        """Means of all since the last time."""
-        figures, self._figures = self._figures.result(), Means()
-        return figures
 
     def add_episodes(self, results: Results) -> None:
         """Add episodes that ended."""

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents import Transitions
+from envfleet.agents.descent import Means
 from envfleet.agents.packing import Packing
 from envfleet.errors import InvalidArgument, ObservationError, TrainingDiverged
 from envfleet.training import events
-from envfleet.training.arena.building import make_agent
+from envfleet.training.arena.building import action_table_of, make_agent
 from envfleet.training.arena.stage import Stage, int_of
 from envfleet.training.arena.stopwatch import Stopwatch
 from envfleet.training.config import RunConfig
@@ -77,6 +79,7 @@ class Trainer:
                 closing.callback(observer.close)
             self._stage = Stage(config, self.options, (for_envs, for_opponents), self._watch)
             closing.callback(lambda: self._stage.arena.close())  # noqa: PLW0108  # the arena of the last phase
+            _check_actions(config, self._stage)
             seed, is_new = int_of(for_agent), not is_resumed
             self.agent = make_agent(config, self.options, self._stage, seed=seed, takes_weights=is_new)
             self._learner = make_learner(self.agent, config)
@@ -134,12 +137,12 @@ class Trainer:
         watch.lap("act")
         arena.send(actions)
         watch.lap("env")
-        self.tally.add_figures(self._learner.learn())
+        self.tally.figures.add(self._learner.learn())
         watch.lap("update")
         step = arena.recv()
         watch.lap("env")
         _check_rewards(step.transitions, arena.num_envs)
-        self.tally.add_figures(self._learner.take(step.transitions))
+        self.tally.figures.add(self._learner.take(step.transitions))
         watch.lap("update")
         self._observations = step.observations
         _check_finite(step.observations, self.agent.packing, arena.seats % arena.num_envs)
@@ -166,7 +169,7 @@ class Trainer:
         }
         due = {name for name, every in periods.items() if every is not None and before // every < after // every}
         if due or self._curriculum.is_phase_over:
-            self.tally.add_figures(self._learner.finish())
+            self.tally.figures.add(self._learner.finish())
         if "report" in due:
             self._tell_learned()
         if "snapshot" in due and needs_pool(self._curriculum.phase.opponent):
@@ -205,7 +208,7 @@ class Trainer:
 
     def _end_phase(self) -> None:
         """Reset all sub-environments together; running episodes are closed as if time had ended them."""
-        self.tally.add_figures(self._learner.end_phase())
+        self.tally.figures.add(self._learner.end_phase())
         self._tell_learned()
         self._watch.lap("update")
         self._curriculum.advance()
@@ -243,7 +246,7 @@ class Trainer:
             self.save()
             self._tell_learned()
         else:
-            self.tally.add_figures(self._learner.finish())
+            self.tally.figures.add(self._learner.finish())
             self._tell_learned()
             if self.tally.examined_at != self.transitions:
                 self.evaluate()
@@ -267,7 +270,7 @@ class Trainer:
             observer.on_event(event)
 
     def _tell_learned(self) -> None:
-        figures = self.tally.take_figures()
+        figures, self.tally.figures = self.tally.figures.result(), Means()
         if figures:
             self._tell(events.Learned, figures=figures)
 
@@ -335,6 +338,21 @@ class Trainer:
     def times(self) -> events.Times:
         """Return where the seconds of this sitting went."""
         return self._watch.times
+
+
+def _check_actions(config: RunConfig, stage: Stage) -> None:
+    """Check that DDDQN plays by numbered actions, or by those of a game that has a table of them.
+
+    Raises:
+        InvalidArgument: Its actions are continuous.
+    """
+    space = stage.arena.single_action_space
+    has_numbers = config.agent.type != "DDDQN" or action_table_of(config, stage.game) is not None
+    if not has_numbers and isinstance(space, spaces.Box):
+        raise InvalidArgument(
+            "agent.type is 'DDDQN', which chooses among numbered actions, but "
+            f"{config.curriculum.phases[0].environment.id!r} has continuous ones, {space}: take SAC, TD3 or PPO"
+        )
 
 
 def _check_finite(observations: NDArray[Any], packing: Packing, env_indices: NDArray[np.int64]) -> None:
