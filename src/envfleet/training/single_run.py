@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from envfleet.files import NO_ROOM
 from envfleet.training.arena.stage import check_phases
-from envfleet.training.config import RunConfig, change_config, read_config
+from envfleet.training.config import RunConfig, read_config
+from envfleet.training.config.reading import change_config
 from envfleet.training.events import LEARNER, Examination, Observer, find_observers
 from envfleet.training.folder import reserve
 from envfleet.training.loop.trainer import Trainer

@@ -7,12 +7,9 @@ try:
 except ImportError as error:
     raise MissingDependency("training needs pydantic, which is not installed: pip install 'envfleet[train]'") from error
 
-from envfleet.training.config.agents import agent_config
-from envfleet.training.config.opponents import shares_of
 from envfleet.training.config.phases import Phase
 from envfleet.training.config.reading import (
-    change_config,
-    config_for,
+    agent_config,
     find_config,
     json_schema,
     parse_config,
@@ -25,12 +22,9 @@ __all__ = [
     "Phase",
     "RunConfig",
     "agent_config",
-    "change_config",
-    "config_for",
     "find_config",
     "json_schema",
     "parse_config",
     "read_config",
-    "shares_of",
     "shipped_names",
 ]

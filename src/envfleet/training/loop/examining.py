@@ -9,8 +9,8 @@ from typing import Any
 
 from envfleet.agents import Agent
 from envfleet.envs.games import RANDOM, Game
-from envfleet.training.config import RunConfig, shares_of
-from envfleet.training.config.opponents import NOBODY, SCRIPT, NamedOpponent
+from envfleet.training.config import RunConfig
+from envfleet.training.config.opponents import NOBODY, SCRIPT, NamedOpponent, shares_of
 from envfleet.training.config.phases import Environment
 from envfleet.training.evaluation.evaluation import Evaluation, MeanReturn, Score, evaluate, evaluate_returns
 from envfleet.training.evaluation.ratings import Rating, rate

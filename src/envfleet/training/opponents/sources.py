@@ -9,7 +9,7 @@ from typing import Any
 
 from envfleet.agents import Agent
 from envfleet.envs.games import Game
-from envfleet.training.config import Phase, shares_of
+from envfleet.training.config import Phase
 from envfleet.training.config.opponents import (
     SCRIPT,
     MixedOpponent,
@@ -17,6 +17,7 @@ from envfleet.training.config.opponents import (
     SelfPlayOpponent,
     Single,
     SnapshotOpponent,
+    shares_of,
 )
 from envfleet.training.games.players import OwnPlayer, find_class, seat_player
 from envfleet.training.opponents.opponents import Entry

@@ -33,99 +33,76 @@ TABLES: dict[str, dict[str, Any]] = {
 """Columns of each table and their types; its file is the attribute of `RunFolder` of the same name."""
 
 
-class Table:
-    """A CSV file that rows are added to.
-
-    Args:
-        path: The file; it is made if need be, and what it holds stays until `cut`.
-        columns: Their names, the first line.
-    """
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path, self._columns = path, columns
-        self._file = path.open("ab", buffering=1 << 16)
-
-    def cut(self, size_bytes: int) -> None:
-        """Forget all behind the first bytes of the file; before the first rows are added.
-
-        Raises:
-            InvalidArgument: The file is shorter.
-        """
-        found = self.path.stat().st_size
-        if found < size_bytes:
-            raise InvalidArgument(
-                f"{self.path} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: put the "
-                "file back that belongs to it, or begin a new run"
-            )
-        self._file.truncate(size_bytes)
-        if not size_bytes:
-            self.add([self._columns])
-
-    def add(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows, each with a value per column; floats are written with six digits."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([_shown(value) for value in row] for row in rows)
-        with naming(self.path):
-            self._file.write(text.getvalue().encode())
-
-    def flush(self) -> None:
-        """Write what waits."""
-        with naming(self.path):
-            self._file.flush()
-
-    def sync(self) -> int:
-        """Write what waits down to the disk, and return how many bytes the file has."""
-        self.flush()
-        os.fsync(self._file.fileno())
-        return self.path.stat().st_size
-
-    def close(self) -> None:
-        """Write what waits and let go of the file."""
-        with naming(self.path):
-            self._file.close()
-
-
-def _shown(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
 class TableWriter(Observer):
     """Writes what happens to `episodes.csv`, `updates.csv` and `evaluations.csv`.
 
     They depend on the configuration alone: a run that was interrupted and resumed writes the same ones.
 
     Args:
-        folder: Of the run.
+        folder: Of the run; its files are made if need be, and what they hold stays until the run begins.
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._tables = {name: Table(getattr(folder, name), [*columns]) for name, columns in TABLES.items()}
+        self._paths: dict[str, Path] = {name: getattr(folder, name) for name in TABLES}
+        self._files = {name: path.open("ab", buffering=1 << 16) for name, path in self._paths.items()}
         self._sizes: Mapping[str, int] = {}
 
     def on_event(self, event: Event) -> None:
         """Write rows."""
         match event:
             case Began():
-                for name, table in self._tables.items():
-                    table.cut(self._sizes.get(name, 0))
+                for name in TABLES:
+                    self._cut(name, self._sizes.get(name, 0))
             case Episodes():
-                self._tables["episodes"].add(_episode_rows(event))
+                self._add("episodes", _episode_rows(event))
             case Learned():
                 place = (event.transitions, event.updates, event.phase)
-                self._tables["updates"].add((*place, name, float(value)) for name, value in event.figures.items())
+                self._add("updates", ((*place, name, float(value)) for name, value in event.figures.items()))
             case Evaluated():
                 for opponent, figures in (*event.results.items(), *event.ratings.items()):
                     row = (event.transitions, event.episodes, event.updates, event.phase, opponent)
-                    self._tables["evaluations"].add((*row, name, float(value)) for name, value in figures.items())
+                    self._add("evaluations", ((*row, name, float(value)) for name, value in figures.items()))
             case Progress():
-                for table in self._tables.values():
-                    table.flush()
+                self._flush()
             case Ended():
                 self.state_dict()
 
+    def _cut(self, name: str, size_bytes: int) -> None:
+        """Forget all behind the first bytes of a file.
+
+        Raises:
+            InvalidArgument: The file is shorter.
+        """
+        path = self._paths[name]
+        found = path.stat().st_size
+        if found < size_bytes:
+            raise InvalidArgument(
+                f"{path} has {found:,} bytes, but the checkpoint was made when it had {size_bytes:,}: put the "
+                "file back that belongs to it, or begin a new run"
+            )
+        self._files[name].truncate(size_bytes)
+        if not size_bytes:
+            self._add(name, [[*TABLES[name]]])
+
+    def _add(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows, each with a value per column; floats are written with six digits."""
+        text = io.StringIO()
+        shown = ([f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows)
+        csv.writer(text, lineterminator="\n").writerows(shown)
+        with naming(self._paths[name]):
+            self._files[name].write(text.getvalue().encode())
+
+    def _flush(self) -> None:
+        for name, file in self._files.items():
+            with naming(self._paths[name]):
+                file.flush()
+
     def state_dict(self) -> dict[str, Any]:
         """Return how long each file is, in bytes, after all so far is on the disk."""
-        return {name: table.sync() for name, table in self._tables.items()}
+        self._flush()
+        for file in self._files.values():
+            os.fsync(file.fileno())
+        return {name: path.stat().st_size for name, path in self._paths.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the files to these lengths when the run goes on."""
@@ -133,8 +110,9 @@ class TableWriter(Observer):
 
     def close(self) -> None:
         """Write what waits and let go of the files."""
-        for table in self._tables.values():
-            table.close()
+        for name, file in self._files.items():
+            with naming(self._paths[name]):
+                file.close()
 
 
 @dataclasses.dataclass(frozen=True)

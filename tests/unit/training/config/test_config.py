@@ -28,9 +28,9 @@ from envfleet.training.config import (
     json_schema,
     parse_config,
     read_config,
-    shares_of,
     shipped_names,
 )
+from envfleet.training.config.opponents import shares_of
 from envfleet.training.config.phases import Environment, Promotion, RewardBonus, RewardShaping
 from envfleet.training.config.run import AgentSection, Hyperparameters, Training
 

@@ -37,7 +37,7 @@ from envfleet.training.records import (
     read_history,
 )
 from envfleet.training.records.figures import draw_evaluations, draw_returns
-from envfleet.training.records.tables import Table, TableWriter
+from envfleet.training.records.tables import TableWriter
 from envfleet.training.records.tensorboard import TensorBoardWriter
 
 OPTIONS = {"num_envs": 2, "engine": "compiled"}
@@ -331,25 +331,26 @@ def test_half_a_line_is_not_read(run: RunFolder, tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_shorter_than_the_checkpoint_says_is_refused(tmp_path: Path) -> None:
-    table = Table(tmp_path / "a.csv", ("x", "y"))
-    with pytest.raises(InvalidArgument, match=r"a\.csv has 0 bytes, but the checkpoint was made when it had 1,000"):
-        table.cut(1000)
-    table.close()
+    folder = make_folder(tmp_path)
+    tables = TableWriter(folder)
+    tables.load_state_dict({"episodes": 1000, "updates": 0, "evaluations": 0})
+    with pytest.raises(InvalidArgument, match=r"episodes\.csv has 0 bytes, but .* when it had 1,000"):
+        tables.on_event(played.begin(folder.path, 6400))
+    tables.close()
 
 
 def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    table = Table(path, ("x", "y"))
-    table.cut(0)
+    folder = make_folder(tmp_path)
+    tables = TableWriter(folder)
+    tables.on_event(played.begin(folder.path))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(OSError, match=r"too large: '.*a\.csv'"):
-            table.add([("a long word", "another")] * 5000)
-        assert path.stat().st_size <= 100
+        with pytest.raises(OSError, match=r"too large: '.*\.csv'"):
+            tell([tables], *[event for seed in range(20) for event in played.rounds(seed=seed)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    table.close()
+    tables.close()
 
 
 def test_logs_behind_the_checkpoint_are_hidden_from_tensorboard(tmp_path: Path) -> None:
