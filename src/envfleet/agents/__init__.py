@@ -17,7 +17,7 @@ from envfleet.agents.networks import network_of
 from envfleet.agents.off_policy import OffPolicyAgent
 from envfleet.agents.ppo import PPO, PPOConfig
 from envfleet.agents.randomness import ColouredNoise
-from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer
+from envfleet.agents.replay import Priorities, ReplayBuffer
 from envfleet.agents.sac import SAC, SACConfig
 from envfleet.agents.slabs import Collector, Slab, SlabWriter
 from envfleet.agents.td3 import TD3, TD3Config
@@ -37,7 +37,7 @@ __all__ = [
     "OffPolicyAgent",
     "OffPolicyConfig",
     "PPOConfig",
-    "PrioritisedReplay",
+    "Priorities",
     "ReplayBuffer",
     "SACConfig",
     "Slab",

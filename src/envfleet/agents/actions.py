@@ -106,6 +106,7 @@ class Bounds:
         self._low, self._high, self._dtype = space.low, space.high, space.dtype
         self._middle = (space.low.astype(np.float64) + space.high) / 2
         self._reach = (space.high.astype(np.float64) - space.low) / 2
+        self._divisor = np.where(self._reach == 0, 1.0, self._reach)
 
     def take(self, units: NDArray[Any]) -> NDArray[Any]:
         """Actions of the box, `(N, …)`, from numbers in [-1, 1], `(N, size)`."""
@@ -115,8 +116,7 @@ class Bounds:
 
     def units(self, actions: NDArray[Any]) -> NDArray[np.float32]:
         """Numbers in [-1, 1], float32 `(N, size)`, from actions, `(N, …)`; where the box has no width, 0."""
-        reach = np.where(self._reach == 0, 1.0, self._reach)
-        units: NDArray[Any] = (np.asarray(actions, np.float64) - self._middle) / reach
+        units: NDArray[Any] = (np.asarray(actions, np.float64) - self._middle) / self._divisor
         return units.clip(-1.0, 1.0).reshape(len(units), self.size).astype(np.float32)
 
 

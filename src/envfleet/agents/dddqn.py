@@ -19,7 +19,7 @@ from envfleet.agents.flat import Flat, workspace
 from envfleet.agents.hyperparameters import OffPolicyConfig, check_above, check_between
 from envfleet.agents.networks import DuelingNetwork, target_of
 from envfleet.agents.off_policy import Compiled, OffPolicyAgent
-from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
+from envfleet.agents.replay import Batch, Priorities, ReplayBuffer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,12 +64,9 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
 
     def _build(self) -> None:
         config, self._choices = self.config, choices_of(self.action_space)
-        form = (config.capacity, self.packing.space, (), torch.int64)
-        rng, place, alpha = self.random.replay, config.replay_device or self.device, config.priority_alpha
-        if config.prioritised:
-            self._remember_in(PrioritisedReplay(*form, rng=rng, device=place, alpha=alpha, beta=self._beta))
-        else:
-            self._remember_in(ReplayBuffer(*form, rng=rng, device=place))
+        priorities = Priorities(config.capacity, config.priority_alpha, self._beta) if config.prioritised else None
+        form, place = (config.capacity, self.packing.space, (), torch.int64), config.replay_device or self.device
+        self._remember_in(ReplayBuffer(*form, rng=self.random.replay, device=place, priorities=priorities))
         self._network = DuelingNetwork(self.packing, config, len(self._choices)).to(self.device)
         self._target = target_of(self._network)
         self._follower = Follower(self._target, self._network)
@@ -119,8 +116,8 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         errors = functional.huber_loss(values, goals, reduction="none")
         loss = (batch.weights * errors).mean()
         descend(self._optimiser, loss, config.max_grad_norm)
-        if isinstance(self.replay, PrioritisedReplay):
-            self.replay.set_errors(batch.indices, (goals - values).detach().cpu().numpy())
+        if self.replay.priorities is not None:
+            self.replay.priorities.set_errors(batch.indices, (goals - values).detach().cpu().numpy())
         if (self.num_updates + 1) % config.target_period == 0:
             self._follower.step(config.target_tau)
         return {"loss": loss, "value": values.mean()}
@@ -137,8 +134,8 @@ class DDDQN(OffPolicyAgent[DDDQNConfig]):
         moves = (self.num_updates + 1) % config.target_period == 0
         tau, max_norm = config.target_tau if moves else 0.0, config.max_grad_norm or 0.0
         loss, value, errors = _learn(batch, parts.next_step(), target.values, tau, max_norm, self._work)
-        if isinstance(self.replay, PrioritisedReplay):
-            self.replay.set_errors(batch.indices, errors)
+        if self.replay.priorities is not None:
+            self.replay.priorities.set_errors(batch.indices, errors)
         return {"loss": loss, "value": value}
 
     def _choose_compiled(self, acting: F32, rows: F32, noise: F32 | None) -> NDArray[np.int64]:

@@ -18,9 +18,9 @@ from envfleet.agents.compiled import F32
 from envfleet.agents.descent import Adam, Means
 from envfleet.agents.flat import Flat
 from envfleet.agents.hyperparameters import OffPolicyConfig
-from envfleet.agents.n_step import NStep
+from envfleet.agents.n_step import NStepWriter
 from envfleet.agents.randomness import ColouredNoise
-from envfleet.agents.replay import Batch, PrioritisedReplay, ReplayBuffer
+from envfleet.agents.replay import Batch, ReplayBuffer
 from envfleet.agents.transitions import Transitions
 
 Config = TypeVar("Config", bound=OffPolicyConfig)
@@ -87,8 +87,9 @@ class OffPolicyAgent(Agent[Config]):
     _noise: ColouredNoise | None = None
 
     def _remember_in(self, replay: ReplayBuffer) -> None:
-        self.replay, self._n_step = replay, NStep(self.num_envs, self.config.num_steps, self.config.gamma)
-        self._memories = {"replay": replay, "n_step": self._n_step}
+        self.replay = replay
+        self._writer = NStepWriter(replay, self.num_envs, self.config.num_steps, self.config.gamma)
+        self._memories = {"replay": replay, "n_step": self._writer}
 
     @property
     def is_warm(self) -> bool:
@@ -102,7 +103,7 @@ class OffPolicyAgent(Agent[Config]):
 
     def remember(self, transitions: Transitions) -> None:
         """Put transitions into the replay buffer, at most one per sub-environment, in the order they happened."""
-        self.replay.add(self._n_step.push(transitions, self._encode(transitions.actions)))
+        self._writer.write(transitions, self._encode(transitions.actions))
         self.num_transitions += len(transitions)
         self._start_noise(transitions.env_indices[transitions.ended])
 
@@ -112,9 +113,7 @@ class OffPolicyAgent(Agent[Config]):
         Steps that wait for n rewards are kept as if the episode had been truncated.
         """
         rows = np.asarray(env_indices, np.int64)
-        left = self._n_step.cut(rows)
-        if left is not None:
-            self.replay.add(left)
+        self._writer.cut(rows)
         self._start_noise(rows)
 
     def update(self, num_updates: int = 1) -> dict[str, float]:
@@ -135,7 +134,7 @@ class OffPolicyAgent(Agent[Config]):
         Compiled updates leave the interpreter to others, and only uniform batches can be drawn before the last updates
         are made.
         """
-        return self.is_compiled and not isinstance(self.replay, PrioritisedReplay)
+        return self.is_compiled and self.replay.priorities is None
 
     def prepare(self, num_updates: int) -> Lesson:
         """Draw what so many updates learn from."""

@@ -13,11 +13,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.agents.compiled import compiled
-from envfleet.agents.n_step import Discounted
 from envfleet.agents.packing import encode
 from envfleet.agents.saving import as_array
 from envfleet.errors import InvalidArgument
 
+COLUMNS = ("observations", "actions", "rewards", "discounts", "next_observations")
 _GATHERED = 8  # batches at once
 _SMALLEST_ERROR = 1e-3
 
@@ -55,7 +55,9 @@ class Batch(NamedTuple):
 
 
 class ReplayBuffer:
-    """The last `capacity` transitions, drawn from uniformly with replacement.
+    """The last `capacity` transitions, drawn from uniformly with replacement, or by priority.
+
+    The value of a transition is `rewards + discounts * V(next_observations)`.
 
     Memory is taken as it is filled: per transition twice an observation in its own dtype (floats as float32, images as
     uint8), an action and two float32. `size_bytes` is what a full buffer takes.
@@ -67,6 +69,7 @@ class ReplayBuffer:
         action_dtype: Likewise.
         rng: What sampling draws from; the agent keeps (and saves) it.
         device: Where the transitions are held; sampled batches are there as well.
+        priorities: What transitions are drawn by, instead of uniformly.
 
     Examples:
         >>> space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
@@ -83,6 +86,7 @@ class ReplayBuffer:
         *,
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
+        priorities: Priorities | None = None,
     ) -> None:
         if capacity < 1:
             raise InvalidArgument(f"capacity={capacity}: pass the number of transitions to hold, at least 1")
@@ -92,49 +96,57 @@ class ReplayBuffer:
         held = torch.float32 if dtype.kind == "f" else torch.from_numpy(np.empty(0, dtype)).dtype
         number = ((), torch.float32)
         self._forms = ((shape, held), (action_shape, action_dtype), number, number, (shape, held))
-        self.capacity, self.device = capacity, torch.device(device)
+        self.capacity, self.device, self.priorities = capacity, torch.device(device), priorities
         self._rng, self._next, self._size = rng, 0, 0
+        self._is_host = self.device.type == "cpu"  # whose memory NumPy and compiled code write to
 
     @functools.cached_property
     def _columns(self) -> list[torch.Tensor]:  # made when they are first needed: agents that only play have none
         return [torch.empty((self.capacity, *shape), dtype=dtype, device=self.device) for shape, dtype in self._forms]
 
     @functools.cached_property
-    def _arrays(self) -> list[NDArray[Any]]:  # on the CPU the same memory, which NumPy writes to in a tenth of the time
-        return [column.numpy() for column in self._columns if self.device.type == "cpu"]
+    def _arrays(self) -> tuple[NDArray[Any], ...]:  # the same memory
+        return tuple(column.view(self.capacity, -1).numpy() for column in self._columns)
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def row_forms(self) -> list[tuple[int, Any]]:
+        """Elements and NumPy's dtype of what `room` has of each column, in the order of `COLUMNS`."""
+        return [(math.prod(shape), torch.empty(0, dtype=dtype).numpy().dtype) for shape, dtype in self._forms]
 
     @property
     def size_bytes(self) -> int:
         """Memory of a full buffer."""
         return self.capacity * sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._forms)
 
-    def add(self, transitions: Discounted) -> NDArray[np.int64]:
-        """Write M transitions at once; of more than `capacity` the last ones stay.
+    def room(self, count: int) -> tuple[tuple[NDArray[Any], ...], int]:
+        """Return where to write up to `count` transitions that `add` is told of.
 
         Returns:
-            The places they were written to, `(min(M, capacity),)`.
+            An array for each column, `(rows, elements)`, and the row of the first transition; the others follow it,
+            around the end.
         """
-        given = len(transitions.rewards)
-        count = min(given, self.capacity)
-        start = (self._next + given - count) % self.capacity
-        first = min(count, self.capacity - start)  # before the buffer wraps
-        for number, values in enumerate(transitions):
-            self._write(number, start, values[given - count :][:first])
-            if first < count:
-                self._write(number, 0, values[given - count + first :])
-        self._next = (start + count) % self.capacity
-        self._size = min(self._size + given, self.capacity)
-        return (start + np.arange(count)) % self.capacity
+        if self._is_host:
+            return self._arrays, self._next
+        return tuple(np.empty((count, size), dtype) for size, dtype in self.row_forms), 0
 
-    def _write(self, number: int, start: int, values: NDArray[Any]) -> None:
-        if self._arrays:
-            self._arrays[number][start : start + len(values)] = values
-        else:
-            column = self._columns[number]
-            column[start : start + len(values)] = torch.tensor(values, dtype=column.dtype, device=column.device)
+    def add(self, arrays: tuple[NDArray[Any], ...], count: int) -> None:
+        """Take in `count` transitions that were written to `room`; of more than `capacity` the last ones stay."""
+        next_place, last = self._next, min(count, self.capacity)
+        self._next, self._size = (next_place + count) % self.capacity, min(self._size + count, self.capacity)
+        if self._is_host and self.priorities is None:
+            return
+        places = (next_place + np.arange(count - last, count)) % self.capacity
+        if not self._is_host:
+            rows = torch.from_numpy(places).to(self.device)
+            for column, array in zip(self._columns, arrays, strict=True):
+                column[rows] = (
+                    torch.from_numpy(array[count - last : count]).to(self.device).view(last, *column.shape[1:])
+                )
+        if self.priorities is not None:
+            self.priorities.add(places)
 
     def sample(self, batch_size: int) -> Batch:
         """Draw `batch_size` transitions.
@@ -142,18 +154,25 @@ class ReplayBuffer:
         Raises:
             InvalidArgument: The buffer is empty.
         """
-        self._check_filled()
-        indices = self._rng.integers(self._size, size=batch_size)
-        return self._take(indices, torch.ones(batch_size, device=self.device))
+        if not self._size:
+            raise InvalidArgument("sample() of an empty replay buffer: add transitions first")
+        if self.priorities is None:
+            indices, weights = self._rng.integers(self._size, size=batch_size), np.ones(batch_size, np.float32)
+        else:
+            indices, weights = self.priorities.draw(batch_size, self._size, self._rng)
+        places = torch.from_numpy(indices).to(self.device)
+        columns = (column.index_select(0, places) for column in self._columns)
+        return Batch._make((*columns, torch.from_numpy(weights).to(self.device), indices))
 
     def batches(self, count: int, batch_size: int) -> Iterator[Batch]:
-        """Draw as `sample` does `count` times, but gather the transitions of several batches at once.
+        """Draw as `sample` does `count` times; without priorities several batches are gathered at once.
 
         Raises:
             InvalidArgument: The buffer is empty.
         """
-        for first in range(0, count, _GATHERED):
-            rows = min(_GATHERED, count - first) * batch_size
+        most = _GATHERED if self.priorities is None else 1  # priorities may change in between
+        for first in range(0, count, most):
+            rows = min(most, count - first) * batch_size
             joint = self.sample(rows)
             for start in range(0, rows, batch_size):
                 part = slice(start, start + batch_size)
@@ -162,20 +181,15 @@ class ReplayBuffer:
     def clear(self) -> None:
         """Forget all transitions."""
         self._next = self._size = 0
-
-    def _check_filled(self) -> None:
-        if not self._size:
-            raise InvalidArgument("sample() of an empty replay buffer: add transitions first")
-
-    def _take(self, indices: NDArray[np.int64], weights: torch.Tensor) -> Batch:
-        places = torch.from_numpy(indices).to(self.device)
-        return Batch._make((*(column.index_select(0, places) for column in self._columns), weights, indices))
+        if self.priorities is not None:
+            self.priorities.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes: copies of the transitions there are, and the place of the next."""
         columns = (column[: self._size].cpu().clone() for column in self._columns)
-        named = dict(zip(Discounted._fields, columns, strict=True))
-        return {"columns": named, "next": self._next, "size": self._size, "capacity": self.capacity}
+        priorities = None if self.priorities is None else self.priorities.state_dict()
+        place = {"next": self._next, "size": self._size, "capacity": self.capacity}
+        return {"columns": dict(zip(COLUMNS, columns, strict=True)), "priorities": priorities, **place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold what another buffer of the same capacity held, at the same places.
@@ -188,8 +202,10 @@ class ReplayBuffer:
                 f"a saved replay buffer has capacity {state['capacity']}, this one {self.capacity}: make them equal"
             )
         self._next, self._size = int(state["next"]), int(state["size"])
-        for name, column in zip(Discounted._fields, self._columns, strict=True):
+        for name, column in zip(COLUMNS, self._columns, strict=True):
             column[: self._size] = state["columns"][name].to(self.device)
+        if self.priorities is not None:
+            self.priorities.load_state_dict(state["priorities"])
 
 
 class SumTree:
@@ -261,83 +277,57 @@ def _find(nodes: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.i
     return found
 
 
-class PrioritisedReplay(ReplayBuffer):
-    """A replay buffer drawn from in proportion to priorities (Schaul et al. 2016, arXiv:1511.05952, section 3).
+class Priorities:
+    """Priorities of the transitions of a replay buffer (Schaul et al. 2016, arXiv:1511.05952, section 3).
 
     New transitions get the highest priority seen so far, so that each is likely to be drawn soon.
 
     Args:
-        capacity: As in `ReplayBuffer`, and so are all but the last two.
-        observation_space: As above.
-        action_shape: As above.
-        action_dtype: As above.
-        rng: As above.
-        device: As above; priorities are always kept in NumPy.
+        capacity: Of the buffer.
         alpha: Exponent of priorities: 0 is uniform.
         beta: Returns the exponent of the importance weights of the next batch: 1 makes up for the bias of sampling in
             full, 0 not at all. The largest weight of a batch is 1.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        observation_space: spaces.Space[Any],
-        action_shape: tuple[int, ...] = (),
-        action_dtype: torch.dtype = torch.float32,
-        *,
-        rng: np.random.Generator,
-        device: torch.device | str = "cpu",
-        alpha: float = 0.6,
-        beta: Callable[[], float] = lambda: 1.0,
-    ) -> None:
-        super().__init__(capacity, observation_space, action_shape, action_dtype, rng=rng, device=device)
-        self._tree = SumTree(capacity)
-        self._alpha, self._beta, self._highest = alpha, beta, 1.0
+    def __init__(self, capacity: int, alpha: float = 0.6, beta: Callable[[], float] = lambda: 1.0) -> None:
+        self._capacity, self._alpha, self._beta = capacity, alpha, beta
+        self._tree, self._highest = SumTree(capacity), 1.0
 
-    def add(self, transitions: Discounted) -> NDArray[np.int64]:
-        """Write M transitions at once, with the highest priority there is."""
-        places = super().add(transitions)
+    def add(self, places: NDArray[np.int64]) -> None:
+        """Give these places the highest priority there is."""
         self._tree.set(places, np.full(len(places), self._highest))
-        return places
 
-    def sample(self, batch_size: int) -> Batch:
-        """Draw `batch_size` transitions, one from each of as many equal slices of all priority."""
-        self._check_filled()
-        slices = (np.arange(batch_size) + self._rng.random(batch_size)) / batch_size
-        indices = self._tree.find(slices * self._tree.total)
-        chances = self._tree.get(indices) / self._tree.total
-        weights = (self._size * chances) ** -self._beta()
-        return self._take(indices, torch.from_numpy(weights / weights.max()).to(self.device, torch.float32))
+    def draw(self, count: int, size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Draw places, one from each of as many equal slices of all priority, of a buffer of `size` transitions.
 
-    def batches(self, count: int, batch_size: int) -> Iterator[Batch]:
-        """Draw as `sample` does, one by one, as priorities may change in between."""
-        for _ in range(count):
-            yield self.sample(batch_size)
+        Returns:
+            The places, and their importance weights, `(count,)` each.
+        """
+        slices = (np.arange(count) + rng.random(count)) / count
+        places = self._tree.find(slices * self._tree.total)
+        weights = (size * (self._tree.get(places) / self._tree.total)) ** -self._beta()
+        return places, (weights / weights.max()).astype(np.float32)
 
-    def set_errors(self, indices: NDArray[np.int64], errors: NDArray[Any]) -> None:
+    def set_errors(self, places: NDArray[np.int64], errors: NDArray[Any]) -> None:
         """Give transitions the priority `(|error| + 0.001) ** alpha`, so that none is never drawn again.
 
         Args:
-            indices: Of a batch, `(B,)`.
+            places: `indices` of a batch, `(B,)`.
             errors: Temporal-difference errors, `(B,)`.
         """
         priorities = (np.abs(np.asarray(errors, np.float64)) + _SMALLEST_ERROR) ** self._alpha
         self._highest = max(self._highest, float(priorities.max()))
-        self._tree.set(indices, priorities)
+        self._tree.set(places, priorities)
 
     def clear(self) -> None:
-        """Forget all transitions."""
-        super().clear()
-        self._tree = SumTree(self.capacity)
+        """Forget all of them but the highest."""
+        self._tree = SumTree(self._capacity)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of `ReplayBuffer`, with priorities."""
-        priorities = self._tree.get(np.arange(self._size))
-        return {**super().state_dict(), "priorities": priorities, "highest": self._highest}
+        """Return what `load_state_dict` takes."""
+        return {"numbers": self._tree.get(np.arange(self._capacity)), "highest": self._highest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As of `ReplayBuffer`, with priorities."""
-        super().load_state_dict(state)
-        self._tree = SumTree(self.capacity)
-        self._tree.set(np.arange(self._size), as_array(state["priorities"]))
+        """Take over the state of another."""
+        self._tree.set(np.arange(self._capacity), as_array(state["numbers"]))
         self._highest = float(state["highest"])

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from envfleet.agents import DDDQN, SAC, TD3, DDDQNConfig, SACConfig, TD3Config
 from envfleet.agents.descent import Adam
 from envfleet.agents.off_policy import Lesson
-from envfleet.agents.replay import Batch, PrioritisedReplay
+from envfleet.agents.replay import Batch
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -85,16 +85,16 @@ def test_first_gradients_are_autograds(kind: str) -> None:
 def test_hundreds_of_updates_are_torchs(kind: str) -> None:
     agents = [make(kind, compiled=True), make(kind, compiled=False)]
     for agent in agents:
-        if isinstance(agent.replay, PrioritisedReplay):
-            agent.replay._tree.set(np.arange(ROWS), np.ones(ROWS))
+        if agent.replay.priorities is not None:
+            agent.replay.priorities._tree.set(np.arange(ROWS), np.ones(ROWS))
     found, expected = learn(agents, 300)
     for figures, wanted in zip(found, expected, strict=True):
         assert figures == pytest.approx(wanted, rel=2e-3, abs=2e-3)
     observations = np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32)
     actions, wanted_actions = (agent.act_batch(observations, deterministic=True) for agent in agents)
     assert np.mean(np.abs(actions - wanted_actions)) < 1e-3
-    if isinstance(agents[0].replay, PrioritisedReplay):
-        priorities = [agent.replay._tree.get(np.arange(ROWS)) for agent in agents]
+    if agents[0].replay.priorities is not None:
+        priorities = [agent.replay.priorities._tree.get(np.arange(ROWS)) for agent in agents]
         assert priorities[0] == pytest.approx(priorities[1], rel=1e-3)
 
 

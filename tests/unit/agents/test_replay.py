@@ -11,31 +11,34 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envfleet.agents.n_step import Discounted
-from envfleet.agents.replay import PrioritisedReplay, ReplayBuffer, SumTree
+from envfleet.agents.replay import Priorities, ReplayBuffer, SumTree
 from envfleet.errors import InvalidArgument
 
 SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 
 
-def numbered(first: int, count: int) -> Discounted:
-    """Transitions whose every column tells their number."""
-    numbers = np.arange(first, first + count, dtype=np.float64)
-    pairs = np.stack([numbers, numbers], axis=1)
-    return Discounted(pairs, numbers.astype(np.int64), numbers, numbers / 1000, pairs + 1)
+def add(replay: ReplayBuffer, first: int, count: int) -> None:
+    """Add transitions whose every column tells their number."""
+    arrays, place = replay.room(count)
+    for number in range(first, first + count):
+        columns = ((number, number), number, number, number / 1000, (number + 1, number + 1))
+        for array, column in zip(arrays, columns, strict=True):
+            array[(place + number - first) % len(array)] = column
+    replay.add(arrays, count)
 
 
-def make(capacity: int = 10, kind: Any = ReplayBuffer) -> Any:
-    return kind(capacity, SPACE, (), torch.int64, rng=np.random.default_rng(0))
+def make(capacity: int = 10, *, by_priority: bool = False, **options: Any) -> ReplayBuffer:
+    priorities = Priorities(capacity, **options) if by_priority else None
+    return ReplayBuffer(capacity, SPACE, (), torch.int64, rng=np.random.default_rng(0), priorities=priorities)
 
 
-@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritisedReplay])
-def test_batches_are_those_drawn_one_by_one(kind: Any) -> None:
-    together, apart = make(kind=kind), make(kind=kind)
+@pytest.mark.parametrize("by_priority", [False, True])
+def test_batches_are_those_drawn_one_by_one(by_priority: bool) -> None:
+    together, apart = make(by_priority=by_priority), make(by_priority=by_priority)
     for replay in (together, apart):
-        replay.add(numbered(0, 7))
-        if kind is PrioritisedReplay:
-            replay.set_errors(np.arange(7), np.arange(7))
+        add(replay, 0, 7)
+        if replay.priorities is not None:
+            replay.priorities.set_errors(np.arange(7), np.arange(7))
     for batch in together.batches(19, 5):
         alone = apart.sample(5)
         assert batch.indices.tolist() == alone.indices.tolist()
@@ -47,12 +50,11 @@ def test_batches_are_those_drawn_one_by_one(kind: Any) -> None:
 @given(st.integers(1, 12), st.lists(st.integers(0, 30), min_size=1, max_size=6))
 @settings(max_examples=80)
 def test_the_last_transitions_are_held_and_no_others(capacity: int, counts: list[int]) -> None:
-    for kind in (ReplayBuffer, PrioritisedReplay):
-        replay, told = make(capacity, kind), 0
+    for by_priority in (False, True):
+        replay, told = make(capacity, by_priority=by_priority), 0
         for count in counts:
-            places = replay.add(numbered(told, count))
+            add(replay, told, count)
             told += count
-            assert len(places) == min(count, capacity)
         expected = set(range(max(0, told - capacity), told))
         assert len(replay) == len(expected)
         if not expected:
@@ -71,29 +73,42 @@ def test_images_stay_uint8_and_memory_is_told() -> None:
     replay = ReplayBuffer(100, space, (2,), rng=np.random.default_rng(0))
     assert replay.size_bytes == 100 * (2 * 8 * 8 * 3 + 2 * 4 + 4 + 4)
     images = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
-    replay.add(Discounted(images, np.zeros((5, 2)), np.arange(5.0), np.zeros(5), images))
+    arrays, _ = replay.room(5)
+    arrays[0][:5], arrays[2][:5, 0] = images.reshape(5, -1), np.arange(5)
+    replay.add(arrays, 5)
     batch = replay.sample(20)
     assert batch.observations.dtype == torch.uint8
     assert np.array_equal(batch.observations.numpy(), images[batch.rewards.long().numpy()])
 
 
-@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritisedReplay])
-def test_a_buffer_goes_on_from_its_state(kind: Any) -> None:
-    rngs = np.random.default_rng(3), np.random.default_rng(3)
-    first, second = (kind(7, SPACE, (), torch.int64, rng=rng) for rng in rngs)
-    first.add(numbered(0, 10))
-    if kind is PrioritisedReplay:
-        first.set_errors(np.arange(7), np.arange(7.0))
+@pytest.mark.parametrize("by_priority", [False, True])
+def test_a_buffer_goes_on_from_its_state(by_priority: bool) -> None:
+    first, second = (make(7, by_priority=by_priority) for _ in range(2))
+    add(first, 0, 10)
+    if first.priorities is not None:
+        first.priorities.set_errors(np.arange(7), np.arange(7.0))
     state = first.state_dict()
-    first.add(numbered(10, 3))
+    add(first, 10, 3)
     second.load_state_dict(state)
-    second.add(numbered(10, 3))
+    add(second, 10, 3)
     assert torch.equal(first.sample(50).actions, second.sample(50).actions)
     with pytest.raises(InvalidArgument, match="capacity 7, this one 8"):
-        make(8, kind).load_state_dict(state)
+        make(8, by_priority=by_priority).load_state_dict(state)
     first.clear()
     with pytest.raises(InvalidArgument, match="empty"):
         first.sample(1)
+
+
+@pytest.mark.parametrize("by_priority", [False, True])
+def test_memory_of_a_device_gets_copies(by_priority: bool) -> None:
+    """As on a GPU, which is not needed for it: what compiled code writes is copied to the columns."""
+    host, device = make(7, by_priority=by_priority), make(7, by_priority=by_priority)
+    device._is_host = False
+    for first, count in ((0, 3), (3, 1), (4, 6), (10, 0), (10, 9)):
+        for replay in (host, device):
+            add(replay, first, count)
+        batches = [replay.sample(50) for replay in (host, device)]
+        assert all(torch.equal(*map(torch.as_tensor, pair)) for pair in zip(*batches, strict=True))
 
 
 @given(st.integers(1, 70), st.data())
@@ -117,17 +132,16 @@ def test_a_sum_tree_finds_what_cumulative_sums_find(capacity: int, data: Any) ->
 def test_priorities_are_the_chances_of_being_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.agents.replay._SMALLEST_ERROR", 0.0)
     betas = iter([1.0, 0.0, 1.0])
-    replay = PrioritisedReplay(
-        8, SPACE, (), torch.int64, rng=np.random.default_rng(0), alpha=0.5, beta=lambda: next(betas)
-    )
-    replay.add(numbered(0, 8))
+    replay = make(8, by_priority=True, alpha=0.5, beta=lambda: next(betas))
+    assert replay.priorities is not None
+    add(replay, 0, 8)
     errors = np.array([0.0, 1, 4, 9, 16, 25, 36, 49])  # square roots: 0 to 7
-    replay.set_errors(np.arange(8), -errors)
+    replay.priorities.set_errors(np.arange(8), -errors)
     batch = replay.sample(28_000)
     counts = np.bincount(batch.actions.numpy(), minlength=8)
     assert np.abs(counts - 1000 * np.arange(8)).max() <= 1  # slices make it nearly exact
     weights = batch.weights.numpy()
     assert weights == pytest.approx(1 / batch.actions.numpy())  # inverse to the chances, the largest of them 1
     assert replay.sample(10).weights.tolist() == [1.0] * 10
-    replay.add(numbered(8, 1))  # in the place of 0, with the highest priority, 7
+    add(replay, 8, 1)  # in the place of 0, with the highest priority, 7
     assert np.bincount(replay.sample(35_000).actions.numpy(), minlength=9)[8] == pytest.approx(7000, abs=1)

@@ -8,12 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envfleet
-from envfleet.agents.n_step import Discounted, NStep
+from envfleet.agents.n_step import NStepWriter
+from envfleet.agents.replay import COLUMNS, ReplayBuffer
 from envfleet.agents.transitions import Transitions, TransitionWriter
 from envfleet.errors import InvalidArgument
 
@@ -60,11 +62,16 @@ def in_rows(transitions: Transitions) -> list[tuple[Any, ...]]:
     return [tuple(np.asarray(column[row]).tolist() for column in columns) for row in range(len(transitions))]
 
 
-def discounted_rows(left: Discounted | None) -> list[tuple[Any, ...]]:
-    if left is None:
-        return []
-    columns = (left.observations, left.actions, left.rewards, left.discounts, left.next_observations)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+def n_steps_into(count: int, num_steps: int, space: Any, action_shape: tuple[int, ...] = ()) -> Any:
+    """A writer over n steps, with the buffer it writes to."""
+    action_dtype = torch.int64 if action_shape == () else torch.uint8
+    replay = ReplayBuffer(1000, space, action_shape, action_dtype, rng=np.random.default_rng(0))
+    return NStepWriter(replay, count, num_steps, 0.9), replay
+
+
+def columns_of(replay: ReplayBuffer) -> list[Any]:
+    columns = replay.state_dict()["columns"]
+    return [columns[name].numpy() for name in COLUMNS]
 
 
 def alone(number: int, script: Script, num_transitions: int) -> list[tuple[Any, ...]]:
@@ -157,16 +164,17 @@ def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: 
     envs: Any = SyncVectorEnv(
         [functools.partial(Scripted, n, all_scripts[n]) for n in range(count)], autoreset_mode=mode
     )
-    writer, n_step, found = TransitionWriter(count, mode), NStep(count, num_steps, gamma), []
+    writer, (n_step, replay) = TransitionWriter(count, mode), n_steps_into(count, num_steps, Scripted.observation_space)
     observations, _ = envs.reset()
     writer.reset(observations)
     for _ in range(20):
         actions = choose(observations)
         observations, *rest = envs.step(actions)
         happened = writer.step(actions, observations, *rest)
-        found += discounted_rows(n_step.push(happened, happened.actions))
-    found += discounted_rows(n_step.cut(np.arange(count)))
+        n_step.write(happened, happened.actions)
+    n_step.cut(np.arange(count))
     envs.close()
+    found = list(zip(*(column.tolist() for column in columns_of(replay)), strict=True))
     for number, script in enumerate(all_scripts):
         own = [row for row in found if row[0][0] == number]
         single = alone(number, script, len(own))
@@ -187,22 +195,23 @@ def test_n_steps_against_their_definition(all_scripts: list[Script], num_steps: 
 def test_n_steps_of_any_shape_go_on_from_their_state(shape: tuple[int, ...]) -> None:
     rng, rows, nobody = np.random.default_rng(0), np.arange(2), np.zeros(2, np.bool_)
     seen = rng.integers(0, 256, (12, 2, *shape)).astype(np.uint8)
-    first, second, third = (NStep(2, 3, 0.9) for _ in range(3))
+    space = gym.spaces.Box(0, 255, shape, np.uint8)
+    (first, held), (second, others) = (n_steps_into(2, 3, space, shape) for _ in range(2))
     for step in range(11):
         happened = Transitions(seen[step], seen[step], np.ones(2), nobody, nobody, seen[step + 1], rows)
-        left = first.push(happened, happened.actions)
-        assert np.array_equal(left.observations, seen[step - 2] if step > 1 else seen[:0, 0])
-        assert np.array_equal(left.next_observations, seen[step + 1] if step > 1 else seen[:0, 0])
+        first.write(happened, happened.actions)
         if step == 6:
-            state = first.state_dict()
-            assert [array.shape for array in state["kept"]] == [(3, 2, *shape)] * 2 + [(3, 2), (1, 2, *shape)]
-            second.load_state_dict(state)
-            older = [*state["kept"][:3], seen[[6, 7, 0]]]  # as files of before have it
-            third.load_state_dict({"counts": state["counts"], "kept": older})
+            second.load_state_dict(first.state_dict())
+            others.load_state_dict(held.state_dict())
         elif step > 6:
-            for other in (second, third):
-                found = other.push(happened, happened.actions)
-                assert all(np.array_equal(*pair) for pair in zip(found, left, strict=True))
+            second.write(happened, happened.actions)
+    observations, actions, rewards, discounts, following = columns_of(held)
+    assert np.array_equal(observations, seen[:9].reshape(-1, *shape))
+    assert np.array_equal(actions, observations)
+    assert np.array_equal(following, seen[3:].reshape(-1, *shape))
+    assert set(rewards.tolist()) == {np.float32(1 + 0.9 + 0.81)}
+    assert set(discounts.tolist()) == {np.float32(0.9**3)}
+    assert all(np.array_equal(*pair) for pair in zip(columns_of(held), columns_of(others), strict=True))
 
 
 def test_a_writer_goes_on_from_its_state() -> None:
